@@ -1,0 +1,66 @@
+"""What can go wrong, as one tree, and `Refusal`, the form in which a fault reaches a client.
+
+::
+
+    SluicewayError
+    ├── ConfigError         a flag, an environment variable or a model file is wrong; names the field
+    ├── ModelSourceError    a model cannot be found, fetched or verified
+    ├── RequestError        a client's request cannot be served; carries a Refusal
+    ├── PeerGone            the process at the other end of a pipe is not there
+    └── InvariantError      our own bug: a second release, a state that cannot be; never caused by input
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request is not served, or why a stream broke: the same facts in every protocol.
+
+    `status` is the HTTP status where headers can still be sent. `code` is a stable snake_case word, `param` the JSON
+    path of the field at fault (`messages[0].content`). `message` is for a person and holds no path or traceback.
+    """
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+class SluicewayError(Exception):
+    """The root: everything that this package raises on purpose."""
+
+
+class ConfigError(SluicewayError):
+    """A setting is wrong; the message names the field and says what would be right."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ModelSourceError(SluicewayError):
+    """A model cannot be found, fetched, verified or read."""
+
+
+class RequestError(SluicewayError):
+    """A request is refused; `refusal` says how to answer."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class PeerGone(SluicewayError):
+    """Nobody is connected at the other end of a pipe."""
+
+
+class InvariantError(SluicewayError):
+    """One of our own rules is broken. A bug, never the fault of a client."""
+
+
+def invalid(message: str, param: str | None = None, *, code: str = "invalid_value", status: int = 400) -> RequestError:
+    """A `RequestError` for bad input, 400 unless told otherwise."""
+    return RequestError(Refusal(status=status, code=code, message=message, param=param))

@@ -1,0 +1,1 @@
+"""What crosses a process boundary: frozen tagged structs, one module per receiver, and the codec."""

@@ -1,0 +1,76 @@
+"""What the API process receives from the tokenizer."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from sluiceway.errors import Refusal
+from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, TokenId
+
+
+class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
+    """A sequence is admitted; from now on exactly one `Finished` follows for it."""
+
+    rid: Rid
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
+    """A whole request is refused; nothing more follows for any of its ids."""
+
+    rids: tuple[Rid, ...]
+    refusal: Refusal
+
+
+class Delta(msgspec.Struct, frozen=True, tag="delta"):
+    """New text of a sequence and the tokens that it came from.
+
+    `text` may be empty (half a character, or the possible start of a stop string): then the tokens still count.
+    """
+
+    rid: Rid
+    text: str
+    token_ids: tuple[TokenId, ...]
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):
+    """The one terminal of a sequence. All its text was sent in deltas before.
+
+    `completion_tokens` are those that count for the client (up to and with the one that ended it). `stop_match` is the
+    stop string that matched. `refusal` is set when the reason is `error`.
+    """
+
+    rid: Rid
+    reason: FinishReason
+    completion_tokens: int
+    stop_match: str | None = None
+    refusal: Refusal | None = None
+
+
+class AuditReport(msgspec.Struct, frozen=True, tag="audit_report", kw_only=True):
+    """What the engine and the tokenizer hold."""
+
+    query_id: int
+    engine: EngineStats
+    live: tuple[LiveSequence, ...]
+    violations: tuple[str, ...]
+    tokenizer_encoding: int
+    """Requests whose prompts are being encoded."""
+    tokenizer_decoding: int
+    """Sequences with decode state."""
+
+
+Event: TypeAlias = Accepted | Rejected | Delta | Finished
+
+
+class Events(msgspec.Struct, frozen=True, tag="events", kw_only=True):
+    """All events of one step, in order, and the engine's snapshot after it (None if the engine had no part in them)."""
+
+    events: list[Event]
+    stats: EngineStats | None = None
+
+
+ToApi: TypeAlias = Events | AuditReport

@@ -1,0 +1,57 @@
+"""What the engine process receives."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
+
+
+class Sequence(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence to generate; `sampling.seed` is final (choices of one prompt have different seeds)."""
+
+    rid: Rid
+    prompt_token_ids: tuple[TokenId, ...]
+    sampling: SamplingParams
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Sequences of one request: all are admitted, or none is."""
+
+    sequences: tuple[Sequence, ...]
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """End this sequence with this reason. Any id, at any time; the first end wins."""
+
+    rid: Rid
+    reason: FinishReason
+
+
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """Leave this sequence out of plans; it keeps its blocks."""
+
+    rid: Rid
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Take a paused or parked sequence back into plans."""
+
+    rid: Rid
+
+
+class Park(msgspec.Struct, frozen=True, tag="park"):
+    """As pause, but blocks and slot are given back; a resumed sequence is computed again, exactly."""
+
+    rid: Rid
+
+
+class AuditEngine(msgspec.Struct, frozen=True, tag="audit_engine"):
+    """Answered by an `EngineAudit`."""
+
+    query_id: int
+
+
+ToEngine: TypeAlias = Submit | Abort | Pause | Resume | Park | AuditEngine

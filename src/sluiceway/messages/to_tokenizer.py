@@ -1,0 +1,115 @@
+"""What the tokenizer process receives: requests and cancels from the API process, steps from the engine."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from sluiceway.errors import Refusal
+from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, SamplingParams, TokenId
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One turn of a conversation, its text parts already joined."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
+    """Encoded as it is, with the special tokens that the tokenizer adds to a plain prompt."""
+
+    text: str
+
+
+class TokenPrompt(msgspec.Struct, frozen=True, tag="tokens"):
+    """Taken as it is."""
+
+    token_ids: tuple[TokenId, ...]
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
+    """Rendered by the model's chat template, with the opening of the assistant's turn at its end."""
+
+    messages: tuple[ChatMessage, ...]
+
+
+Prompt: TypeAlias = TextPrompt | TokenPrompt | ChatPrompt
+
+
+class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", kw_only=True):
+    """A new request. It is accepted whole or rejected whole.
+
+    `rids` has one id per choice, prompt-major: with n choices, choice j of prompt i is `rids[i * n + j]`, so
+    `len(rids)` is a multiple of `len(prompts)`.
+    """
+
+    rids: tuple[Rid, ...]
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """End these sequences now. Any id, known or not, at any time."""
+
+    rids: tuple[Rid, ...]
+    reason: FinishReason
+
+
+class AuditQuery(msgspec.Struct, frozen=True, tag="audit_query"):
+    """Ask for the account of every table; goes on to the engine and comes back as an `AuditReport`."""
+
+    query_id: int
+
+
+class SequenceEnd(msgspec.Struct, frozen=True):
+    """The engine's terminal of one sequence. `refusal` is set when the reason is `error`."""
+
+    rid: Rid
+    reason: FinishReason
+    refusal: Refusal | None = None
+
+
+class SequenceStart(msgspec.Struct, frozen=True):
+    """The engine admitted this sequence to its queue."""
+
+    rid: Rid
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class GroupRejection(msgspec.Struct, frozen=True):
+    """The engine refused a whole `Submit`; nothing of it is held."""
+
+    rids: tuple[Rid, ...]
+    refusal: Refusal
+
+
+class StepOut(msgspec.Struct, frozen=True, tag="step_out", kw_only=True):
+    """All that one round of the engine has to say; one message a step.
+
+    `rids[i]` got `token_ids[i]`; a rid may occur more than once, in order. Starts come before tokens, ends after them.
+    """
+
+    rids: list[Rid]
+    token_ids: list[TokenId]
+    starts: list[SequenceStart]
+    rejections: list[GroupRejection]
+    ends: list[SequenceEnd]
+    stats: EngineStats
+
+
+class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True):
+    """The engine's answer to an audit: what it holds, and every broken invariant as a sentence."""
+
+    query_id: int
+    stats: EngineStats
+    live: tuple[LiveSequence, ...]
+    violations: tuple[str, ...]
+
+
+FromApi: TypeAlias = Tokenize | Cancel | AuditQuery
+FromEngine: TypeAlias = StepOut | EngineAudit

@@ -1,0 +1,1 @@
+"""Metrics and the lifecycle log; fed with facts by the shells."""

@@ -1,0 +1,1 @@
+"""The shells: loops, sockets and signals, and nothing else."""

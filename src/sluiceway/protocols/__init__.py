@@ -1,0 +1,1 @@
+"""Wire protocols, pure: bytes to a `Generation`, and events back to bytes."""

@@ -1,0 +1,69 @@
+"""The seam between protocols and sessions: what every request is lowered to, and what every protocol can frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluiceway.errors import Refusal
+from sluiceway.messages.to_api import Delta, Finished
+from sluiceway.messages.to_tokenizer import Prompt
+from sluiceway.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request, all its choices together; the prompt counts once per prompt, not per choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A validated request, whatever protocol it came in. Choice j of prompt i has the index `i * n + j`."""
+
+    model: str
+    prompts: tuple[Prompt, ...]
+    n: int
+    sampling: SamplingParams
+    stop: tuple[str, ...]
+    stream: bool
+
+    @property
+    def n_choices(self) -> int:
+        return len(self.prompts) * self.n
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One finished choice of an answer that is not streamed."""
+
+    text: str
+    token_ids: Sequence[int]
+    finished: Finished
+
+
+class Framer(Protocol):
+    """Turns the events of one response into bytes. Made per request; keeps what its protocol wants told.
+
+    Streamed: `start`, then `delta` and `finish` per choice, then `end`; or `error` at any moment instead of what is
+    missing. Each returns whole server-sent events (possibly several, possibly `b""`), ready for one write.
+    Not streamed: `body` alone.
+    """
+
+    def start(self) -> bytes: ...
+
+    def delta(self, index: int, delta: Delta) -> bytes: ...
+
+    def finish(self, index: int, finished: Finished) -> bytes: ...
+
+    def end(self, usage: Usage) -> bytes: ...
+
+    def error(self, refusal: Refusal) -> bytes:
+        """The error in the shape that the protocol's SDKs raise on, and the protocol's end of stream after it."""
+
+    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """The whole answer as JSON."""

@@ -1,0 +1,1 @@
+"""The event-stream format, encoder and decoder, pure."""

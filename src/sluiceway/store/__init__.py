@@ -1,0 +1,1 @@
+"""Models on this machine: names, sources, downloads, the cache."""

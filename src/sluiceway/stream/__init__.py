@@ -1,0 +1,1 @@
+"""One response's mind: pure, without a clock or a socket."""

@@ -1,0 +1,85 @@
+"""The vocabulary of values that every layer shares: frozen, without behaviour, without I/O."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+Rid: TypeAlias = int
+"""Identifies one sequence (one choice of one request) in every process. Given by the API process, never reused."""
+
+TokenId: TypeAlias = int
+BlockId: TypeAlias = int
+StepId: TypeAlias = int
+
+
+class FinishReason(str, enum.Enum):
+    """Why a sequence ended. Every cause of every end is one of these."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    SLOW_CLIENT = "slow_client"
+    DEADLINE = "deadline"
+    DRAINING = "draining"
+    ERROR = "error"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the next token is chosen and when to stop. Validated by the protocol schemas, trusted below them.
+
+    `temperature` 0 is greedy. `top_k` 0 is off. `seed` None: one is drawn at submission. `max_tokens` None means up
+    to the end of the context. `min_tokens`: end and stop tokens are banned until that many were generated.
+    `logit_bias` holds (token id, bias) pairs. `stop_token_ids` end the sequence as the model's own end token does.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[TokenId, float], ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    max_tokens: int | None = None
+    stop_token_ids: tuple[TokenId, ...] = ()
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of the engine, true when it was made; counters count from the engine's start."""
+
+    step_id: int
+    running: int
+    waiting: int
+    paused: int
+    blocks_free: int
+    blocks_leased: int
+    blocks_fenced: int
+    blocks_cached: int
+    blocks_total: int
+    accepted_total: int
+    finished_total: int
+    released_total: int
+    preempted_total: int
+    prompt_tokens_total: int
+    generated_tokens_total: int
+    wasted_tokens_total: int
+    """Tokens that were computed for a sequence which had ended meanwhile."""
+    step_s: float = 0.0
+    """Duration of the step that this snapshot closes, seconds; 0.0 when no step ran."""
+    step_tokens: int = 0
+
+
+class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the audit: a sequence that the engine still holds."""
+
+    rid: Rid
+    state: str
+    known_tokens: int
+    computed_tokens: int
+    blocks: int

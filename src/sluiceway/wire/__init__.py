@@ -1,0 +1,1 @@
+"""Typed one-way pipes over ZeroMQ."""

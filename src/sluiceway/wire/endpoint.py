@@ -1,0 +1,93 @@
+"""Typed one-way pipes between processes (or threads): an `Outlet` pushes messages, an `Inlet` takes them.
+
+The side nearer to the client binds, the side nearer to the engine connects. So while a process is down nobody is
+connected, a push fails at once with `PeerGone`, and nothing waits in a pipe for a process that knows nothing of it.
+
+Pipes have no high-water mark: a push never blocks and never drops. What can be in a pipe is bounded by admission
+(at most `max_running + max_waiting` sequences exist, each with at most its tokens), not by a count of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from sluiceway.errors import PeerGone
+from sluiceway.messages.codec import Decoder, encode
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Outlet(Generic[T]):
+    """Pushes messages; synchronous and never blocking, so that a cleanup path may use it."""
+
+    def __init__(self, context: zmq.Context[Any], address: str, *, bind: bool) -> None:
+        self._socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
+        self._socket.set(zmq.SNDHWM, 0)
+        self._socket.set(zmq.LINGER, 0)
+        if bind:
+            self._socket.bind(address)
+        else:
+            self._socket.connect(address)
+
+    def push(self, message: T) -> None:
+        """Raises `PeerGone` if nobody is connected (bound side only; the connecting side keeps what it pushed)."""
+        try:
+            self._socket.send(encode(message), zmq.NOBLOCK)
+        except zmq.Again as exc:
+            raise PeerGone("the process at the other end is not running") from exc
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; wait up to `linger_ms` in the background for what was pushed to leave."""
+        self._socket.close(linger=linger_ms)
+
+
+class Inlet(Generic[T]):
+    """Takes messages without waiting; for loops that poll (`socket` goes into a `zmq.Poller`)."""
+
+    def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
+        self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PULL)
+        self.socket.set(zmq.RCVHWM, 0)
+        self.socket.set(zmq.LINGER, 0)
+        self._decoder = decoder
+        if bind:
+            self.socket.bind(address)
+        else:
+            self.socket.connect(address)
+
+    def drain(self) -> Iterator[T]:
+        """Every message that is here now."""
+        while True:
+            try:
+                raw = self.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield self._decoder.decode(raw)
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+
+
+class AsyncInlet(Generic[T]):
+    """Takes messages in an asyncio loop."""
+
+    def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
+        self._socket: zmq.asyncio.Socket = zmq.asyncio.Socket(zmq.Context(context), zmq.PULL)
+        self._socket.set(zmq.RCVHWM, 0)
+        self._socket.set(zmq.LINGER, 0)
+        self._decoder = decoder
+        if bind:
+            self._socket.bind(address)
+        else:
+            self._socket.connect(address)
+
+    async def take(self) -> T:
+        """The next message."""
+        return self._decoder.decode(await self._socket.recv())
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
