@@ -27,6 +27,7 @@ class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
     """That process serves (again)."""
 
     role: Role
+    pid: int = 0
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):

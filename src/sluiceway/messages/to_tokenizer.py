@@ -111,5 +111,15 @@ class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True)
     violations: tuple[str, ...]
 
 
+class EngineUp(msgspec.Struct, frozen=True, tag="engine_up", kw_only=True):
+    """The first word of an engine: what it can hold."""
+
+    max_model_len: int
+    max_sequence_tokens: int
+    vocab_size: int
+    n_blocks: int
+    block_tokens: int
+
+
 FromApi: TypeAlias = Tokenize | Cancel | AuditQuery
-FromEngine: TypeAlias = StepOut | EngineAudit
+FromEngine: TypeAlias = StepOut | EngineAudit | EngineUp

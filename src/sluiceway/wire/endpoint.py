@@ -76,7 +76,7 @@ class AsyncInlet(Generic[T]):
     """Takes messages in an asyncio loop."""
 
     def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
-        self._socket: zmq.asyncio.Socket = zmq.asyncio.Socket(zmq.Context(context), zmq.PULL)
+        self._socket: zmq.asyncio.Socket = zmq.asyncio.Socket(context, zmq.PULL)
         self._socket.set(zmq.RCVHWM, 0)
         self._socket.set(zmq.LINGER, 0)
         self._decoder = decoder

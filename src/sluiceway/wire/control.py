@@ -1,0 +1,97 @@
+"""The control pipe between the supervisor and the processes that it started: one ROUTER, one DEALER a process.
+
+A process is addressed by its role. One that was started again takes the address over from the one that died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from sluiceway.messages.codec import Decoder, encode
+from sluiceway.messages.to_child import Role, ToChild
+from sluiceway.messages.to_supervisor import ToSupervisor
+
+
+class ControlServer:
+    """The supervisor's end; binds."""
+
+    def __init__(self, context: zmq.Context[Any], address: str) -> None:
+        self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.ROUTER)
+        self.socket.set(zmq.ROUTER_HANDOVER, 1)
+        self.socket.set(zmq.SNDHWM, 0)
+        self.socket.set(zmq.RCVHWM, 0)
+        self.socket.bind(address)
+        self._decoder: Decoder[ToSupervisor] = Decoder(ToSupervisor)
+
+    def send(self, role: Role, message: ToChild) -> None:
+        """Tell one process; nobody is told if it is not connected."""
+        self.socket.send_multipart([role.value.encode(), encode(message)], zmq.NOBLOCK)
+
+    def drain(self) -> Iterator[tuple[Role, ToSupervisor]]:
+        """Every report that is here now, with its sender."""
+        while True:
+            try:
+                identity, raw = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield Role(identity.decode()), self._decoder.decode(raw)
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+
+
+def _connect(socket: zmq.Socket[Any], address: str, role: Role) -> None:
+    socket.set(zmq.IDENTITY, role.value.encode())
+    socket.set(zmq.SNDHWM, 0)
+    socket.set(zmq.RCVHWM, 0)
+    socket.connect(address)
+
+
+class ControlClient:
+    """A process' end, for loops that poll (`socket` goes into a `zmq.Poller`)."""
+
+    def __init__(self, context: zmq.Context[Any], address: str, role: Role) -> None:
+        self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.DEALER)
+        _connect(self.socket, address, role)
+        self._decoder: Decoder[ToChild] = Decoder(ToChild)
+
+    def report(self, message: ToSupervisor) -> None:
+        self.socket.send(encode(message), zmq.NOBLOCK)
+
+    def drain(self) -> Iterator[ToChild]:
+        """Every order that is here now."""
+        while True:
+            try:
+                raw = self.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield self._decoder.decode(raw)
+
+    def close(self, linger_ms: int = 200) -> None:
+        """Close; the last report gets `linger_ms` to leave."""
+        self.socket.close(linger=linger_ms)
+
+
+class AsyncControlClient:
+    """A process' end, for an asyncio loop."""
+
+    def __init__(self, context: zmq.Context[Any], address: str, role: Role) -> None:
+        self._socket: zmq.asyncio.Socket = zmq.asyncio.Socket(context, zmq.DEALER)
+        _connect(self._socket, address, role)
+        self._decoder: Decoder[ToChild] = Decoder(ToChild)
+
+    def report(self, message: ToSupervisor) -> None:
+        """Does not wait: without a high-water mark the send is done when the call returns."""
+        self._socket.send(encode(message))
+
+    async def take(self) -> ToChild:
+        """The next order."""
+        return self._decoder.decode(await self._socket.recv())
+
+    def close(self, linger_ms: int = 200) -> None:
+        """Close; the last report gets `linger_ms` to leave."""
+        self._socket.close(linger=linger_ms)

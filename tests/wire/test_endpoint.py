@@ -1,0 +1,109 @@
+"""Pipes carry typed messages in order, never block, and say when nobody is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from sluiceway.errors import PeerGone
+from sluiceway.messages.codec import Decoder
+from sluiceway.messages.to_engine import Abort, Pause, ToEngine
+from sluiceway.types import FinishReason
+from sluiceway.wire.endpoint import AsyncInlet, Inlet, Outlet
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+def _decoder() -> Decoder[ToEngine]:
+    return Decoder(ToEngine)
+
+
+def _receive(inlet: Inlet[ToEngine], count: int) -> list[ToEngine]:
+    got: list[ToEngine] = []
+    while len(got) < count:
+        assert inlet.socket.poll(5_000), f"only {len(got)} of {count} messages came"
+        got += inlet.drain()
+    return got
+
+
+def test_messages_arrive_in_order_when_pushed_over_a_socket_file(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    """Ten thousand messages, far over ZeroMQ's default mark of a thousand, arrive whole and in order."""
+    address = f"ipc://{tmp_path}/pipe"
+    outlet: Outlet[ToEngine] = Outlet(context, address, bind=True)
+    inlet = Inlet(context, address, _decoder(), bind=False)
+    _wait_for_peer(outlet)
+    sent: list[ToEngine] = [Abort(rid, FinishReason.CANCELLED) for rid in range(10_000)]
+    for message in sent:
+        outlet.push(message)
+    assert _receive(inlet, len(sent) + 1)[1:] == sent
+    outlet.close()
+    inlet.close()
+
+
+def _wait_for_peer(outlet: Outlet[ToEngine]) -> None:
+    for _ in range(1_000):
+        try:
+            outlet.push(Pause(0))
+            return
+        except PeerGone:
+            zmq.Poller().poll(5)
+    raise AssertionError("nobody connected within five seconds")
+
+
+def test_push_raises_peer_gone_when_nobody_is_connected(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    """A bound outlet has no queue for a process that is not there."""
+    outlet: Outlet[ToEngine] = Outlet(context, f"ipc://{tmp_path}/pipe", bind=True)
+    with pytest.raises(PeerGone):
+        outlet.push(Pause(1))
+    outlet.close()
+
+
+def test_push_is_kept_when_the_connecting_side_is_early(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    """The side that connects may speak before the other side has bound."""
+    address = f"ipc://{tmp_path}/pipe"
+    outlet: Outlet[ToEngine] = Outlet(context, address, bind=False)
+    outlet.push(Pause(7))
+    inlet = Inlet(context, address, _decoder(), bind=True)
+    assert _receive(inlet, 1) == [Pause(7)]
+    outlet.close()
+    inlet.close()
+
+
+async def test_take_waits_for_a_message_when_the_loop_is_asyncio(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """The asyncio inlet reads what the plain outlet pushes, between threads too."""
+    inlet = AsyncInlet(context, "inproc://pipe", _decoder(), bind=True)
+    outlet: Outlet[ToEngine] = Outlet(context, "inproc://pipe", bind=False)
+    outlet.push(Pause(3))
+    assert await inlet.take() == Pause(3)
+    outlet.close()
+    inlet.close()
+
+
+def test_drain_raises_when_a_message_is_not_for_this_receiver(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """A message of another union is an error, not a surprise later."""
+
+    class Stranger(msgspec.Struct, tag="stranger"):
+        pass
+
+    outlet: Outlet[Stranger] = Outlet(context, "inproc://pipe", bind=True)
+    inlet = Inlet(context, "inproc://pipe", _decoder(), bind=False)
+    outlet.push(Stranger())
+    with pytest.raises(msgspec.DecodeError):
+        list(inlet.drain())
+    outlet.close()
+    inlet.close()
