@@ -1,0 +1,33 @@
+"""Which test file belongs to which source file: `src/sluiceway/core/blocks.py` to `tests/core/test_blocks.py`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "sluiceway"
+
+
+def source_files() -> list[Path]:
+    """Every module of the product that has a function with a body; mere declarations leave nothing to test."""
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if has_logic(path)]
+
+
+def mirror_of(source: Path) -> Path:
+    """Where the tests of this source file belong, whether or not they are there."""
+    relative = source.relative_to(PACKAGE)
+    return ROOT / "tests" / relative.parent / f"test_{relative.name}"
+
+
+def has_logic(source: Path) -> bool:
+    """Whether some function of the file does more than hold a docstring or `...`."""
+    functions = (node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, _FUNCTION))
+    return any(not _is_declaration(statement) for function in functions for statement in function.body)
+
+
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _is_declaration(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

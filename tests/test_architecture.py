@@ -1,0 +1,78 @@
+"""The shape of the code: who imports whom, what stays out of which process, a test file per source file, sizes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.mirror import PACKAGE, ROOT, mirror_of, source_files
+
+TESTED_ELSEWHERE: dict[str, str] = {}
+"""Source files without a test file of their own, with the reason."""
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+
+
+def modules_after(statement: str) -> set[str]:
+    """The top-level names in `sys.modules` of a fresh interpreter that ran this statement."""
+    script = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    completed = run(sys.executable, "-c", script)
+    assert completed.returncode == 0, completed.stderr
+    return set(completed.stdout.split())
+
+
+def test_imports_point_down_only() -> None:
+    """import-linter finds no broken contract."""
+    completed = run(str(Path(sys.executable).parent / "lint-imports"), "--no-cache")
+    assert completed.returncode == 0, completed.stdout
+
+
+def test_the_api_process_stays_light_when_it_is_imported() -> None:
+    """The linter reads imports; this runs them. The API process holds no model and no tokenizer."""
+    assert not modules_after("import sluiceway.procs.api") & {"torch", "transformers", "tokenizers"}
+
+
+def test_the_scheduler_stays_pure_when_it_is_imported() -> None:
+    """The engine's mind knows no event loop, no socket and no tensor, not even through what it imports."""
+    assert not modules_after("import sluiceway.core.scheduler") & {"asyncio", "zmq", "torch"}
+
+
+@pytest.mark.parametrize("module", ["sluiceway", "sluiceway.cli.main"])
+def test_the_command_line_starts_without_a_model(module: str) -> None:
+    """`sluiceway --help` does not wait for torch."""
+    assert "torch" not in modules_after(f"import {module}")
+
+
+def test_every_source_file_has_a_test_file_of_its_name() -> None:
+    """`src/sluiceway/core/blocks.py` is tested by `tests/core/test_blocks.py`."""
+    missing = {
+        source.relative_to(PACKAGE).as_posix() for source in source_files() if not mirror_of(source).exists()
+    } - TESTED_ELSEWHERE.keys()
+    assert not missing
+
+
+def test_the_list_of_exceptions_is_no_longer_than_it_must_be() -> None:
+    """A file on the list exists and indeed has no test file of its own."""
+    for name in TESTED_ELSEWHERE:
+        assert (PACKAGE / name).exists() and not mirror_of(PACKAGE / name).exists(), name
+
+
+def test_packages_import_nothing_when_they_are_imported() -> None:
+    """An `__init__` that imports would undo the lightness of every module below it."""
+    for init in PACKAGE.rglob("__init__.py"):
+        imports = [
+            node for node in ast.walk(ast.parse(init.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        assert not imports, init
+
+
+def test_every_size_is_within_its_budget() -> None:
+    """No file, function or layer is over its ceiling."""
+    completed = run(sys.executable, "scripts/budget")
+    assert completed.returncode == 0, completed.stderr
