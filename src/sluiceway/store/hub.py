@@ -1,0 +1,171 @@
+"""Repositories of the model hub: the files that a model needs and no others, checked against the hub's checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sluiceway.errors import ModelSourceError
+from sluiceway.store.local import missing_files
+from sluiceway.store.names import HubName
+from sluiceway.store.placing import CHUNK_BYTES, disk_faults, sha256_of
+
+REACH_S = 5.0
+"""How long the hub may take to list a repository. Resolving its address counts, which no socket timeout does."""
+
+NEEDED = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer*.json",
+    "config.json",
+    "generation_config.json",
+    "chat_template*",
+    "special_tokens_map.json",
+)
+
+
+def local_snapshot(name: HubName, cache: Path | None) -> Path | None:
+    """The model where it already lies whole in the hub cache: its folder, or its GGUF file. No network."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(
+            snapshot_download(
+                name.repo,
+                revision=name.revision,
+                cache_dir=cache,
+                allow_patterns=list(_patterns(name)),
+                local_files_only=True,
+            )
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return _whole(name, folder)
+
+
+def pull_snapshot(name: HubName, cache: Path | None, *, show_bars: bool, endpoint: str | None = None) -> Path:
+    """Fetches what is missing and returns the model's folder or GGUF file. Raises `ModelSourceError`.
+
+    The hub client continues interrupted files, locks against other pulls and draws the bars. `endpoint` None: the
+    client's own setting.
+    """
+    _check_contents(name, _files_of(name, endpoint))
+    folder = _download(name, cache, show_bars, endpoint)
+    found = _whole(name, folder)
+    if found is None:
+        raise ModelSourceError(f"{name.repo} is incomplete: it lacks {', '.join(missing_files(folder))}")
+    _verify(folder)
+    return found
+
+
+def _patterns(name: HubName) -> Sequence[str]:
+    return (name.file,) if name.file else NEEDED
+
+
+def _whole(name: HubName, folder: Path) -> Path | None:
+    if name.file:
+        return folder / name.file if (folder / name.file).is_file() else None
+    return None if missing_files(folder) else folder
+
+
+def _files_of(name: HubName, endpoint: str | None) -> list[str]:
+    from huggingface_hub import HfApi
+
+    def ask() -> list[str]:
+        info = HfApi(endpoint=endpoint).model_info(name.repo, revision=name.revision, timeout=REACH_S)
+        return [sibling.rfilename for sibling in info.siblings or ()]
+
+    try:
+        return _within(REACH_S, ask)
+    except Exception as fault:  # the client raises the errors of whichever HTTP library it was built on
+        raise ModelSourceError(_reason(name, fault)) from fault
+
+
+def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
+    """`ask()` in a thread that is left to itself when it takes longer."""
+    answers: queue.SimpleQueue[list[str] | Exception] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(ask())
+        except Exception as fault:
+            answers.put(fault)
+
+    threading.Thread(target=run, daemon=True, name="hub-probe").start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _check_contents(name: HubName, files: Sequence[str]) -> None:
+    """Refuses, before anything is fetched, a repository in a form that is not served."""
+    ggufs = [file for file in files if file.endswith(".gguf")]
+    if name.file:
+        if name.file not in files:
+            raise ModelSourceError(f"{name.repo} has no file {name.file}; its GGUF files: {', '.join(ggufs) or 'none'}")
+        return
+    if not any(file.endswith(".safetensors") for file in files):
+        hint = f"; name one of its GGUF files: {name.repo}:{ggufs[0]}" if ggufs else ""
+        raise ModelSourceError(f"{name.repo} has no safetensors weights{hint}")
+
+
+def _download(name: HubName, cache: Path | None, show_bars: bool, endpoint: str | None) -> Path:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not show_bars:
+        disable_progress_bars()
+    place = cache or Path(constants.HF_HUB_CACHE)
+    options: dict[str, Any] = {"cache_dir": cache, "allow_patterns": list(_patterns(name)), "endpoint": endpoint}
+    try:
+        with disk_faults(place):
+            return Path(snapshot_download(name.repo, revision=name.revision, **options))
+    except ModelSourceError:
+        raise
+    except Exception as fault:  # see `_files_of`
+        raise ModelSourceError(_reason(name, fault)) from fault
+
+
+def _verify(folder: Path) -> None:
+    """Compares each file with the checksum under which the hub cache filed it; a wrong one is removed and named.
+
+    The cache names a blob by the hub's entity tag: the sha256 of a large file, the git blob id of a small one.
+    """
+    for link in sorted(path for path in folder.rglob("*") if path.is_symlink()):
+        blob = link.resolve()
+        if _digest(blob) != blob.name:
+            blob.unlink()
+            link.unlink()
+            raise ModelSourceError(f"{link.name} arrived damaged and was thrown away; pull it again")
+
+
+def _digest(blob: Path) -> str:
+    if len(blob.name) == 64:
+        return sha256_of(blob)
+    digest = hashlib.sha1(f"blob {blob.stat().st_size}\0".encode(), usedforsecurity=False)
+    with blob.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _reason(name: HubName, fault: Exception) -> str:
+    from huggingface_hub import errors
+
+    if isinstance(fault, errors.GatedRepoError):
+        return f"{name.repo} is gated: accept its terms on the hub and set HF_TOKEN"
+    if isinstance(fault, errors.RepositoryNotFoundError):
+        return f"the hub has no repository {name.repo}, or it is private and needs HF_TOKEN"
+    if isinstance(fault, errors.RevisionNotFoundError):
+        return f"{name.repo} has no revision {name.revision}"
+    first_line = (str(fault).strip() or type(fault).__name__).splitlines()[0]
+    return f"the model hub cannot be reached ({first_line})"

