@@ -83,3 +83,13 @@ class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):
     known_tokens: int
     computed_tokens: int
     blocks: int
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine can hold; fixed while it lives."""
+
+    max_model_len: int
+    max_sequence_tokens: int
+    vocab_size: int
+    n_blocks: int
+    block_tokens: int

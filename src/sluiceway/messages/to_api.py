@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, TokenId
+from sluiceway.types import EngineFacts, EngineStats, FinishReason, LiveSequence, Rid, TokenId
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -73,4 +73,10 @@ class Events(msgspec.Struct, frozen=True, tag="events", kw_only=True):
     stats: EngineStats | None = None
 
 
-ToApi: TypeAlias = Events | AuditReport
+class EngineIsUp(msgspec.Struct, frozen=True, tag="engine_is_up"):
+    """An engine has started, for the first time or again."""
+
+    facts: EngineFacts
+
+
+ToApi: TypeAlias = Events | AuditReport | EngineIsUp

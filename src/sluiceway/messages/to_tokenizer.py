@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, SamplingParams, TokenId
+from sluiceway.types import EngineFacts, EngineStats, FinishReason, LiveSequence, Rid, SamplingParams, TokenId
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,14 +111,10 @@ class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True)
     violations: tuple[str, ...]
 
 
-class EngineUp(msgspec.Struct, frozen=True, tag="engine_up", kw_only=True):
-    """The first word of an engine: what it can hold."""
+class EngineUp(msgspec.Struct, frozen=True, tag="engine_up"):
+    """The first word of an engine; goes on to the API process."""
 
-    max_model_len: int
-    max_sequence_tokens: int
-    vocab_size: int
-    n_blocks: int
-    block_tokens: int
+    facts: EngineFacts
 
 
 FromApi: TypeAlias = Tokenize | Cancel | AuditQuery

@@ -1,0 +1,270 @@
+"""The offline server: the engine and the tokenizer as threads of this process, without HTTP.
+
+::
+
+    with LLM(resolve("smollm2-135m")) as llm:
+        print(llm.chat([{"role": "user", "content": "What is a sluice?"}]).text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, assert_never
+
+import zmq
+
+from sluiceway.config import Dtype, ModelFiles, ServeConfig
+from sluiceway.errors import RequestError, SluicewayError
+from sluiceway.messages.codec import Decoder
+from sluiceway.messages.to_api import Accepted, Delta, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_child import PeerUp, Role, Stop
+from sluiceway.messages.to_supervisor import Ready
+from sluiceway.messages.to_tokenizer import Cancel, ChatMessage, ChatPrompt, FromApi, Prompt, TextPrompt, Tokenize
+from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.engine import EngineLoop
+from sluiceway.procs.engine_setup import build_engine
+from sluiceway.procs.tokenizer import run_tokenizer
+from sluiceway.text.load import load_tokenizer
+from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
+from sluiceway.wire.control import ControlServer
+from sluiceway.wire.endpoint import Inlet, Outlet
+
+_POLL_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished answer."""
+
+    text: str
+    token_ids: tuple[TokenId, ...]
+    finish_reason: FinishReason
+    prompt_tokens: int
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer while it grows."""
+
+    text: list[str] = field(default_factory=list)
+    token_ids: list[TokenId] = field(default_factory=list)
+    prompt_tokens: int = 0
+    finished: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        """Raises `RequestError` where the request was refused or broke."""
+        match event:
+            case Accepted():
+                self.prompt_tokens = event.prompt_tokens
+            case Delta():
+                self.text.append(event.text)
+                self.token_ids += event.token_ids
+            case Finished():
+                if event.refusal is not None:
+                    raise RequestError(event.refusal)
+                self.finished = event
+            case Rejected():
+                raise RequestError(event.refusal)
+            case _:
+                assert_never(event)
+
+    def completion(self, finished: Finished) -> Completion:
+        return Completion("".join(self.text), tuple(self.token_ids), finished.reason, self.prompt_tokens)
+
+
+class LLM:
+    """A model in this process, batching whatever is asked at the same time. Close it, or use it in a `with`.
+
+    Methods may be called from several threads. A request that cannot be served raises `RequestError`.
+    """
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        *,
+        dtype: Dtype = "auto",
+        kv_cache_tokens: int = 32_768,
+        max_running: int = 64,
+        threads: int = 0,
+    ) -> None:
+        config = ServeConfig(
+            model=files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, max_running=max_running, threads=threads,
+            max_waiting=1_000_000,
+        )  # fmt: skip
+        tokenizer = load_tokenizer(files)
+        engine, facts = build_engine(config)
+        self._context: zmq.Context[Any] = zmq.Context()
+        addresses = Addresses.in_process("llm")
+        self._control = ControlServer(self._context, addresses.control)
+        self._outlet: Outlet[FromApi] = Outlet(self._context, addresses.api_to_tokenizer, bind=True)
+        self._inlet: Inlet[ToApi] = Inlet(self._context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
+        self._mailboxes: dict[Rid, queue.SimpleQueue[Event]] = {}
+        self._rids = itertools.count()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        engine_loop = EngineLoop(self._context, addresses, engine, facts)
+        self._threads = [
+            _start("tokenizer", lambda: asyncio.run(run_tokenizer(self._context, addresses, tokenizer))),
+            _start("engine", engine_loop.run),
+        ]
+        self._wait_until_ready()
+        self._reader = _start("events", self._route)
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        sampling: SamplingParams | None = None,
+        *,
+        stop: Sequence[str] = (),
+    ) -> list[Completion]:
+        """Complete plain prompts, all at once; the answers are in the order of the prompts."""
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        return self._answer_all([TextPrompt(text) for text in texts], sampling, stop)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        sampling: SamplingParams | None = None,
+        *,
+        stop: Sequence[str] = (),
+    ) -> Completion:
+        """Answer a conversation of {"role", "content"} turns."""
+        return self._answer_all([_chat_prompt(messages)], sampling, stop)[0]
+
+    def stream(
+        self, prompt: str, sampling: SamplingParams | None = None, *, stop: Sequence[str] = ()
+    ) -> Generator[str, None, None]:
+        """The completion of a plain prompt, piece by piece. Closing the generator cancels at once."""
+        return self._pieces(TextPrompt(prompt), sampling, stop)
+
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams | None = None, *, stop: Sequence[str] = ()
+    ) -> Generator[str, None, None]:
+        """The answer to a conversation, piece by piece. Closing the generator cancels at once."""
+        return self._pieces(_chat_prompt(messages), sampling, stop)
+
+    def close(self) -> None:
+        """End the threads; idempotent. Whoever still waits gets an error."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._reader.join()  # first: it reads the control socket, which only one thread may use
+        for role in (Role.TOKENIZER, Role.ENGINE):
+            self._control.send(role, Stop())
+        for thread in self._threads:
+            thread.join()
+        for end in (self._control, self._outlet, self._inlet):
+            end.close()
+        self._context.term()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # One request.
+
+    def _answer_all(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams | None, stop: Sequence[str]
+    ) -> list[Completion]:
+        rids = [self._submit(prompt, sampling, stop) for prompt in prompts]
+        try:
+            return [self._wait(rid) for rid in rids]
+        finally:
+            self._release(rids)
+
+    def _wait(self, rid: Rid) -> Completion:
+        answer = _Answer()
+        while answer.finished is None:
+            answer.take(self._next_event(rid))
+        return answer.completion(answer.finished)
+
+    def _pieces(
+        self, prompt: Prompt, sampling: SamplingParams | None, stop: Sequence[str]
+    ) -> Generator[str, None, None]:
+        rid = self._submit(prompt, sampling, stop)
+        try:
+            answer = _Answer()
+            while answer.finished is None:
+                event = self._next_event(rid)
+                answer.take(event)
+                if isinstance(event, Delta) and event.text:
+                    yield event.text
+        finally:
+            self._release([rid])
+
+    def _submit(self, prompt: Prompt, sampling: SamplingParams | None, stop: Sequence[str]) -> Rid:
+        with self._lock:
+            if self._is_closed:
+                raise SluicewayError("this LLM is closed")
+            rid = next(self._rids)
+            self._mailboxes[rid] = queue.SimpleQueue()
+            self._outlet.push(
+                Tokenize(rids=(rid,), prompts=(prompt,), sampling=sampling or SamplingParams(), stop=tuple(stop))
+            )
+        return rid
+
+    def _next_event(self, rid: Rid) -> Event:
+        mailbox = self._mailboxes[rid]
+        while True:
+            try:
+                return mailbox.get(timeout=_POLL_MS / 1000)
+            except queue.Empty:
+                if not all(thread.is_alive() for thread in self._threads):
+                    raise SluicewayError("the engine has stopped") from None
+
+    def _release(self, rids: Sequence[Rid]) -> None:
+        """Cancel what has not ended; ids that have ended are ignored further down."""
+        with self._lock:
+            for rid in rids:
+                self._mailboxes.pop(rid, None)
+            if not self._is_closed:
+                self._outlet.push(Cancel(tuple(rids), FinishReason.CANCELLED))
+
+    # The threads.
+
+    def _wait_until_ready(self) -> None:
+        waiting = {Role.TOKENIZER, Role.ENGINE}
+        while waiting:
+            self._control.socket.poll(_POLL_MS)
+            waiting -= {role for role, report in self._control.drain() if isinstance(report, Ready)}
+            if not all(thread.is_alive() for thread in self._threads):
+                raise SluicewayError("the engine could not be started")
+        self._control.send(Role.ENGINE, PeerUp(Role.TOKENIZER))
+
+    def _route(self) -> None:
+        """Hands events to whoever waits for them, until closed."""
+        while not self._is_closed:
+            self._inlet.socket.poll(_POLL_MS)
+            for message in self._inlet.drain():
+                if isinstance(message, Events):
+                    for event in message.events:
+                        self._hand_over(event)
+            for _ in self._control.drain():
+                pass  # heartbeats: the threads are watched by `is_alive`
+
+    def _hand_over(self, event: Event) -> None:
+        for rid in event.rids if isinstance(event, Rejected) else (event.rid,):
+            mailbox = self._mailboxes.get(rid)
+            if mailbox is not None:
+                mailbox.put(event)
+
+
+def _start(name: str, target: Any) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _chat_prompt(messages: Sequence[Mapping[str, str]]) -> ChatPrompt:
+    return ChatPrompt(tuple(ChatMessage(role=turn["role"], content=turn["content"]) for turn in messages))

@@ -1,0 +1,108 @@
+"""The entry of every process that the supervisor starts: `python -m sluiceway.procs.child ROLE DIRECTORY`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import zmq
+
+from sluiceway.config import ServeConfig
+from sluiceway.errors import SluicewayError
+from sluiceway.messages.to_child import Role
+from sluiceway.messages.to_supervisor import Failed
+from sluiceway.obs.log import configure_log
+from sluiceway.procs.addresses import Addresses
+from sluiceway.wire.control import ControlClient
+
+CONFIG_FILE = "config.msgpack"
+
+_PARENT_CHECK_S = 0.5
+
+
+def main(role: Role, directory: Path) -> int:
+    """Run one process until it is told to stop. Returns its exit code."""
+    # The supervisor decides when to leave, also where a terminal or an init system signals every process at once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _leave_with_parent(directory)
+    config = msgspec.msgpack.decode((directory / CONFIG_FILE).read_bytes(), type=ServeConfig)
+    configure_log(config.log_level, config.log_format)
+    addresses = Addresses.in_directory(str(directory))
+    context: zmq.Context[Any] = zmq.Context()
+    try:
+        _ROLES[role](config, context, addresses)
+    except SluicewayError as exc:
+        return _fail(context, addresses, role, str(exc))
+    except Exception:
+        structlog.get_logger(role.value).exception("process failed")
+        return _fail(context, addresses, role, "an unexpected error; its traceback is in the log")
+    context.destroy(linger=200)
+    return 0
+
+
+def _fail(context: zmq.Context[Any], addresses: Addresses, role: Role, message: str) -> int:
+    control = ControlClient(context, addresses.control, role)
+    control.report(Failed(message))
+    control.close(linger_ms=1_000)
+    context.term()
+    return 1
+
+
+def _leave_with_parent(directory: Path) -> None:
+    """End this process soon after the supervisor has died without a word, and tidy up behind it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_CHECK_S)
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+# Each role imports its own world: the API process never loads torch or a tokenizer, the tokenizer never loads torch.
+
+
+def _api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+    from sluiceway.procs.api import serve_api
+
+    serve_api(config, context, addresses)
+
+
+def _tokenizer(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+    import asyncio
+
+    from sluiceway.procs.tokenizer import run_tokenizer
+    from sluiceway.text.load import load_tokenizer
+
+    asyncio.run(run_tokenizer(context, addresses, load_tokenizer(config.model)))
+
+
+def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+    from sluiceway.procs.engine import EngineLoop
+    from sluiceway.procs.engine_setup import build_engine
+
+    engine, facts = build_engine(config)
+    EngineLoop(context, addresses, engine, facts).run()
+
+
+_ROLES: dict[Role, Callable[[ServeConfig, zmq.Context[Any], Addresses], None]] = {
+    Role.API: _api,
+    Role.TOKENIZER: _tokenizer,
+    Role.ENGINE: _engine,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(Role(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,81 @@
+"""Builds the engine of a process: the model or the fake, the cache that fits, the limits that follow from both."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+
+import structlog
+
+from sluiceway.config import BLOCK_TOKENS, EngineConfig, ModelKind, ServeConfig
+from sluiceway.engine.engine import Engine
+from sluiceway.engine.fake_runner import FakeRunner
+from sluiceway.engine.runner import Runner
+from sluiceway.types import EngineFacts
+
+FAKE_VOCAB_SIZE = 258
+FAKE_MAX_MODEL_LEN = 8192
+FAKE_EOS_TOKEN_ID = 256
+
+
+def build_engine(config: ServeConfig) -> tuple[Engine, EngineFacts]:
+    """Load the model (seconds) and make an engine over it. Raises `ConfigError` or `ModelSourceError`."""
+    n_blocks = config.kv_cache_tokens // BLOCK_TOKENS
+    build_runner = _fake_runner if config.model.kind is ModelKind.FAKE else _torch_runner
+    runner, engine_config = build_runner(config, n_blocks)
+    draw = random.SystemRandom()
+    log = structlog.get_logger("engine")
+    engine = Engine(
+        engine_config,
+        runner,
+        draw_seed=lambda: draw.getrandbits(64),
+        now_s=time.monotonic,
+        on_fault=lambda exc: log.error("step failed", exc_info=exc),
+    )
+    # What is loaded now stays for good: keep the garbage collector from walking it during steps.
+    gc.collect()
+    gc.freeze()
+    return engine, _facts(engine_config)
+
+
+def _facts(config: EngineConfig) -> EngineFacts:
+    return EngineFacts(
+        max_model_len=config.max_model_len,
+        max_sequence_tokens=config.max_sequence_tokens,
+        vocab_size=config.vocab_size,
+        n_blocks=config.n_blocks,
+        block_tokens=config.block_tokens,
+    )
+
+
+def _engine_config(
+    config: ServeConfig, n_blocks: int, model_len: int, vocab_size: int, eos: tuple[int, ...]
+) -> EngineConfig:
+    return EngineConfig(
+        n_blocks=n_blocks,
+        max_model_len=min(model_len, config.max_model_len or model_len),
+        vocab_size=vocab_size,
+        eos_token_ids=eos,
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        max_step_tokens=config.max_step_tokens,
+    )
+
+
+def _fake_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineConfig]:
+    step_s = float(os.environ.get("SLUICEWAY_FAKE_STEP_S", "0"))
+    engine_config = _engine_config(config, n_blocks, FAKE_MAX_MODEL_LEN, FAKE_VOCAB_SIZE, (FAKE_EOS_TOKEN_ID,))
+    return FakeRunner(step_s=step_s, sleep=time.sleep), engine_config
+
+
+def _torch_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineConfig]:
+    from sluiceway.model.load import load_model
+    from sluiceway.model.runner import TorchRunner
+
+    model = load_model(config.model, config.dtype)
+    runner = TorchRunner(model, n_blocks, threads=config.threads)
+    runner.warm_up()
+    facts = model.config
+    return runner, _engine_config(config, n_blocks, facts.max_model_len, facts.vocab_size, facts.eos_token_ids)

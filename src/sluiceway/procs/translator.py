@@ -1,0 +1,334 @@
+"""The tokenizer process' mind: every live sequence between its text and its tokens. Synchronous; owns no socket.
+
+A request is first *encoding* (its prompts become tokens, perhaps in a thread), then its sequences are *decoding*
+(tokens become text) until the engine's end arrives. A cancel that comes while it is encoding is answered here, since
+the engine has never heard of it; one that comes later is passed on, and the engine's end is the answer. Either way
+exactly one `Finished` leaves for each sequence that was not rejected.
+
+A stop string is found here, in text. The text is cut, the engine is told to end the sequence, and what the engine made
+meanwhile is dropped; the engine's end then becomes the `Finished`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from sluiceway.errors import PeerGone, Refusal, RequestError
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
+from sluiceway.messages.to_tokenizer import (
+    AuditQuery,
+    Cancel,
+    ChatPrompt,
+    EngineAudit,
+    Prompt,
+    StepOut,
+    TextPrompt,
+    Tokenize,
+    TokenPrompt,
+)
+from sluiceway.text.detokenizer import Detokenizer
+from sluiceway.text.stops import StopMatcher
+from sluiceway.text.tokenizer import Tokenizer
+from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
+
+Encoded = list[list[TokenId]] | BaseException
+"""The tokens of each prompt, or what encoding raised."""
+
+ENGINE_UNAVAILABLE = Refusal(
+    status=503,
+    code="engine_unavailable",
+    message="The engine is not running; try again in a moment.",
+    retry_after_s=1.0,
+)
+_TOKENIZER_FAULT = Refusal(status=500, code="tokenizer_fault", message="The prompt could not be encoded.")
+
+
+class EncodeLater(Protocol):
+    """Runs `encode` and calls `done` with its outcome, at once or later, always in the process' own loop."""
+
+    def __call__(
+        self, n_chars: int, encode: Callable[[], list[list[TokenId]]], done: Callable[[Encoded], None]
+    ) -> None: ...
+
+
+@dataclass(slots=True)
+class _Encoding:
+    """A request whose prompts are being encoded; `live` are its ids that were not cancelled meanwhile."""
+
+    request: Tokenize
+    live: set[Rid]
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """A sequence that the engine knows."""
+
+    detokenizer: Detokenizer
+    stops: StopMatcher
+    min_tokens: int
+    n_tokens: int = 0
+    stop_match: str | None = None
+    step_text: list[str] = field(default_factory=list)
+    step_token_ids: list[TokenId] = field(default_factory=list)
+
+
+class Translator:
+    """See the module's docstring. `max_sequence_tokens` is set when the engine has said it."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        to_api: Callable[[ToApi], None],
+        to_engine: Callable[[ToEngine], None],
+        encode_later: EncodeLater,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._to_api = to_api
+        self._to_engine = to_engine
+        self._encode_later = encode_later
+        self._encoding: dict[Rid, _Encoding] = {}
+        self._decoding: dict[Rid, _Decoding] = {}
+        self.max_sequence_tokens: int | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._tokenizer.vocab_size
+
+    @property
+    def n_encoding(self) -> int:
+        """Requests whose prompts are being encoded."""
+        return len({id(job) for job in self._encoding.values()})
+
+    @property
+    def n_decoding(self) -> int:
+        """Sequences with decode state."""
+        return len(self._decoding)
+
+    # From the API process.
+
+    def tokenize(self, request: Tokenize) -> None:
+        """Encode the prompts and submit them, or reject the request."""
+        refusal = self._hopeless(request.prompts)
+        if refusal is not None:
+            self._reject(request.rids, refusal)
+            return
+        job = _Encoding(request, set(request.rids))
+        self._encoding.update(dict.fromkeys(request.rids, job))
+        n_chars = sum(_size_chars(prompt) for prompt in request.prompts)
+        self._encode_later(
+            n_chars,
+            lambda: [self._encode(prompt) for prompt in request.prompts],
+            lambda outcome: self._encoded(job, outcome),
+        )
+
+    def cancel(self, message: Cancel) -> None:
+        """End these sequences, wherever they are; unknown ids are ignored."""
+        ended: list[Event] = []
+        for rid in message.rids:
+            job = self._encoding.pop(rid, None)
+            if job is not None:
+                job.live.discard(rid)
+                ended.append(Finished(rid=rid, reason=message.reason, completion_tokens=0))
+            elif rid in self._decoding:
+                self._abort(rid, message.reason)
+        if ended:
+            self._to_api(Events(events=ended))
+
+    def audit(self, query: AuditQuery) -> None:
+        """Pass the question on; `engine_audit` answers it."""
+        try:
+            self._to_engine(AuditEngine(query.query_id))
+        except PeerGone:
+            pass  # the asker has a time limit of its own, and knows the engine's state
+
+    # From the engine.
+
+    def step_out(self, step: StepOut) -> None:
+        """Turn the tokens of one step into text, for all sequences, in one message."""
+        events: list[Event] = [Accepted(start.rid, start.prompt_tokens, start.cached_tokens) for start in step.starts]
+        for rejection in step.rejections:
+            self._forget(rejection.rids)
+            events.append(Rejected(rejection.rids, rejection.refusal))
+        ends = {end.rid: end for end in step.ends}
+        stopped_by_token = {end.rid for end in step.ends if end.reason is FinishReason.STOP}
+        events += self._deltas(step, stopped_by_token)
+        for end in ends.values():
+            events += self._finish(end.rid, end.reason, end.refusal)
+        self._to_api(Events(events=events, stats=step.stats))
+
+    def engine_audit(self, audit: EngineAudit) -> None:
+        """Answer an audit, with this process' own tables."""
+        self._to_api(
+            AuditReport(
+                query_id=audit.query_id,
+                engine=audit.stats,
+                live=audit.live,
+                violations=audit.violations,
+                tokenizer_encoding=self.n_encoding,
+                tokenizer_decoding=self.n_decoding,
+            )
+        )
+
+    # From the supervisor.
+
+    def engine_down(self) -> None:
+        """The engine died, and with it every sequence; the API process ends their streams itself."""
+        for job in self._encoding.values():
+            job.live.clear()
+        self._encoding.clear()
+        self._decoding.clear()
+
+    def api_down(self) -> None:
+        """The API process died: nobody reads any more."""
+        self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.CANCELLED))
+
+    # Prompts.
+
+    def _hopeless(self, prompts: Iterable[Prompt]) -> Refusal | None:
+        """A refusal for a text so long that it cannot fit, found without encoding it."""
+        if self.max_sequence_tokens is None:
+            return None
+        for prompt in prompts:
+            at_least = self._tokenizer.min_tokens_of(_text_of(prompt))
+            if at_least >= self.max_sequence_tokens:
+                return Refusal(
+                    status=400,
+                    code="context_length_exceeded",
+                    message=f"The prompt has at least {at_least} tokens; at most {self.max_sequence_tokens - 1} fit.",
+                )
+        return None
+
+    def _encode(self, prompt: Prompt) -> list[TokenId]:
+        match prompt:
+            case TextPrompt(text):
+                return self._tokenizer.encode(text)
+            case TokenPrompt(token_ids):
+                return list(token_ids)
+            case ChatPrompt(messages):
+                return self._tokenizer.encode_chat([msgspec.to_builtins(message) for message in messages])
+
+    def _encoded(self, job: _Encoding, outcome: Encoded) -> None:
+        live = [rid for rid in job.request.rids if rid in job.live]
+        for rid in live:
+            del self._encoding[rid]
+        if not live:
+            return
+        if isinstance(outcome, BaseException):
+            self._reject(live, outcome.refusal if isinstance(outcome, RequestError) else _TOKENIZER_FAULT)
+            return
+        self._submit(job.request, live, outcome)
+
+    def _submit(self, request: Tokenize, live: Iterable[Rid], token_ids: list[list[TokenId]]) -> None:
+        n = len(request.rids) // len(request.prompts)
+        sequences = tuple(
+            Sequence(rid=rid, prompt_token_ids=tuple(token_ids[i // n]), sampling=_for_choice(request.sampling, i % n))
+            for i, rid in enumerate(request.rids)
+            if rid in live
+        )
+        try:
+            self._to_engine(Submit(sequences))
+        except PeerGone:
+            self._reject(live, ENGINE_UNAVAILABLE)
+            return
+        for sequence in sequences:
+            self._decoding[sequence.rid] = _Decoding(
+                self._tokenizer.detokenizer(), StopMatcher(request.stop), request.sampling.min_tokens
+            )
+
+    def _reject(self, rids: Iterable[Rid], refusal: Refusal) -> None:
+        self._to_api(Events(events=[Rejected(tuple(rids), refusal)]))
+
+    # Tokens.
+
+    def _deltas(self, step: StepOut, stopped_by_token: set[Rid]) -> list[Event]:
+        last = {rid: i for i, rid in enumerate(step.rids) if rid in stopped_by_token}
+        touched: dict[Rid, _Decoding] = {}
+        for i, (rid, token_id) in enumerate(zip(step.rids, step.token_ids, strict=True)):
+            state = self._decoding.get(rid)
+            if state is None or state.stop_match is not None:
+                continue  # cancelled, or ended by a stop string: the token is waste
+            touched[rid] = state
+            # The token that ended the sequence is not part of its text, special or not.
+            self._push_token(rid, state, token_id, is_text=last.get(rid) != i)
+        events: list[Event] = []
+        for rid, state in touched.items():
+            events.append(Delta(rid, "".join(state.step_text), tuple(state.step_token_ids)))
+            state.step_text.clear()
+            state.step_token_ids.clear()
+        return events
+
+    def _push_token(self, rid: Rid, state: _Decoding, token_id: TokenId, *, is_text: bool) -> None:
+        state.n_tokens += 1
+        state.step_token_ids.append(token_id)
+        if not is_text:
+            return
+        text = state.detokenizer.push(token_id)
+        if state.n_tokens < state.min_tokens:
+            state.step_text.append(text)
+            return
+        emitted, state.stop_match = state.stops.push(text)
+        state.step_text.append(emitted)
+        if state.stop_match is not None:
+            self._abort(rid, FinishReason.STOP)
+
+    def _finish(self, rid: Rid, reason: FinishReason, refusal: Refusal | None) -> list[Event]:
+        state = self._decoding.pop(rid, None)
+        if state is None:
+            return []
+        events: list[Event] = []
+        if state.stop_match is None:
+            tail, state.stop_match = state.stops.push(state.detokenizer.flush())
+            if state.stop_match is None:
+                tail += state.stops.flush()
+            if tail:
+                events.append(Delta(rid, tail, ()))
+        if state.stop_match is not None and reason is FinishReason.LENGTH:
+            reason = FinishReason.STOP  # the last token allowed also completed a stop string
+        events.append(
+            Finished(
+                rid=rid,
+                reason=reason,
+                completion_tokens=state.n_tokens,
+                stop_match=state.stop_match,
+                refusal=refusal,
+            )
+        )
+        return events
+
+    def _abort(self, rid: Rid, reason: FinishReason) -> None:
+        try:
+            self._to_engine(Abort(rid, reason))
+        except PeerGone:
+            pass  # the engine is dead, and its sequences with it; `engine_down` follows
+
+    def _forget(self, rids: Iterable[Rid]) -> None:
+        for rid in rids:
+            self._decoding.pop(rid, None)
+
+
+def _for_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
+    """Choices of one prompt with one seed would be the same text: each further choice has a seed of its own."""
+    if sampling.seed is None or choice == 0:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % (1 << 64))
+
+
+def _text_of(prompt: Prompt) -> str:
+    """The text that will certainly be encoded; the template of a chat adds more."""
+    match prompt:
+        case TextPrompt(text):
+            return text
+        case TokenPrompt():
+            return ""
+        case ChatPrompt(messages):
+            return "".join(message.content for message in messages)
+
+
+def _size_chars(prompt: Prompt) -> int:
+    return len(_text_of(prompt))
