@@ -1,0 +1,50 @@
+"""Servers that the tests of a session share, and a check after every test that it left them as it found them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from support.requests import wait_quiet
+from support.server import Server
+
+E2E_TIMEOUT_S = 180
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here is `e2e`, and gets the time that starting processes takes."""
+    for item in items:
+        if item.path.is_relative_to(os.path.dirname(__file__)):
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(E2E_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def shared_fake() -> Iterator[Server]:
+    with Server("fake") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_model() -> Iterator[Server]:
+    model = os.environ.get("SLUICEWAY_TEST_MODEL")
+    if not model:
+        pytest.skip("SLUICEWAY_TEST_MODEL names no model file")
+    with Server(model, "--dtype", "float32") as server:
+        yield server
+
+
+@pytest.fixture
+def fake(shared_fake: Server) -> Iterator[Server]:
+    """A server of the fake model; nothing of the test's requests may be left in it."""
+    yield shared_fake
+    wait_quiet(shared_fake)
+
+
+@pytest.fixture
+def model(shared_model: Server) -> Iterator[Server]:
+    """A server of a real model in float32; nothing of the test's requests may be left in it."""
+    yield shared_model
+    wait_quiet(shared_model)

@@ -1,0 +1,68 @@
+"""An answer does not depend on its neighbours: the same ids alone and in a crowd, over HTTP."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from support.requests import chunks_of, completion, open_stream, take, token_ids
+from support.server import Server
+
+N_STREAMS = 32
+
+WORDS = "river stone lantern window engine garden copper winter signal harbour".split()
+
+
+def request(server: Server, i: int) -> dict[str, Any]:
+    """Request number `i`: prompts of 1 to about 140 tokens, answers of 8 to 39, all different."""
+    prompt = " ".join(WORDS[(i * 7 + j) % len(WORDS)] for j in range(1 + i * 4))
+    return completion(server, prompt, n_tokens=8 + (i * 11) % 32, return_token_ids=True)
+
+
+def answer(server: Server, body: dict[str, Any]) -> list[int]:
+    connection, events = open_stream(server, body)
+    with connection:
+        return token_ids(chunks_of(events))
+
+
+def answer_together(server: Server, bodies: list[dict[str, Any]]) -> list[list[int]]:
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(lambda body: answer(server, body), bodies))
+
+
+def assert_same_alone_and_in_a_crowd(server: Server) -> None:
+    bodies = [request(server, i) for i in range(N_STREAMS)]
+    together = answer_together(server, bodies)
+    alone = [answer(server, body) for body in bodies]
+    assert [len(ids) for ids in alone] == [body["max_tokens"] for body in bodies]
+    assert together == alone
+    assert len(set(map(tuple, alone))) > 1
+
+
+def test_fake_answers_are_the_same_alone_and_in_a_crowd(fake: Server) -> None:
+    """The paths of text and sockets, without a model."""
+    assert_same_alone_and_in_a_crowd(fake)
+
+
+@pytest.mark.slow
+def test_model_answers_are_the_same_alone_and_in_a_crowd(model: Server) -> None:
+    """Batching, paging and chunked prefill of a real model in float32 change no token."""
+    assert_same_alone_and_in_a_crowd(model)
+
+
+def test_a_short_request_ends_while_a_long_one_runs(fake: Server) -> None:
+    """Batching is continuous: nobody waits for the end of the batch that he joined."""
+    connection, events = open_stream(fake, completion(fake, "long", n_tokens=100_000))
+    with connection:
+        take(events, 3)
+        assert len(answer(fake, completion(fake, "short", n_tokens=4, return_token_ids=True))) == 4
+        assert fake.stats()["engine"]["running"] == 1
+
+
+@pytest.mark.slow
+def test_a_prompt_seen_before_gives_the_same_answer_again(model: Server) -> None:
+    """Whatever part of a prompt the cache still holds, the ids are those of the first time."""
+    body = completion(model, "The harbour at night was " * 12, n_tokens=12, return_token_ids=True)
+    assert answer(model, body) == answer(model, body) == answer(model, body)

@@ -1,0 +1,121 @@
+"""Leaving in order: nothing new, what runs may finish, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.requests import COMPLETIONS, chunks_of, completion, error_of, open_stream, take, token_ids
+from support.server import Server, descendants, is_alive, wait_until
+
+ENDLESS = 100_000
+signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
+
+
+@pytest.fixture
+def runtime_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory in which servers started by the test make their socket files."""
+    for name in ("TMPDIR", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def server(runtime_home: Path) -> Iterator[Server]:
+    with Server("fake", "--drain-timeout-s", "20") as server:
+        yield server
+
+
+def wait_gone(server: Server, family: set[int], runtime_home: Path) -> None:
+    assert server.wait_exit() == 0, server.log
+    wait_until(lambda: not any(map(is_alive, family)), "every child process is gone")
+    assert list(runtime_home.iterdir()) == []
+    assert "Traceback" not in server.log, server.log
+
+
+@signals
+def test_what_runs_finishes_when_the_server_is_told_to_stop(server: Server, runtime_home: Path, number: int) -> None:
+    """The stream ends whole, a new request is refused, the exit code is 0."""
+    assert list(runtime_home.rglob("*")), "socket files lie in the directory that the test watches"
+    connection, events = open_stream(server, completion(server, n_tokens=2000, return_token_ids=True))
+    first = take(events, 2)
+    family = descendants(server.process.pid)
+    server.process.send_signal(number)
+    wait_until(lambda: not server.is_ready(), "it says that it is not ready")
+    assert_refused(server)
+    with connection:
+        assert len(token_ids([*first, *chunks_of(events)])) == 2000
+    wait_gone(server, family, runtime_home)
+
+
+def assert_refused(server: Server) -> None:
+    try:
+        status, answer = server.post(COMPLETIONS, completion(server, n_tokens=1))
+    except OSError:
+        return
+    assert status == 503
+    error_of(answer)
+
+
+@signals
+def test_an_idle_server_leaves_at_once_when_it_is_told_to_stop(server: Server, runtime_home: Path, number: int) -> None:
+    """Idle connections that are kept alive hold nothing up."""
+    with server.connect() as idle:
+        idle.request("GET", "/health/ready")
+        assert idle.read_answer().status == 200
+        family = descendants(server.process.pid)
+        server.process.send_signal(number)
+        wait_gone(server, family, runtime_home)
+
+
+def test_what_still_runs_is_ended_when_the_drain_time_is_over(runtime_home: Path) -> None:
+    """Streams get an error event, plain and waiting requests an error; then the server leaves as usual."""
+    with Server("fake", "--drain-timeout-s", "0.5", "--max-running", "2") as server:
+        streams = [open_stream(server, completion(server, n_tokens=ENDLESS)) for _ in range(2)]
+        plain = server.connect()
+        plain.request("POST", COMPLETIONS, completion(server, n_tokens=ENDLESS))
+        wait_until(lambda: server.stats()["engine"]["waiting"] == 1, "one waits")
+        family = descendants(server.process.pid)
+        server.process.send_signal(signal.SIGTERM)
+        for connection, events in streams:
+            *_, error, end = events
+            assert end == "[DONE]"
+            assert error_of(json.loads(error))["code"] == "draining"
+            connection.finish()
+        answer = plain.read_answer()
+        plain.finish()
+        assert answer.status == 503
+        assert error_of(answer.json())["code"] == "draining"
+        wait_gone(server, family, runtime_home)
+
+
+def test_a_second_signal_does_not_wait_for_what_runs(server: Server, runtime_home: Path) -> None:
+    """Who asks twice means now."""
+    connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
+    take(events, 1)
+    family = descendants(server.process.pid)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: not server.is_ready(), "it drains")
+    server.process.send_signal(signal.SIGTERM)
+    server.wait_exit(10)
+    wait_until(lambda: not any(map(is_alive, family)), "every child process is gone")
+    assert list(runtime_home.iterdir()) == []
+    connection.finish()
+
+
+def test_every_process_ends_in_order_when_the_terminal_interrupts_the_group(runtime_home: Path) -> None:
+    """Control-C reaches every process of the terminal, not only the supervisor; the order of leaving stays."""
+    with Server("fake") as server:
+        family = descendants(server.process.pid)
+        connection, events = open_stream(server, completion(server, n_tokens=500, return_token_ids=True))
+        first = take(events, 1)
+        for pid in {*family, server.process.pid}:
+            os.kill(pid, signal.SIGINT)
+        with connection:
+            assert len(token_ids([*first, *chunks_of(events)])) == 500
+        wait_gone(server, family, runtime_home)

@@ -1,0 +1,170 @@
+"""A process that dies or hangs: every open request gets its answer, the server says so and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from support.raw_http import RawAnswer, RawConnection
+from support.requests import (
+    COMPLETIONS,
+    chunks_of,
+    completion,
+    error_of,
+    open_stream,
+    take,
+    token_ids,
+    wait_quiet,
+)
+from support.server import START_S, Server, is_alive, wait_until
+
+ENDLESS = 100_000
+ANSWER_S = 15.0
+"""Far more than the second in which a loss is answered, on a machine that is busy with other tests."""
+
+roles = pytest.mark.parametrize("role", ["engine", "tokenizer"])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of its own, with few slots, that notices a hang soon."""
+    with Server("fake", "--max-running", "8", "--heartbeat-timeout-s", "1.5") as server:
+        yield server
+
+
+def events_to_the_end(events: Iterator[str]) -> list[str]:
+    return list(events)
+
+
+@roles
+def test_every_open_request_gets_an_error_when_a_process_is_killed(server: Server, role: str) -> None:
+    """Running streams, running plain requests and waiting ones alike; then the server serves again."""
+    streams = [open_stream(server, completion(server, f"s{i}", n_tokens=ENDLESS)) for i in range(4)]
+    for _, events in streams:
+        take(events, 2)
+    plain = [server.connect(timeout_s=ANSWER_S) for _ in range(12)]
+    for i, connection in enumerate(plain):
+        connection.request("POST", COMPLETIONS, completion(server, f"p{i}", n_tokens=ENDLESS))
+    wait_until(lambda: server.stats()["engine"]["waiting"] == 8, "slots are full, others wait")
+
+    victim = server.pid_of(role)
+    with ThreadPoolExecutor(16) as pool:
+        endings = [pool.submit(events_to_the_end, events) for _, events in streams]
+        answers = [pool.submit(connection.read_answer) for connection in plain]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: not server.is_ready(), "it says that it is not ready")
+        assert_all_fail(endings, answers)
+    for connection in [*plain, *(connection for connection, _ in streams)]:
+        connection.finish()
+
+    wait_until(server.is_ready, "it serves again", START_S)
+    assert not is_alive(victim) and server.pid_of(role) != victim
+    status, answer = server.post(COMPLETIONS, completion(server, n_tokens=4))
+    assert status == 200 and answer["usage"]["completion_tokens"] == 4
+    wait_quiet(server)
+
+
+def assert_all_fail(endings: list[Future[list[str]]], answers: list[Future[RawAnswer]]) -> None:
+    for ending in endings:
+        *_, error, end = ending.result(ANSWER_S)
+        assert end == "[DONE]"
+        assert error_of(json.loads(error))["type"] == "server_error"
+    for answer in answers:
+        refused = answer.result(ANSWER_S)
+        assert refused.status == 503
+        assert error_of(refused.json())["type"] == "server_error"
+
+
+@roles
+def test_a_request_is_refused_at_once_while_a_process_is_down(server: Server, role: str) -> None:
+    """503 with advice when to come again, or an answer if it is back already; never silence."""
+    os.kill(server.pid_of(role), signal.SIGKILL)
+    wait_until(lambda: not server.is_ready(), "it says that it is not ready")
+    with server.connect(timeout_s=ANSWER_S) as connection:
+        connection.request("POST", COMPLETIONS, completion(server, n_tokens=2))
+        answer = connection.read_answer()
+    assert answer.status == 503
+    assert error_of(answer.json())["type"] == "server_error"
+    assert float(answer.headers["retry-after"]) > 0
+    wait_until(server.is_ready, "it serves again", START_S)
+
+
+def test_a_stream_goes_on_whole_when_the_engine_was_frozen(server: Server) -> None:
+    """SIGSTOP: not ready after the heartbeat timeout. SIGCONT: ready, and not a token lost or told twice."""
+    expected = answer_ids(server, "frozen")
+    connection, events = open_stream(server, long_request(server, "frozen"))
+    first = take(events, 3)
+    engine = server.pid_of("engine")
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        wait_until(lambda: not server.is_ready(), "it says that it is not ready")
+        assert server.status_of("/health/live") == 200
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    wait_until(server.is_ready, "it is ready again")
+    with connection:
+        assert token_ids([*first, *chunks_of(events)]) == expected
+    wait_quiet(server)
+    assert server.pid_of("engine") == engine
+
+
+def long_request(server: Server, prompt: str) -> dict[str, object]:
+    return completion(server, prompt, n_tokens=1500, return_token_ids=True)
+
+
+def answer_ids(server: Server, prompt: str) -> list[int]:
+    connection, events = open_stream(server, long_request(server, prompt))
+    with connection:
+        return token_ids(chunks_of(events))
+
+
+def test_a_client_that_leaves_while_the_engine_is_frozen_is_released_after_it(server: Server) -> None:
+    """The cancel waits in the pipe; nothing of the request is left once the engine goes on."""
+    connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
+    take(events, 2)
+    engine = server.pid_of("engine")
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        connection.reset()
+        wait_until(lambda: not server.is_ready(), "it says that it is not ready")
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    wait_until(server.is_ready, "it is ready again")
+    wait_quiet(server)
+    assert server.finished("cancelled") == 1
+
+
+def test_the_server_ends_when_its_api_process_is_killed() -> None:
+    """Without its door a server is nothing: whatever it does next, no process stays behind unseen."""
+    with Server("fake") as server:
+        victim = server.pid_of("api")
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: not is_alive(victim), "the process is gone")
+        wait_until(lambda: server.process.poll() is not None or server.is_ready(), "it ended or serves again", START_S)
+
+
+def test_children_leave_when_the_supervisor_is_killed() -> None:
+    """SIGKILL leaves the supervisor no time to tell them; they notice by themselves."""
+    server = Server("fake")
+    server.wait_ready()
+    children = set(server.stats()["processes"].values()) - {server.process.pid}
+    assert len(children) == 3
+    server.process.kill()
+    server.wait_exit()
+    wait_until(lambda: not any(map(is_alive, children)), "the orphans have left")
+
+
+def test_a_connection_closes_when_its_stream_has_failed(server: Server) -> None:
+    """After the error event the body ends as the framing says, so no client waits."""
+    connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
+    take(events, 1)
+    os.kill(server.pid_of("engine"), signal.SIGKILL)
+    assert list(events)[-1] == "[DONE]"
+    assert isinstance(connection, RawConnection)
+    connection.finish()
+    wait_until(server.is_ready, "it serves again", START_S)

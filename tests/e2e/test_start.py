@@ -1,0 +1,52 @@
+"""A server that cannot start says why in one sentence, and leaves."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from support.server import START_S, Server
+
+
+def failure_of(server: Server) -> str:
+    """The log of a server that ends by itself with a failure."""
+    try:
+        assert server.wait_exit(START_S) != 0
+    finally:
+        server.stop()
+    assert "Traceback" not in server.log, server.log
+    return server.log
+
+
+def test_it_names_the_port_when_that_is_taken() -> None:
+    """Another program listens there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        log = failure_of(Server("fake", "--port", str(port)))
+    assert str(port) in log
+    assert "in use" in log
+
+
+def test_it_names_the_model_when_there_is_none_of_that_name() -> None:
+    """Neither a path nor a name that it knows."""
+    log = failure_of(Server("./no/such/model.gguf"))
+    assert "no/such/model.gguf" in log
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (("--no-such-flag",), "no-such-flag"),
+        (("--port", "70000"), "port"),
+        (("--max-running", "0"), "max"),
+        (("--drain-timeout-s", "nan"), "drain"),
+        (("--dtype", "float7"), "dtype"),
+    ],
+    ids=["unknown", "port", "zero", "nan", "choice"],
+)
+def test_it_names_the_flag_when_that_is_wrong(flags: tuple[str, ...], names: str) -> None:
+    """An unknown flag, or a value that cannot be."""
+    assert names in failure_of(Server("fake", *flags))

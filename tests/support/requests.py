@@ -1,0 +1,82 @@
+"""What end-to-end tests send and expect: requests of a given length, streams, and the quiet state after them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from support.raw_http import RawConnection
+from support.server import SETTLE_S, Server, wait_until
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+def completion(server: Server, prompt: object = "once", n_tokens: int = 16, **fields: Any) -> dict[str, Any]:
+    """A completion that generates exactly `n_tokens` tokens, greedily."""
+    body = {
+        "model": served_name(server),
+        "prompt": prompt,
+        "max_tokens": n_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    return body | fields
+
+
+def served_name(server: Server) -> str:
+    """The name of the one model."""
+    if server.served_name is None:
+        server.served_name = json.loads(server.get("/v1/models")[1])["data"][0]["id"]
+    return server.served_name
+
+
+def open_stream(server: Server, body: dict[str, Any], **options: Any) -> tuple[RawConnection, Iterator[str]]:
+    """Send a streaming request and read its headers: the connection, and the events to come."""
+    connection = server.connect(**options)
+    connection.request("POST", CHAT if "messages" in body else COMPLETIONS, body | {"stream": True})
+    status, headers = connection.read_head()
+    assert status == 200, connection.read_some()
+    assert headers["content-type"].startswith("text/event-stream")
+    return connection, connection.read_events()
+
+
+def take(events: Iterator[str], n: int) -> list[Any]:
+    """The next `n` events, decoded."""
+    return [json.loads(next(events)) for _ in range(n)]
+
+
+def chunks_of(events: Iterable[str]) -> list[Any]:
+    """All chunks of a stream that ends as it should."""
+    *chunks, end = events
+    assert end == "[DONE]"
+    return [json.loads(chunk) for chunk in chunks]
+
+
+def token_ids(chunks: Iterable[Any]) -> list[int]:
+    """The ids of the one choice of a stream that asked for them."""
+    return [token for chunk in chunks for choice in chunk["choices"] for token in choice.get("token_ids") or ()]
+
+
+def error_of(answer: Any) -> dict[str, Any]:
+    """The error object of an answer, its envelope checked."""
+    error: dict[str, Any] = answer["error"]
+    assert error.keys() == {"message", "type", "param", "code"}, answer
+    assert error["message"] and error["type"] and error["code"], answer
+    return error
+
+
+def is_quiet(server: Server) -> bool:
+    """Whether no process holds anything of any request, and every block is back."""
+    stats = server.stats()
+    engine = stats["engine"]
+    blocks_back = engine["blocks_free"] + engine["blocks_cached"] == engine["blocks_total"]
+    idle = not (engine["running"] or engine["waiting"] or engine["paused"] or stats["live"])
+    text_idle = not (stats["tokenizer"]["encoding"] or stats["tokenizer"]["decoding"] or stats["api"]["sessions"])
+    assert not stats["violations"], stats["violations"]
+    return blocks_back and idle and text_idle
+
+
+def wait_quiet(server: Server, timeout_s: float = SETTLE_S) -> None:
+    wait_until(lambda: is_quiet(server), "nothing is held for any request", timeout_s)

@@ -1,0 +1,199 @@
+"""A real `sluiceway serve` as a child process, seen from outside: its port, its log, its accounts, its processes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.raw_http import RawConnection
+
+START_S = 90.0
+"""A loaded machine with two cores imports torch slowly; no test waits this long when all is well."""
+SETTLE_S = 20.0
+POLL_S = 0.02
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = SETTLE_S) -> None:
+    """Poll until the condition holds; after `timeout_s` fail, naming what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{timeout_s:.0f} s went by and still not: {what}")
+        time.sleep(POLL_S)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether this process exists and is no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """Every living process below this one."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found: set[int] = set()
+    frontier = {pid}
+    while frontier:
+        frontier = {child for child, parent in parents.items() if parent in frontier} - found
+        found |= frontier
+    return found
+
+
+class Server:
+    """Starts on construction; `wait_ready` before use; leaves nothing behind after `stop` (or the end of a `with`)."""
+
+    def __init__(self, model: str = "fake", *flags: str) -> None:
+        self.port = free_port()
+        self.served_name: str | None = None
+        self._log: list[str] = []
+        command = [str(Path(sys.executable).parent / "sluiceway"), "serve", model, "--port", str(self.port), *flags]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        self.wait_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """All that the server's processes wrote so far."""
+        return "".join(self._log)
+
+    # Life.
+
+    def wait_ready(self) -> None:
+        """Until the server serves. Kills it if that never comes."""
+        try:
+            wait_until(lambda: self.process.poll() is not None or self.is_ready(), "the server is ready", START_S)
+            assert self.process.poll() is None, f"the server ended with {self.process.returncode}:\n{self.log}"
+        except BaseException:
+            self._kill(descendants(self.process.pid))
+            raise
+
+    def is_ready(self) -> bool:
+        return self.status_of("/health/ready") == 200
+
+    def wait_exit(self, timeout_s: float = SETTLE_S) -> int:
+        """The exit code, once the process has ended."""
+        code = self.process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
+
+    def stop(self) -> None:
+        """End it as a person would, twice if need be; then assert that no process of it is left."""
+        family = descendants(self.process.pid)
+        try:
+            for _ in range(2):
+                if self.process.poll() is None:
+                    self.process.send_signal(signal.SIGTERM)
+            self.wait_exit()
+            wait_until(lambda: not any(map(is_alive, family)), "every child process is gone")
+        finally:
+            self._kill(family)
+
+    def _kill(self, family: set[int]) -> None:
+        for pid in {pid for pid in family if is_alive(pid)}:
+            os.kill(pid, signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def _read_log(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._log.append(line)
+
+    # Accounts.
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SETTLE_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: object) -> tuple[int, Any]:
+        """Status and decoded body of a JSON request."""
+        with self.connect() as connection:
+            connection.request("POST", path, body)
+            answer = connection.read_answer()
+            return answer.status, answer.json()
+
+    def status_of(self, path: str) -> int | None:
+        """The status of a GET; None when nobody answers."""
+        try:
+            return self.get(path)[0]
+        except OSError:
+            return None
+
+    def connect(self, **options: Any) -> RawConnection:
+        return RawConnection(self.port, **options)
+
+    def stats(self) -> dict[str, Any]:
+        """The account of every process: see `/stats` in docs/observability.md."""
+        status, body = self.get("/stats")
+        assert status == 200, body
+        account: dict[str, Any] = json.loads(body)
+        return account
+
+    def pid_of(self, role: str) -> int:
+        """The process id of `api`, `tokenizer` or `engine`."""
+        pid: int = self.stats()["processes"][role]
+        return pid
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one sample of `/metrics`; 0.0 if it is not there yet."""
+        status, body = self.get("/metrics")
+        assert status == 200, body
+        for family in text_string_to_metric_families(body.decode()):
+            for sample in family.samples:
+                if sample.name == name and sample.labels.items() >= labels.items():
+                    return sample.value
+        return 0.0
+
+    def finished(self, reason: str) -> float:
+        """How many requests ended for this reason since the start."""
+        return self.metric("sluiceway_requests_finished_total", reason=reason)
