@@ -214,7 +214,7 @@ def test_an_enormous_prompt_is_refused(untouched: Server, unit: str) -> None:
     """Five million characters: too long for any context, and no process falls over it."""
     repeats = 5_000_000 // len(unit) if unit.isascii() else 1_000_000
     error = refuse(untouched, COMPLETIONS, minimal(untouched, COMPLETIONS) | {"prompt": unit * repeats})
-    assert (error["status"], error["code"]) in [(400, "context_length_exceeded"), (413, "request_too_large")]
+    assert (error["status"], error["code"]) in [(400, "context_length_exceeded"), (413, "body_too_large")]
 
 
 def test_an_enormous_message_is_refused(untouched: Server) -> None:

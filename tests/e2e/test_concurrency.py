@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.requests import chunks_of, completion, open_stream, take, token_ids
+from support.requests import ENDLESS, chunks_of, completion, open_stream, take, token_ids
 from support.server import Server
 
 N_STREAMS = 32
@@ -54,7 +54,7 @@ def test_model_answers_are_the_same_alone_and_in_a_crowd(model: Server) -> None:
 
 def test_a_short_request_ends_while_a_long_one_runs(fake: Server) -> None:
     """Batching is continuous: nobody waits for the end of the batch that he joined."""
-    connection, events = open_stream(fake, completion(fake, "long", n_tokens=100_000))
+    connection, events = open_stream(fake, completion(fake, "long", n_tokens=ENDLESS))
     with connection:
         take(events, 3)
         assert len(answer(fake, completion(fake, "short", n_tokens=4, return_token_ids=True))) == 4

@@ -9,10 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from support.raw_http import RawConnection
-from support.requests import COMPLETIONS, chunks_of, completion, is_quiet, open_stream, take, wait_quiet
+from support.requests import COMPLETIONS, ENDLESS, chunks_of, completion, is_quiet, open_stream, take, wait_quiet
 from support.server import Server, wait_until
-
-ENDLESS = 100_000
 
 Leave = Callable[[RawConnection], None]
 leaves = pytest.mark.parametrize("leave", [RawConnection.finish, RawConnection.reset], ids=["fin", "rst"])
@@ -61,12 +59,12 @@ def test_a_plain_request_is_released_when_its_client_leaves(fake: Server, leave:
 
 @leaves
 def test_every_choice_is_released_when_the_client_of_all_leaves(fake: Server, leave: Leave) -> None:
-    """One request with four sequences counts once and gives back four times."""
+    """One request with four sequences: each is ended and given back, once."""
     before, released = fake.finished("cancelled"), fake.stats()["engine"]["released_total"]
     connection, events = open_stream(fake, completion(fake, n_tokens=ENDLESS, n=4))
     take(events, 8)
     leave(connection)
-    wait_cancelled(fake, before)
+    wait_cancelled(fake, before, n=4)
     assert fake.stats()["engine"]["released_total"] == released + 4
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.requests import COMPLETIONS, chunks_of, completion, error_of, open_stream, take, token_ids
+from support.requests import COMPLETIONS, ENDLESS, chunks_of, completion, error_of, open_stream, take, token_ids
 from support.server import Server, descendants, is_alive, wait_until
 
-ENDLESS = 100_000
 signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
 
 
@@ -42,14 +41,14 @@ def wait_gone(server: Server, family: set[int], runtime_home: Path) -> None:
 def test_what_runs_finishes_when_the_server_is_told_to_stop(server: Server, runtime_home: Path, number: int) -> None:
     """The stream ends whole, a new request is refused, the exit code is 0."""
     assert list(runtime_home.rglob("*")), "socket files lie in the directory that the test watches"
-    connection, events = open_stream(server, completion(server, n_tokens=2000, return_token_ids=True))
+    connection, events = open_stream(server, completion(server, n_tokens=500, return_token_ids=True))
     first = take(events, 2)
     family = descendants(server.process.pid)
     server.process.send_signal(number)
     wait_until(lambda: not server.is_ready(), "it says that it is not ready")
     assert_refused(server)
     with connection:
-        assert len(token_ids([*first, *chunks_of(events)])) == 2000
+        assert len(token_ids([*first, *chunks_of(events)])) == 500
     wait_gone(server, family, runtime_home)
 
 

@@ -13,6 +13,7 @@ import pytest
 from support.raw_http import RawAnswer, RawConnection
 from support.requests import (
     COMPLETIONS,
+    ENDLESS,
     chunks_of,
     completion,
     error_of,
@@ -23,7 +24,6 @@ from support.requests import (
 )
 from support.server import START_S, Server, is_alive, wait_until
 
-ENDLESS = 100_000
 ANSWER_S = 15.0
 """Far more than the second in which a loss is answered, on a machine that is busy with other tests."""
 
@@ -114,7 +114,7 @@ def test_a_stream_goes_on_whole_when_the_engine_was_frozen(server: Server) -> No
 
 
 def long_request(server: Server, prompt: str) -> dict[str, object]:
-    return completion(server, prompt, n_tokens=1500, return_token_ids=True)
+    return completion(server, prompt, n_tokens=600, return_token_ids=True)
 
 
 def answer_ids(server: Server, prompt: str) -> list[int]:

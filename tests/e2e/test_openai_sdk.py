@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from support.requests import served_name
+from support.requests import ENDLESS, served_name
 from support.server import Server, wait_until
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say hello."}]
@@ -121,7 +121,7 @@ def test_a_stream_is_cancelled_when_it_is_closed_early(client: openai.OpenAI, fa
     """`stream.close()` is all that a program does; the engine stops for it."""
     before = fake.finished("cancelled")
     stream = client.completions.create(
-        model=name, prompt="on and on", max_tokens=100_000, stream=True, extra_body={"ignore_eos": True}
+        model=name, prompt="on and on", max_tokens=ENDLESS, stream=True, extra_body={"ignore_eos": True}
     )
     next(iter(stream))
     stream.close()
@@ -187,7 +187,7 @@ async def test_a_stream_is_cancelled_when_its_task_is(fake: Server, name: str) -
 
         async def read() -> None:
             stream = await client.completions.create(
-                model=name, prompt="endless", max_tokens=100_000, stream=True, extra_body={"ignore_eos": True}
+                model=name, prompt="endless", max_tokens=ENDLESS, stream=True, extra_body={"ignore_eos": True}
             )
             async for _ in stream:
                 started.set()

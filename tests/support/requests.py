@@ -12,6 +12,9 @@ from support.server import SETTLE_S, Server, wait_until
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
+ENDLESS = 1_000_000
+"""More tokens than the context has room for: the answer ends with the context, after all that a test waits for."""
+
 
 def completion(server: Server, prompt: object = "once", n_tokens: int = 16, **fields: Any) -> dict[str, Any]:
     """A completion that generates exactly `n_tokens` tokens, greedily."""

@@ -24,6 +24,9 @@ START_S = 90.0
 SETTLE_S = 20.0
 POLL_S = 0.02
 
+FAKE_STEP_S = 0.002
+"""How long a step of the fake model takes: so slow that an endless answer outlasts every test."""
+
 
 def free_port() -> int:
     """A port of this machine that nobody listens on now."""
@@ -77,7 +80,12 @@ class Server:
         self._log: list[str] = []
         command = [str(Path(sys.executable).parent / "sluiceway"), "serve", model, "--port", str(self.port), *flags]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            env=os.environ | {"SLUICEWAY_FAKE_STEP_S": str(FAKE_STEP_S)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
