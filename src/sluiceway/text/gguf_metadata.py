@@ -1,0 +1,154 @@
+"""The key-value metadata at the head of a GGUF file.
+
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Only the head is
+read, through a memory map; the tensors behind it are not touched. Every length is checked against the file before it
+is believed, so a damaged file is an error and never a huge allocation.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from sluiceway.errors import ModelSourceError
+
+_MAGIC = b"GGUF"
+_SUPPORTED_VERSIONS = (2, 3)
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_SCALAR_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
+_MAX_NESTING = 4
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_PAIR = struct.Struct("<IQ")
+_HEADER = struct.Struct("<4sIQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedArray:
+    """Stands in for an array that was longer than the caller wanted."""
+
+    length: int
+
+
+def read_metadata(path: str, *, skip_arrays_over: int | None = None) -> dict[str, Any]:
+    """All keys in the order of the file; arrays are lists, or `SkippedArray` if longer than `skip_arrays_over`.
+
+    Raises `ModelSourceError` where the file is missing, is no GGUF file, is cut short or damaged.
+    """
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Reader(data, skip_arrays_over).metadata()
+    except OSError as error:
+        raise ModelSourceError(f"{path}: cannot be read: {error.strerror}") from error
+    except _Damage as error:
+        raise ModelSourceError(f"{path}: {error}") from error
+    except (ValueError, struct.error) as error:  # an empty file cannot be mapped; text that is not UTF-8
+        raise ModelSourceError(f"{path}: is not a readable GGUF file: {error}") from error
+
+
+class _Damage(Exception):
+    """The bytes are not what the format promises."""
+
+
+class _Reader:
+    """Walks over the head of a file; `_position` is always that of the next unread byte."""
+
+    def __init__(self, data: mmap.mmap, skip_arrays_over: int | None) -> None:
+        self._data = data
+        self._size = len(data)
+        self._position = 0
+        self._skip_arrays_over = skip_arrays_over
+
+    def metadata(self) -> dict[str, Any]:
+        n_pairs = self._header()
+        metadata: dict[str, Any] = {}
+        for _ in range(n_pairs):
+            key = self._string()
+            if key in metadata:
+                raise _Damage(f"the key {key!r} occurs twice")
+            metadata[key] = self._value(self._u32(), nesting=0)
+        return metadata
+
+    def _header(self) -> int:
+        """The number of pairs that follow."""
+        if self._data[:4] != _MAGIC:
+            raise _Damage("is not a GGUF file: it does not begin with 'GGUF'")
+        _, version, _, n_pairs = self._unpack(_HEADER)
+        if version not in _SUPPORTED_VERSIONS:
+            raise _Damage(f"has GGUF version {version}; versions 2 and 3, little-endian, are supported")
+        return int(n_pairs)
+
+    def _value(self, type_id: int, nesting: int) -> Any:
+        if type_id == _STRING:
+            return self._string()
+        if type_id == _ARRAY:
+            return self._array(nesting + 1)
+        code = _SCALAR_CODES.get(type_id)
+        if code is None:
+            raise _Damage(f"has a value of unknown type {type_id} at byte {self._position}")
+        return self._unpack(struct.Struct("<" + code))[0]
+
+    def _array(self, nesting: int) -> Any:
+        if nesting > _MAX_NESTING:
+            raise _Damage(f"has arrays nested deeper than {_MAX_NESTING}")
+        type_id, length = self._unpack(_PAIR)
+        code = _SCALAR_CODES.get(type_id)
+        if code is not None:
+            return self._scalars(code, length)
+        # The smallest item is an empty string, eight bytes: a length that cannot fit is not looped over.
+        self._require(length * _U64.size)
+        if self._is_too_long(length):
+            self._skip_items(type_id, length, nesting)
+            return SkippedArray(length)
+        if type_id == _STRING:
+            return [self._string() for _ in range(length)]
+        return [self._value(type_id, nesting) for _ in range(length)]
+
+    def _skip_items(self, type_id: int, length: int, nesting: int) -> None:
+        for _ in range(length):
+            if type_id == _STRING:
+                self._string_span()
+            else:
+                self._value(type_id, nesting)
+
+    def _scalars(self, code: str, length: int) -> Any:
+        n_bytes = length * struct.calcsize("<" + code)
+        self._require(n_bytes)
+        start = self._position
+        self._position += n_bytes
+        if self._is_too_long(length):
+            return SkippedArray(length)
+        return list(struct.unpack_from(f"<{length}{code}", self._data, start))
+
+    def _is_too_long(self, length: int) -> bool:
+        return self._skip_arrays_over is not None and length > self._skip_arrays_over
+
+    def _string(self) -> str:
+        return self._data[self._string_span()].decode()
+
+    def _string_span(self) -> slice:
+        # The hot path, twice for each token of a vocabulary, hence no call while all is well.
+        start = self._position + _U64.size
+        if start > self._size:
+            self._require(_U64.size)
+        end = start + _U64.unpack_from(self._data, self._position)[0]
+        if end > self._size:
+            self._require(end - self._position)
+        self._position = end
+        return slice(start, end)
+
+    def _u32(self) -> int:
+        return int(self._unpack(_U32)[0])
+
+    def _unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        self._require(form.size)
+        start = self._position
+        self._position += form.size
+        return form.unpack_from(self._data, start)
+
+    def _require(self, n_bytes: int) -> None:
+        if n_bytes > self._size - self._position:
+            raise _Damage(f"is cut short: {n_bytes} bytes are missing or a length is wrong at byte {self._position}")

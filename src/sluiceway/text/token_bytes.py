@@ -1,0 +1,100 @@
+"""The bytes that each token of a vocabulary stands for, read off the vocabulary and its decoder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tokenizers
+
+from sluiceway.errors import ConfigError
+from sluiceway.text.detokenizer import TokenBytes
+
+SPACE_MARK = "\u2581"
+"""Stands for a space in SentencePiece vocabularies."""
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+_BytesOf = Callable[[str], bytes]
+
+
+def token_bytes_of(tokenizer: tokenizers.Tokenizer) -> TokenBytes:
+    """The table for a tokenizer with a byte-level or a SentencePiece decoder; `ConfigError` for any other kind."""
+    steps = list(_decoder_steps(json.loads(tokenizer.to_str())["decoder"]))
+    names = [step["type"] for step in steps]
+    if names == ["ByteLevel"]:
+        return TokenBytes(_table(tokenizer, _byte_level()))
+    if _is_sentencepiece(steps):
+        bytes_of = _sentencepiece(has_byte_tokens="ByteFallback" in names)
+        return TokenBytes(_table(tokenizer, bytes_of), drops_first_space=any(map(_drops_first_space, steps)))
+    raise ConfigError("tokenizer.decoder", f"must be byte-level or SentencePiece, not {' + '.join(names) or 'missing'}")
+
+
+def _table(tokenizer: tokenizers.Tokenizer, bytes_of: _BytesOf) -> list[bytes]:
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(vocab.values(), default=-1) + 1)
+    for token, token_id in vocab.items():
+        table[token_id] = bytes_of(token)
+    for token_id, added in tokenizer.get_added_tokens_decoder().items():
+        if added.special:
+            table[token_id] = b""
+    return table
+
+
+def _byte_level() -> _BytesOf:
+    """Every character of a token names one byte; a token with any other character is an added one, and plain text."""
+    byte_of_char = {char: bytes([byte]) for byte, char in byte_level_alphabet().items()}
+
+    def bytes_of(token: str) -> bytes:
+        try:
+            return b"".join([byte_of_char[char] for char in token])
+        except KeyError:
+            return token.encode()
+
+    return bytes_of
+
+
+def byte_level_alphabet() -> Mapping[int, str]:
+    """Byte to character as GPT-2 does it: printable bytes are themselves, the others are counted up from U+0100."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + n) for n, byte in enumerate(others)}
+
+
+def _sentencepiece(*, has_byte_tokens: bool) -> _BytesOf:
+    def bytes_of(token: str) -> bytes:
+        byte = _BYTE_TOKEN.fullmatch(token) if has_byte_tokens else None
+        return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE_MARK, " ").encode()
+
+    return bytes_of
+
+
+def _decoder_steps(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    """The decoder's steps in order, nested sequences opened."""
+    if decoder is None:
+        return
+    if decoder["type"] != "Sequence":
+        yield decoder
+        return
+    for step in decoder["decoders"]:
+        yield from _decoder_steps(step)
+
+
+def _is_sentencepiece(steps: list[Mapping[str, Any]]) -> bool:
+    return any(map(_restores_spaces, steps)) and all(
+        _restores_spaces(step) or _drops_first_space(step) or step["type"] in ("ByteFallback", "Fuse") for step in steps
+    )
+
+
+def _restores_spaces(step: Mapping[str, Any]) -> bool:
+    if step["type"] == "Metaspace":
+        return bool(step["replacement"] == SPACE_MARK)
+    return step["type"] == "Replace" and step["pattern"] == {"String": SPACE_MARK} and step["content"] == " "
+
+
+def _drops_first_space(step: Mapping[str, Any]) -> bool:
+    if step["type"] == "Metaspace":
+        return bool(step.get("prepend_scheme", "always") != "never")
+    return step["type"] == "Strip" and (step["content"], step["start"], step["stop"]) == (" ", 1, 0)

@@ -1,0 +1,124 @@
+"""Chat templates: the dialect, the refusals, the sandbox."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import ConfigError, RequestError
+from sluiceway.text.chat_template import MIN_OUTPUT_CHARS, OUTPUT_GROWTH, ChatTemplate
+
+USER = {"role": "user", "content": "Hi <b> & 'you'"}
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def render(source: str, *messages: dict[str, Any], **variables: str) -> str:
+    return ChatTemplate(source, variables, now=lambda: datetime(2026, 3, 4)).render(messages or (USER,))
+
+
+def refusal_of(source: str, *messages: dict[str, Any]) -> str:
+    with pytest.raises(RequestError) as caught:
+        render(source, *messages)
+    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "messages")
+    return caught.value.refusal.message
+
+
+def test_render_opens_the_assistants_turn_when_the_conversation_is_over() -> None:
+    """The generation prompt is always asked for, and nothing is escaped."""
+    assert render(CHATML) == "<|im_start|>user\nHi <b> & 'you'<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
+        ("{{ bos_token }}|{{ eos_token }}|{{ unk_token }}", "<s>|</s>|"),
+        ("{{ strftime_now('%d %b %Y') }}", "04 Mar 2026"),
+        ("{{ messages[0] | tojson }}", '{"role": "user", "content": "Hi <b> & \'you\'"}'),
+        ("{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=True, sort_keys=True) }}", '{"a": 1, "b": "\\u00e9"}'),
+        ("{{ [1] | tojson(indent=1) }}", "[\n 1\n]"),
+        ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
+        (
+            "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i > 2 %}{% break %}{% endif %}"
+            "{{ i }}{% endfor %}",
+            "02",
+        ),
+        ("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}", "21"),
+        ("{% if tools is none and documents is none %}none{% endif %}", "none"),
+        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
+    ],
+)
+def test_render_speaks_the_dialect_of_published_templates(source: str, text: str) -> None:
+    """Trimmed blocks, special tokens, dates, plain JSON, loop controls, generation blocks."""
+    assert render(source, bos_token="<s>", eos_token="</s>") == text
+
+
+def test_render_refuses_in_the_templates_words_when_it_raises() -> None:
+    """A template without a system role says so to the client."""
+    source = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    assert "System role not supported" in refusal_of(source, {"role": "system", "content": "Be brief"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0]['absent'] + 'x' }}",
+        "{{ messages[7].role }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ 1 // 0 }}",
+        "{{ {'a': messages} | tojson | int / none }}",
+    ],
+)
+def test_render_refuses_when_the_template_fails_on_the_messages(source: str) -> None:
+    """Any fault of the template's code becomes a 400, none a traceback."""
+    assert "chat template" in refusal_of(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ raise_exception.__globals__.keys() }}",
+        "{% for i in range(10**7) %}{% endfor %}",
+    ],
+)
+def test_render_refuses_when_the_template_reaches_out_of_the_sandbox(source: str) -> None:
+    """Attributes that lead to Python, changes of the messages, and huge ranges are refused while rendering."""
+    refusal_of(source)
+
+
+def test_render_refuses_when_the_output_grows_without_measure() -> None:
+    """The bound is a multiple of the conversation, so long conversations are no problem and nested loops are."""
+    flood = "{% for i in range(2000) %}{% for j in range(2000) %}xx{{ messages[0].content }}{% endfor %}{% endfor %}"
+    assert str(MIN_OUTPUT_CHARS) in refusal_of(flood)
+    long = {"role": "user", "content": "x" * (MIN_OUTPUT_CHARS // 2)}
+    assert (
+        len(render("{% for i in range(6) %}{{ messages[0].content }}{% endfor %}", long)) == 6 * MIN_OUTPUT_CHARS // 2
+    )
+    assert OUTPUT_GROWTH > 6
+
+
+def test_render_leaves_the_callers_messages_alone() -> None:
+    """Templates see copies; any mapping will do."""
+    message = {"role": "user", "content": "x"}
+    render("{% set m = messages[0] %}{{ m.content }}", message)
+    assert message == {"role": "user", "content": "x"}
+
+
+def test_render_refuses_an_empty_conversation() -> None:
+    """No message, no chat."""
+    with pytest.raises(RequestError, match="at least one message"):
+        ChatTemplate(CHATML, {}).render([])
+
+
+def test_template_is_refused_at_load_when_it_does_not_parse() -> None:
+    """A broken file is the operator's problem, found at the start."""
+    with pytest.raises(ConfigError, match="chat_template"):
+        ChatTemplate("{% for %}", {})
