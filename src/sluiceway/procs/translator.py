@@ -32,7 +32,7 @@ from sluiceway.messages.to_tokenizer import (
     TokenPrompt,
 )
 from sluiceway.text.detokenizer import Detokenizer
-from sluiceway.text.stops import StopMatcher
+from sluiceway.text.stops import StopMatcher, StopResult
 from sluiceway.text.tokenizer import Tokenizer
 from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
 
@@ -237,8 +237,11 @@ class Translator:
             self._reject(live, ENGINE_UNAVAILABLE)
             return
         for sequence in sequences:
+            prompt = request.prompts[request.rids.index(sequence.rid) // n]
             self._decoding[sequence.rid] = _Decoding(
-                self._tokenizer.detokenizer(), StopMatcher(request.stop), request.sampling.min_tokens
+                self._tokenizer.detokenizer(continues=not isinstance(prompt, ChatPrompt)),
+                StopMatcher(request.stop),
+                request.sampling.min_tokens,
             )
 
     def _reject(self, rids: Iterable[Rid], refusal: Refusal) -> None:
@@ -283,9 +286,7 @@ class Translator:
             return []
         events: list[Event] = []
         if state.stop_match is None:
-            tail, state.stop_match = state.stops.push(state.detokenizer.flush())
-            if state.stop_match is None:
-                tail += state.stops.flush()
+            tail, state.stop_match = _last_text(state)
             if tail:
                 events.append(Delta(rid, tail, ()))
         if state.stop_match is not None and reason is FinishReason.LENGTH:
@@ -317,6 +318,15 @@ def _for_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
     if sampling.seed is None or choice == 0:
         return sampling
     return msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % (1 << 64))
+
+
+def _last_text(state: _Decoding) -> StopResult:
+    """What was held back: half a character, the possible start of a stop string."""
+    pushed = state.stops.push(state.detokenizer.flush())
+    if pushed.stop is not None:
+        return pushed
+    flushed = state.stops.flush()
+    return StopResult(pushed.text + flushed.text, flushed.stop)
 
 
 def _text_of(prompt: Prompt) -> str:

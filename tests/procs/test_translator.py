@@ -1,0 +1,367 @@
+"""Every sequence between its text and its tokens: each gets its deltas and exactly one end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sluiceway.errors import PeerGone, Refusal, invalid
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
+from sluiceway.messages.to_tokenizer import (
+    AuditQuery,
+    Cancel,
+    ChatMessage,
+    ChatPrompt,
+    EngineAudit,
+    GroupRejection,
+    Prompt,
+    SequenceEnd,
+    SequenceStart,
+    StepOut,
+    TextPrompt,
+    Tokenize,
+    TokenPrompt,
+)
+from sluiceway.procs.translator import ENGINE_UNAVAILABLE, Encoded, Translator
+from sluiceway.text.byte_tokenizer import ByteTokenizer
+from sluiceway.types import EngineStats, FinishReason, SamplingParams
+
+STATS = EngineStats(
+    step_id=1, running=0, waiting=0, paused=0, blocks_free=8, blocks_leased=0, blocks_fenced=0, blocks_cached=0,
+    blocks_total=8, accepted_total=0, finished_total=0, released_total=0, preempted_total=0, prompt_tokens_total=0,
+    generated_tokens_total=0, wasted_tokens_total=0,
+)  # fmt: skip
+GREEDY = SamplingParams(temperature=0.0, max_tokens=64)
+
+
+class Desk:
+    """A translator with its surroundings: what it sent, and encodings that a test finishes when it likes."""
+
+    def __init__(self, *, is_threaded: bool = False) -> None:
+        self.sent: list[ToApi] = []
+        self.engine: list[ToEngine] = []
+        self.is_engine_gone = False
+        self.pending: list[Callable[[], None]] = []
+        self._is_threaded = is_threaded
+        self.translator = Translator(
+            ByteTokenizer(), to_api=self.sent.append, to_engine=self._to_engine, encode_later=self._encode_later
+        )
+
+    def _to_engine(self, message: ToEngine) -> None:
+        if self.is_engine_gone:
+            raise PeerGone("gone")
+        self.engine.append(message)
+
+    def _encode_later(
+        self, n_chars: int, encode: Callable[[], list[list[int]]], done: Callable[[Encoded], None]
+    ) -> None:
+        def run() -> None:
+            try:
+                outcome: Encoded = encode()
+            except BaseException as exc:
+                outcome = exc
+            done(outcome)
+
+        if self._is_threaded:
+            self.pending.append(run)
+        else:
+            run()
+
+    def ask(
+        self, *rids: int, prompt: Prompt | None = None, stop: tuple[str, ...] = (), sampling: SamplingParams = GREEDY
+    ) -> None:
+        self.translator.tokenize(
+            Tokenize(rids=rids, prompts=(prompt or TextPrompt("hi"),), sampling=sampling, stop=stop)
+        )
+
+    def step(
+        self,
+        tokens: list[tuple[int, int]] | None = None,
+        *,
+        starts: list[SequenceStart] | None = None,
+        rejections: list[GroupRejection] | None = None,
+        ends: list[SequenceEnd] | None = None,
+    ) -> list[Event]:
+        """One step of the engine; the events that it led to."""
+        tokens = tokens or []
+        self.translator.step_out(
+            StepOut(
+                rids=[rid for rid, _ in tokens],
+                token_ids=[token_id for _, token_id in tokens],
+                starts=starts or [],
+                rejections=rejections or [],
+                ends=ends or [],
+                stats=STATS,
+            )
+        )
+        return self.take_events()
+
+    def take_events(self) -> list[Event]:
+        taken, self.sent[:] = list(self.sent), []
+        return [event for message in taken if isinstance(message, Events) for event in message.events]
+
+
+def _bytes(rid: int, text: str) -> list[tuple[int, int]]:
+    return [(rid, byte) for byte in text.encode()]
+
+
+def _end(rid: int, reason: FinishReason) -> SequenceEnd:
+    return SequenceEnd(rid, reason)
+
+
+def test_sequence_is_submitted_with_its_tokens_when_a_prompt_arrives() -> None:
+    """Text prompts are encoded, token prompts are taken as they are, choices share their prompt."""
+    desk = Desk()
+    desk.translator.tokenize(
+        Tokenize(
+            rids=(1, 2, 3, 4),
+            prompts=(TextPrompt("ab"), TokenPrompt((7, 8, 9))),
+            sampling=SamplingParams(seed=10),
+        )
+    )
+    text = tuple(ByteTokenizer().encode("ab"))
+    assert desk.engine == [
+        Submit(
+            (
+                Sequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
+                Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=11)),
+                Sequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
+                Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=11)),
+            )
+        )
+    ]
+    assert desk.translator.n_decoding == 4
+
+
+def test_chat_is_rendered_by_the_template_when_it_arrives() -> None:
+    """The engine gets what the tokenizer's template makes of the turns."""
+    desk = Desk()
+    desk.ask(1, prompt=ChatPrompt((ChatMessage(role="user", content="hello"),)))
+    (submit,) = desk.engine
+    assert isinstance(submit, Submit)
+    expected = ByteTokenizer().encode_chat([{"role": "user", "content": "hello"}])
+    assert list(submit.sequences[0].prompt_token_ids) == expected
+
+
+def test_text_flows_when_tokens_arrive() -> None:
+    """Accepted, deltas with their token ids, and the one end with its count."""
+    desk = Desk()
+    desk.ask(1)
+    assert desk.step(starts=[SequenceStart(1, 2, 0)]) == [Accepted(1, 2, 0)]
+    assert desk.step(_bytes(1, "He")) == [Delta(1, "He", (72, 101))]
+    events = desk.step(_bytes(1, "y"), ends=[_end(1, FinishReason.LENGTH)])
+    assert events == [Delta(1, "y", (121,)), Finished(rid=1, reason=FinishReason.LENGTH, completion_tokens=3)]
+    assert desk.translator.n_decoding == 0
+
+
+def test_half_a_character_waits_when_its_rest_is_to_come() -> None:
+    """The token counts at once, its text comes with the last byte."""
+    desk = Desk()
+    desk.ask(1)
+    first, second = "é".encode()
+    assert desk.step([(1, first)]) == [Delta(1, "", (first,))]
+    assert desk.step([(1, second)]) == [Delta(1, "é", (second,))]
+
+
+def test_tail_is_not_lost_when_the_end_cuts_a_character() -> None:
+    """What a full decoding shows for half a character is shown at the end."""
+    desk = Desk()
+    desk.ask(1)
+    first = "é".encode()[0]
+    events = desk.step([(1, first)], ends=[_end(1, FinishReason.LENGTH)])
+    assert events[1] == Delta(1, "�", ())
+    assert isinstance(events[2], Finished)
+
+
+def test_end_token_has_no_text_when_it_is_an_ordinary_token() -> None:
+    """A token of `stop_token_ids` counts, but is not part of the answer."""
+    desk = Desk()
+    desk.ask(1)
+    events = desk.step(_bytes(1, "A"))
+    events += desk.step(_bytes(1, "!"), ends=[_end(1, FinishReason.STOP)])
+    assert "".join(event.text for event in events if isinstance(event, Delta)) == "A"
+    assert events[-1] == Finished(rid=1, reason=FinishReason.STOP, completion_tokens=2)
+
+
+def test_text_is_cut_and_the_engine_told_when_a_stop_string_completes() -> None:
+    """Across tokens; what the engine made meanwhile is dropped and not counted."""
+    desk = Desk()
+    desk.ask(1, stop=("END",))
+    assert desk.step(_bytes(1, "go E")) == [Delta(1, "go ", (103, 111, 32, 69))]
+    assert desk.step(_bytes(1, "NDx")) == [Delta(1, "", (78, 68))]
+    assert desk.engine[-1] == Abort(1, FinishReason.STOP)
+    assert desk.step(_bytes(1, "yz")) == []
+    events = desk.step(ends=[_end(1, FinishReason.STOP)])
+    assert events == [Finished(rid=1, reason=FinishReason.STOP, completion_tokens=6, stop_match="END")]
+
+
+def test_held_back_text_is_shown_when_no_stop_string_came_of_it() -> None:
+    """The start of a stop string at the end of an answer is part of it."""
+    desk = Desk()
+    desk.ask(1, stop=("END",))
+    events = desk.step(_bytes(1, "EN"), ends=[_end(1, FinishReason.LENGTH)])
+    assert [event.text for event in events if isinstance(event, Delta)] == ["", "EN"]
+
+
+def test_reason_is_stop_when_the_last_token_allowed_completes_a_stop_string() -> None:
+    """The tie between length and a stop string goes to the stop string."""
+    desk = Desk()
+    desk.ask(1, stop=("!",))
+    events = desk.step(_bytes(1, "a!"), ends=[_end(1, FinishReason.LENGTH)])
+    assert events[-1] == Finished(rid=1, reason=FinishReason.STOP, completion_tokens=2, stop_match="!")
+
+
+def test_stop_string_is_ignored_when_min_tokens_are_not_reached() -> None:
+    """The first tokens are shown as they are."""
+    desk = Desk()
+    desk.ask(1, stop=("a",), sampling=SamplingParams(min_tokens=3))
+    assert desk.step(_bytes(1, "aa")) == [Delta(1, "aa", (97, 97))]
+    assert desk.step(_bytes(1, "a")) == [Delta(1, "", (97,))]
+    assert desk.engine[-1] == Abort(1, FinishReason.STOP)
+
+
+def test_cancel_is_answered_here_when_the_prompt_is_still_being_encoded() -> None:
+    """The engine has never heard of it, and will not."""
+    desk = Desk(is_threaded=True)
+    desk.ask(1)
+    assert desk.translator.n_encoding == 1
+    desk.translator.cancel(Cancel((1,), FinishReason.CANCELLED))
+    assert desk.take_events() == [Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0)]
+    desk.pending[0]()
+    assert desk.engine == []
+    assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
+
+
+def test_others_are_submitted_when_one_choice_is_cancelled_while_encoding() -> None:
+    """The request goes on with what is left of it."""
+    desk = Desk(is_threaded=True)
+    desk.ask(1, 2)
+    assert desk.translator.n_encoding == 1
+    desk.translator.cancel(Cancel((1,), FinishReason.CANCELLED))
+    desk.take_events()
+    desk.pending[0]()
+    (submit,) = desk.engine
+    assert isinstance(submit, Submit)
+    assert [sequence.rid for sequence in submit.sequences] == [2]
+
+
+def test_cancel_is_passed_on_when_the_engine_knows_the_sequence() -> None:
+    """Its end is the answer; tokens under way count for nobody after it."""
+    desk = Desk()
+    desk.ask(1)
+    desk.translator.cancel(Cancel((1, 99), FinishReason.CANCELLED))
+    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
+    assert desk.take_events() == []
+    assert desk.step(ends=[_end(1, FinishReason.CANCELLED)]) == [
+        Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0)
+    ]
+    assert desk.step(_bytes(1, "late"), ends=[_end(1, FinishReason.CANCELLED)]) == []
+
+
+def test_request_is_rejected_whole_when_the_engine_refuses_it() -> None:
+    """The reason passes through, and nothing is kept."""
+    desk = Desk()
+    desk.ask(1, 2)
+    refusal = Refusal(status=503, code="overloaded", message="full")
+    assert desk.step(rejections=[GroupRejection((1, 2), refusal)]) == [Rejected((1, 2), refusal)]
+    assert desk.translator.n_decoding == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "code"),
+    [(invalid("no such role", "messages"), 400, "invalid_value"), (RuntimeError("secret"), 500, "tokenizer_fault")],
+)
+def test_request_is_rejected_when_its_prompt_cannot_be_encoded(
+    raised: Exception, status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal of the template passes through; anything else is a fault without details."""
+
+    def fail(self: ByteTokenizer, text: str) -> list[int]:
+        raise raised
+
+    monkeypatch.setattr(ByteTokenizer, "encode", fail)
+    desk = Desk()
+    desk.ask(1)
+    (event,) = desk.take_events()
+    assert isinstance(event, Rejected)
+    assert (event.refusal.status, event.refusal.code) == (status, code)
+    assert "secret" not in event.refusal.message
+    assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "prompt", [TextPrompt("x" * 101), ChatPrompt((ChatMessage(role="user", content="y" * 101),))], ids=["text", "chat"]
+)
+def test_hopeless_prompt_is_rejected_without_encoding(prompt: Prompt) -> None:
+    """A text that cannot fit is not worth the time of the tokenizer."""
+    desk = Desk(is_threaded=True)
+    desk.translator.max_sequence_tokens = 100
+    desk.ask(1, prompt=prompt)
+    (event,) = desk.take_events()
+    assert isinstance(event, Rejected)
+    assert event.refusal.code == "context_length_exceeded"
+    assert desk.pending == []
+
+
+def test_token_prompt_is_left_to_the_engine_when_it_is_too_long() -> None:
+    """Only the engine knows all limits; the short cut is for texts."""
+    desk = Desk()
+    desk.translator.max_sequence_tokens = 2
+    desk.ask(1, prompt=TokenPrompt((1, 2, 3)))
+    assert isinstance(desk.engine[0], Submit)
+
+
+def test_request_is_rejected_when_the_engine_is_not_running() -> None:
+    """503 at once, and nothing is kept."""
+    desk = Desk()
+    desk.is_engine_gone = True
+    desk.ask(1, 2)
+    assert desk.take_events() == [Rejected((1, 2), ENGINE_UNAVAILABLE)]
+    desk.translator.audit(AuditQuery(1))
+    assert desk.sent == []
+
+
+def test_nothing_is_kept_when_the_engine_died() -> None:
+    """Neither decode states nor encodings; the API process has ended the streams itself."""
+    desk = Desk(is_threaded=True)
+    desk.ask(1)
+    desk.ask(2)
+    desk.pending.pop(0)()
+    desk.is_engine_gone = True
+    desk.translator.cancel(Cancel((1,), FinishReason.CANCELLED))
+    desk.translator.engine_down()
+    assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
+    desk.pending.pop(0)()
+    assert desk.take_events() == []
+
+
+def test_everything_is_cancelled_when_the_api_died() -> None:
+    """Nobody reads any more, so nothing should run."""
+    desk = Desk(is_threaded=True)
+    desk.ask(1)
+    desk.ask(2)
+    desk.pending.pop(0)()
+    desk.translator.api_down()
+    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
+    assert desk.translator.n_encoding == 0
+
+
+def test_audit_is_answered_with_both_tables_when_asked() -> None:
+    """The question goes to the engine; its answer is completed with this process' counts."""
+    desk = Desk(is_threaded=True)
+    desk.ask(1)
+    desk.ask(2)
+    desk.pending.pop(0)()
+    desk.translator.audit(AuditQuery(5))
+    assert desk.engine[-1] == AuditEngine(5)
+    desk.translator.engine_audit(EngineAudit(query_id=5, stats=STATS, live=(), violations=("I2",)))
+    assert desk.sent == [
+        AuditReport(query_id=5, engine=STATS, live=(), violations=("I2",), tokenizer_encoding=1, tokenizer_decoding=1)
+    ]
+
+
+def test_vocabulary_is_the_tokenizers() -> None:
+    """For the log of the process."""
+    assert Desk().translator.vocab_size == ByteTokenizer().vocab_size
