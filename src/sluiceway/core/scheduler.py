@@ -1,0 +1,208 @@
+"""Decides what each step computes, and what becomes of its result.
+
+Theory of operation
+-------------------
+The engine turns a wheel: wishes (`submit`, `finish`, `pause`, `resume`, `park`), then `plan`, then the plan is
+computed, then `commit` takes the result. Wishes may come at any time, also while a plan is in flight, and for any id,
+also one that has ended or never was: then nothing happens. What there is to say gathers until `drain`.
+
+Every end of a sequence goes through `finish`, the one door out. The first reason wins; later ones find nobody.
+
+More than one plan may be in flight, as long as they are committed in the order in which they were made. A sequence is
+in one of them at most. A result is taken only if its sequence still waits for that very step: if it ended, or lost its
+blocks and even if it was planned anew since, the token is dropped and counted as wasted. Since a token depends on the
+known tokens and the seed alone, it will be generated again.
+
+Costs of a step are O(rows log rows), whatever waits and whatever went before.
+
+What this file does not know: tensors, text, clocks, messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from sluiceway.config import EngineConfig
+from sluiceway.core import audit
+from sluiceway.core.admission import refusal_of
+from sluiceway.core.counters import Counters
+from sluiceway.core.outputs import End, Outputs, Rejection, Start
+from sluiceway.core.plan import Plan, Row, StepResult
+from sluiceway.core.planner import StepDraft
+from sluiceway.core.request import Input, Request, Submission
+from sluiceway.core.roster import Roster
+from sluiceway.errors import InvariantError, Refusal
+from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, StepId, TokenId
+
+
+class Scheduler:
+    """The engine's mind. Not safe for threads: one loop owns it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._roster = Roster(config)
+        self._in_flight: deque[Plan] = deque()
+        self._retired: list[Rid] = []
+        """Ended since the last plan. Only those that were part of one: a runner knows no others."""
+        self._outputs = Outputs()
+        self._counters = Counters()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would get on without further wishes."""
+        return self._roster.n_running > 0 or self._roster.next_to_seat() is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing lives."""
+        return not self._roster.live
+
+    def submit(self, group: Sequence[Submission]) -> None:
+        """Admit all of a group or refuse all of it; said as starts, or as one rejection."""
+        refusal = refusal_of(group, self._config, live=self._roster.live, room=self._room())
+        if refusal is not None:
+            self._outputs.rejections.append(Rejection(tuple(submission.rid for submission in group), refusal))
+            return
+        for submission in group:
+            self._accept(submission)
+
+    def finish(self, rid: Rid, reason: FinishReason, refusal: Refusal | None = None) -> bool:
+        """The only way out. True the first time, False ever after and for unknown ids."""
+        request = self._roster.live.get(rid)
+        if request is None:
+            return False
+        self._roster.move(request, Input.FINISH)
+        self._counters.finished += 1
+        self._outputs.ends.append(End(rid, reason, refusal))
+        if request.was_planned:
+            self._retired.append(rid)
+        return True
+
+    def pause(self, rid: Rid) -> None:
+        """Leave it out of plans, with what it holds. The result of a step in flight is still taken."""
+        self._wish(rid, Input.PAUSE)
+
+    def resume(self, rid: Rid) -> None:
+        """Take it into plans again: at once if it was paused, through the front of the queue if it was parked."""
+        self._wish(rid, Input.RESUME)
+
+    def park(self, rid: Rid) -> None:
+        """Leave it out of plans and take its slot and blocks."""
+        self._wish(rid, Input.PARK)
+
+    def plan(self) -> Plan | None:
+        """The next step; None if there is nothing to compute. Every plan must be committed or abandoned, in order."""
+        step_id = self._roster.launched + 1
+        draft = StepDraft(self._roster, step_id=step_id, max_step_tokens=self._config.max_step_tokens)
+        draft.fill()
+        self._counters.preempted += draft.n_preempted
+        if not draft.rows:
+            return None
+        self._roster.launched = step_id
+        plan = Plan(step_id, tuple(draft.rows), tuple(self._retired))
+        self._retired.clear()
+        self._in_flight.append(plan)
+        return plan
+
+    def commit(self, plan: Plan, result: StepResult) -> None:
+        """Take the result of the oldest plan in flight.
+
+        Raises `InvariantError`, and changes nothing, if it is not the oldest or if the result does not fit it.
+        """
+        self._require_oldest(plan)
+        if result.step_id != plan.step_id or len(result.token_ids) != sum(row.samples for row in plan.rows):
+            raise InvariantError(f"the result does not fit step {plan.step_id}")
+        token_ids = iter(result.token_ids)
+        for row in plan.rows:
+            self._commit_row(plan.step_id, row, next(token_ids) if row.samples else None)
+        self._settle(plan)
+
+    def abandon(self, plan: Plan, refusal: Refusal) -> None:
+        """The oldest plan in flight failed and writes no more: end every sequence in it as an error."""
+        self._require_oldest(plan)
+        for row in plan.rows:
+            self.finish(row.rid, FinishReason.ERROR, refusal)
+        self._settle(plan)
+
+    def drain(self) -> Outputs:
+        """All that there is to say since the last drain."""
+        outputs, self._outputs = self._outputs, Outputs()
+        return outputs
+
+    def stats(self, *, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
+        """The snapshot, with the figures of the step that it closes."""
+        return self._counters.snapshot(self._roster, step_s=step_s, step_tokens=step_tokens)
+
+    def live_sequences(self) -> tuple[LiveSequence, ...]:
+        """Everything that is held, for the audit."""
+        return self._roster.live_sequences()
+
+    def violations(self) -> list[str]:
+        """Every broken invariant as a sentence."""
+        return list(
+            audit.violations(
+                self._roster,
+                self._in_flight,
+                self._outputs,
+                n_unfinished=self._counters.accepted - self._counters.finished,
+                block_tokens=self._config.block_tokens,
+            )
+        )
+
+    def check(self) -> None:
+        """Raises `InvariantError` if an invariant is broken."""
+        broken = self.violations()
+        if broken:
+            raise InvariantError("; ".join(broken))
+
+    def _room(self) -> int:
+        """How many sequences may still be taken in: free slots, and places to wait beyond them."""
+        return self._config.max_waiting + self._roster.n_free_seats - len(self._roster.queue)
+
+    def _accept(self, submission: Submission) -> None:
+        request = Request(
+            submission,
+            arrival=self._counters.accepted,
+            max_sequence_tokens=self._config.max_sequence_tokens,
+            eos_token_ids=self._config.eos_token_ids,
+        )
+        self._roster.enter(request)
+        self._counters.accepted += 1
+        self._counters.prompt_tokens += request.n_prompt
+        self._outputs.starts.append(Start(request.rid, request.n_prompt, cached_tokens=0))
+
+    def _wish(self, rid: Rid, given: Input) -> None:
+        request = self._roster.live.get(rid)
+        if request is not None:
+            self._roster.move(request, given)
+
+    def _require_oldest(self, plan: Plan) -> None:
+        if not self._in_flight or self._in_flight[0] is not plan:
+            raise InvariantError(f"step {plan.step_id} is not the oldest in flight")
+
+    def _commit_row(self, step_id: StepId, row: Row, token_id: TokenId | None) -> None:
+        request = self._receiver(step_id, row)
+        if request is None:
+            self._counters.wasted_tokens += row.samples
+            return
+        request.n_computed += row.n_tokens
+        request.in_flight = None
+        if token_id is not None:
+            self._publish(request, token_id)
+
+    def _receiver(self, step_id: StepId, row: Row) -> Request | None:
+        """Who takes the result of a row: its sequence, if it still waits for this very step."""
+        request = self._roster.live.get(row.rid)
+        return request if request is not None and request.in_flight == step_id else None
+
+    def _publish(self, request: Request, token_id: TokenId) -> None:
+        self._counters.generated_tokens += 1
+        self._outputs.add_token(request.rid, token_id)
+        reason = request.append(token_id)
+        if reason is not None:
+            self.finish(request.rid, reason)
+
+    def _settle(self, plan: Plan) -> None:
+        self._in_flight.popleft()
+        self._roster.leases.settle(plan.step_id)

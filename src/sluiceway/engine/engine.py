@@ -1,0 +1,165 @@
+"""The step loop without the loop: one call of `step` does one round for everything that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar, assert_never
+
+from sluiceway.config import EngineConfig
+from sluiceway.core.outputs import Outputs
+from sluiceway.core.plan import Plan, StepResult
+from sluiceway.core.request import Submission
+from sluiceway.core.scheduler import Scheduler
+from sluiceway.engine.runner import Runner
+from sluiceway.errors import InvariantError, Refusal
+from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
+from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, GroupRejection, SequenceEnd, SequenceStart, StepOut
+from sluiceway.types import EngineStats
+
+T = TypeVar("T")
+
+Receive = Callable[[], Iterable[ToEngine]]
+"""What arrived since the last call; does not wait."""
+
+ENGINE_FAULT = Refusal(status=500, code="engine_fault", message="The engine failed while it computed this request.")
+"""All that a client learns of a fault; the rest goes to `on_fault`."""
+
+_SEED_MASK = (1 << 64) - 1
+
+
+class Engine:
+    """Scheduler and runner, joined. Not safe for threads: one loop owns it and calls `step`.
+
+    `draw_seed` gives 64 random bits to each sequence that brings no seed. `on_fault` is told of every exception of the
+    runner and of every broken invariant; the engine goes on after both.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        *,
+        draw_seed: Callable[[], int],
+        now_s: Callable[[], float],
+        on_fault: Callable[[Exception], None],
+    ) -> None:
+        self._scheduler = Scheduler(config)
+        self._runner = runner
+        self._draw_seed = draw_seed
+        self._now_s = now_s
+        self._on_fault = on_fault
+        self._audits: list[int] = []
+        self._said = self._scheduler.stats()
+        """The last snapshot that was published, without the figures of its step."""
+        self._is_checked = True
+        """Nothing has lived since the invariants were looked at."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether to call `step` again at once. If not, only a message brings the engine on: sleep until one comes."""
+        return self._scheduler.has_work
+
+    @property
+    def stats(self) -> EngineStats:
+        """The snapshot as of now."""
+        return self._scheduler.stats()
+
+    def step(self, receive: Receive) -> list[FromEngine]:
+        """One round: apply what arrived, plan, compute, commit. What there is to say, in order; empty if nothing is.
+
+        `receive` is called before planning, and again while the step is computed: who leaves then is spared its result.
+        Wishes are carried out in here only, and never raise.
+        """
+        self._apply(receive())
+        plan = self._scheduler.plan()
+        if plan is None:
+            self._check_if_idle()
+            return [*self._step_out(0.0, 0), *self._audit_answers()]
+        self._is_checked = False
+        started_s = self._now_s()
+        self._compute(plan, receive)
+        return [*self._step_out(self._now_s() - started_s, plan.n_tokens), *self._audit_answers()]
+
+    def _apply(self, messages: Iterable[ToEngine]) -> None:
+        for message in messages:
+            self._apply_one(message)
+
+    def _apply_one(self, message: ToEngine) -> None:
+        scheduler = self._scheduler
+        match message:
+            case Submit(sequences):
+                scheduler.submit([self._submission(sequence) for sequence in sequences])
+            case Abort(rid, reason):
+                scheduler.finish(rid, reason)
+            case Pause(rid):
+                scheduler.pause(rid)
+            case Resume(rid):
+                scheduler.resume(rid)
+            case Park(rid):
+                scheduler.park(rid)
+            case AuditEngine(query_id):
+                self._audits.append(query_id)
+            case _:
+                assert_never(message)
+
+    def _submission(self, sequence: Sequence) -> Submission:
+        seed = sequence.sampling.seed
+        seed = self._draw_seed() if seed is None else seed
+        return Submission(sequence.rid, sequence.prompt_token_ids, sequence.sampling, seed & _SEED_MASK)
+
+    def _compute(self, plan: Plan, receive: Receive) -> None:
+        """Run a plan to its end. If the runner fails, every sequence of the plan ends, and nobody else."""
+        step = self._attempt(lambda: self._runner.launch(plan))
+        self._apply(receive())
+        result = None if step is None else self._attempt(step.wait)
+        if result is None or self._attempt(lambda: self._commit(plan, result)) is None:
+            self._scheduler.abandon(plan, ENGINE_FAULT)
+
+    def _commit(self, plan: Plan, result: StepResult) -> bool:
+        self._scheduler.commit(plan, result)
+        return True
+
+    def _attempt(self, action: Callable[[], T]) -> T | None:
+        try:
+            return action()
+        except Exception as fault:
+            self._on_fault(fault)
+            return None
+
+    def _check_if_idle(self) -> None:
+        """Look at the invariants each time that the engine has come to rest."""
+        if self._is_checked or not self._scheduler.is_empty:
+            return
+        self._is_checked = True
+        for sentence in self._scheduler.violations():
+            self._on_fault(InvariantError(sentence))
+
+    def _step_out(self, step_s: float, step_tokens: int) -> Iterable[StepOut]:
+        outputs, snapshot = self._scheduler.drain(), self._scheduler.stats()
+        if not outputs and snapshot == self._said:
+            return []
+        self._said = snapshot
+        return [_step_out(outputs, self._scheduler.stats(step_s=step_s, step_tokens=step_tokens))]
+
+    def _audit_answers(self) -> Iterable[EngineAudit]:
+        queries, self._audits = self._audits, []
+        return [
+            EngineAudit(
+                query_id=query_id,
+                stats=self._scheduler.stats(),
+                live=self._scheduler.live_sequences(),
+                violations=tuple(self._scheduler.violations()),
+            )
+            for query_id in queries
+        ]
+
+
+def _step_out(outputs: Outputs, stats: EngineStats) -> StepOut:
+    return StepOut(
+        rids=outputs.rids,
+        token_ids=outputs.token_ids,
+        starts=[SequenceStart(start.rid, start.prompt_tokens, start.cached_tokens) for start in outputs.starts],
+        rejections=[GroupRejection(rejection.rids, rejection.refusal) for rejection in outputs.rejections],
+        ends=[SequenceEnd(end.rid, end.reason, end.refusal) for end in outputs.ends],
+        stats=stats,
+    )

@@ -1,0 +1,160 @@
+"""A runner without a model: instant, deterministic, and strict about what a plan promises.
+
+The text. The next token is a function of the known tokens, of how many of them are the prompt, and of the seed (greedy
+rows leave the seed out): a letter or a space, consonants and vowels in turn, so that a byte tokenizer shows something
+like words. A token lost, repeated or computed from the wrong blocks changes all that follows. Of the sampling
+parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect.
+
+The checks. For each block it remembers which tokens were written there, from which position on, and after what. A row
+is computed only from blocks that hold exactly its own earlier tokens. Whatever does not fit (a stale, reused or shared
+block, a position skipped or done twice) raises `InvariantError`: a bug of whoever made the plan.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sluiceway.core.blocks import blocks_for
+from sluiceway.core.plan import Plan, Row, StepResult
+from sluiceway.errors import InvariantError
+from sluiceway.types import BlockId, Rid, TokenId
+
+_CONSONANTS = b"bdfghklmnprstvwz"
+_VOWELS = b"aeiou"
+_WORD_TOKENS = 5
+_MASK = (1 << 64) - 1
+_MULTIPLIER = 6364136223846793005
+"""With `_INCREMENT`: the linear congruential generator of Knuth's MMIX."""
+_INCREMENT = 1442695040888963407
+_FINISHER = 0xFF51AFD7ED558CCD
+"""From the last step of MurmurHash3: it makes every bit count."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """What was written to a block. Digests stand for all tokens up to a position."""
+
+    index: int
+    digest_before: int
+    digest: int
+    tokens: list[TokenId] = field(default_factory=list)
+
+
+class FakeRunner:
+    """A `Runner` over `n_blocks` imagined blocks. Computes when a step is waited for, in the order of launch.
+
+    `eos_every` n makes every n-th generated token of a sequence the end token `eos_token_id`; 0 is never. `step_s` is
+    how long a step takes, and `sleep` what makes it so.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_blocks: int,
+        block_tokens: int,
+        eos_token_id: TokenId = 0,
+        eos_every: int = 0,
+        step_s: float = 0.0,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self._block_tokens = block_tokens
+        self._blocks: dict[BlockId, _Block] = {}
+        self._n_blocks = n_blocks
+        self._eos_token_id = eos_token_id
+        self._eos_every = eos_every
+        self._step_s = step_s
+        self._sleep = sleep
+        self._in_flight: deque[Plan] = deque()
+        self.sequences: set[Rid] = set()
+        """Sequences that were computed and not retired yet: what a runner with state per sequence would keep."""
+
+    def launch(self, plan: Plan) -> FakeStep:
+        """Check the shape of a plan. Raises `InvariantError` for rows that cannot be."""
+        self.sequences.difference_update(plan.retired)
+        if len({row.rid for row in plan.rows}) != len(plan.rows):
+            raise InvariantError(f"step {plan.step_id} has two rows of one sequence")
+        owners: dict[BlockId, Rid] = {}
+        for row in (row for other in (*self._in_flight, plan) for row in other.rows):
+            self._claim(row, owners)
+        self.sequences.update(row.rid for row in plan.rows)
+        self._in_flight.append(plan)
+        return FakeStep(self, plan)
+
+    def run(self, plan: Plan) -> StepResult:
+        """Compute the oldest plan in flight. Raises `InvariantError` if it is another, or if a block is stale."""
+        if not self._in_flight or self._in_flight[0] is not plan:
+            raise InvariantError(f"step {plan.step_id} is waited for out of order")
+        self._in_flight.popleft()
+        if self._sleep is not None and self._step_s > 0:
+            self._sleep(self._step_s)
+        digests = [self._compute(row) for row in plan.rows]
+        rows = zip(plan.rows, digests, strict=True)
+        return StepResult(plan.step_id, [self._next_token(row, digest) for row, digest in rows if row.samples])
+
+    def _claim(self, row: Row, owners: dict[BlockId, Rid]) -> None:
+        """Note the blocks of a row, which nobody else may use while it is in flight."""
+        end = row.start + row.n_tokens
+        if row.start < 0 or row.n_tokens < 1 or end > len(row.known) or row.samples != (end == len(row.known)):
+            raise InvariantError(f"sequence {row.rid}: {row.n_tokens} tokens from {row.start} of {len(row.known)}")
+        n_blocks = blocks_for(end, self._block_tokens)
+        if len(row.block_ids) < n_blocks:
+            raise InvariantError(f"sequence {row.rid}: {len(row.block_ids)} blocks do not cover {end} tokens")
+        for block_id in row.block_ids[:n_blocks]:
+            if not 0 <= block_id < self._n_blocks:
+                raise InvariantError(f"sequence {row.rid}: block {block_id} is not in the cache")
+            if owners.setdefault(block_id, row.rid) != row.rid:
+                raise InvariantError(f"block {block_id} belongs to sequences {owners[block_id]} and {row.rid}")
+
+    def _compute(self, row: Row) -> int:
+        """Read the blocks before the row, write its own positions; the digest of all tokens up to its end."""
+        digest = self._read(row)
+        for position in range(row.start, row.start + row.n_tokens):
+            index, offset = divmod(position, self._block_tokens)
+            block = self._blocks.get(row.block_ids[index]) if offset else None
+            if block is None:
+                block = self._blocks[row.block_ids[index]] = _Block(index, digest, digest)
+            digest = (digest * _MULTIPLIER + row.known[position] + _INCREMENT) & _MASK
+            block.digest = digest
+            block.tokens.append(row.known[position])
+        return digest
+
+    def _read(self, row: Row) -> int:
+        """The digest of the tokens before the row, if its blocks hold exactly those."""
+        digest = 0
+        for index in range(blocks_for(row.start, self._block_tokens)):
+            first = index * self._block_tokens
+            tokens = list(row.known[first : min(first + self._block_tokens, row.start)])
+            block = self._blocks.get(row.block_ids[index])
+            if block is None or (block.index, block.digest_before, block.tokens) != (index, digest, tokens):
+                raise InvariantError(f"sequence {row.rid}: block {row.block_ids[index]} does not hold its tokens")
+            digest = block.digest
+        return digest
+
+    def _next_token(self, row: Row, digest: int) -> TokenId:
+        n_generated = row.start + row.n_tokens - row.n_prompt
+        may_end = self._eos_every > 0 and n_generated >= row.sampling.min_tokens
+        if may_end and (n_generated + 1) % self._eos_every == 0:
+            return self._eos_token_id
+        mixed = digest if row.sampling.temperature == 0 else digest ^ (row.seed * _MULTIPLIER & _MASK)
+        mixed = ((mixed ^ (mixed >> 33)) * _FINISHER & _MASK) >> 33
+        return _letter(n_generated % (_WORD_TOKENS + 1), mixed)
+
+
+class FakeStep:
+    """A launched step of a `FakeRunner`."""
+
+    def __init__(self, runner: FakeRunner, plan: Plan) -> None:
+        self._runner = runner
+        self._plan = plan
+
+    def wait(self) -> StepResult:
+        return self._runner.run(self._plan)
+
+
+def _letter(place: int, number: int) -> TokenId:
+    if place == _WORD_TOKENS:
+        return ord(" ")
+    letters = _VOWELS if place % 2 else _CONSONANTS
+    return letters[number % len(letters)]
