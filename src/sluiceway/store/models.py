@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError
 from sluiceway.store import hub, local, names, places, wheel
-from sluiceway.store.catalog import CATALOG, KnownModel
+from sluiceway.store.catalog import CATALOG, KnownModel, Source
 from sluiceway.store.names import AliasName, FakeName, HubName, ModelName, PathName
 from sluiceway.store.progress import OnProgress, silent
-
-
-class Source(str, enum.Enum):
-    """Where a model may be fetched from. `auto`: the hub, then the package index."""
-
-    AUTO = "auto"
-    HUB = "hub"
-    PYPI = "pypi"
 
 
 class ModelNotHere(ModelSourceError):

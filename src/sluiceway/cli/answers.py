@@ -1,0 +1,135 @@
+"""Where a chat gets its answers: a server that speaks the OpenAI protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import httpx
+import msgspec
+
+from sluiceway.errors import SluicewayError
+from sluiceway.sse.decoder import Decoder
+
+Messages = Sequence[Mapping[str, str]]
+
+CONNECT_S = 10.0
+"""An answer may take its time to begin, a connection may not."""
+
+
+class Answers(Protocol):
+    """Streams an answer; closing the generator cancels it. Raises `SluicewayError`."""
+
+    def stream(self, messages: Messages) -> Generator[str, None, None]: ...
+
+
+class AnswerError(SluicewayError):
+    """The server could not be reached, refused, or broke off."""
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    error: Any = None
+
+
+class _ModelCard(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ModelCard]
+
+
+class RemoteAnswers:
+    """Any server with `/v1/chat/completions`. `url` is its root, with or without `/v1`. Close it when done."""
+
+    def __init__(self, url: str, *, model: str | None, api_key: str | None, parameters: Mapping[str, Any]) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._root = url.rstrip("/").removesuffix("/v1") + "/v1"
+        self._client = httpx.Client(headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_S))
+        self._parameters = parameters
+        self._model = model
+
+    def close(self) -> None:
+        self._client.close()
+
+    @property
+    def model(self) -> str:
+        """The model that answers: the one asked for, else the first that the server lists."""
+        if self._model is None:
+            self._model = self._first_model()
+        return self._model
+
+    def stream(self, messages: Messages) -> Generator[str, None, None]:
+        body = {"model": self.model, "messages": list(messages), "stream": True, **self._parameters}
+        try:
+            with self._client.stream("POST", f"{self._root}/chat/completions", json=body) as response:
+                _require_success(response)
+                yield from _pieces(response.iter_bytes())
+        except (httpx.HTTPError, httpx.InvalidURL) as fault:
+            raise self._unreachable(fault) from fault
+
+    def _first_model(self) -> str:
+        try:
+            response = self._client.get(f"{self._root}/models", timeout=CONNECT_S)
+            _require_success(response)
+            cards = msgspec.json.decode(response.content, type=_ModelList).data
+        except (httpx.HTTPError, httpx.InvalidURL) as fault:
+            raise self._unreachable(fault) from fault
+        except msgspec.DecodeError as fault:
+            raise AnswerError(f"{self._root}/models is not a list of models: {fault}") from fault
+        if not cards:
+            raise AnswerError(f"the server at {self._root} lists no model; name one")
+        return cards[0].id
+
+    def _unreachable(self, fault: Exception) -> AnswerError:
+        return AnswerError(f"no answer from {self._root}: {fault or type(fault).__name__}")
+
+
+def _require_success(response: httpx.Response) -> None:
+    if not response.is_success:
+        response.read()
+        raise AnswerError(f"the server refused ({response.status_code}): {_complaint(response.content)}")
+
+
+def _pieces(raw: Iterator[bytes]) -> Iterator[str]:
+    """The text of an event stream up to `[DONE]`. Raises `AnswerError` where it carries an error or ends early."""
+    decoder = Decoder()
+    for chunk in raw:
+        for event in decoder.feed(chunk):
+            if event.data == "[DONE]":
+                return
+            yield from _text_of(event.data)
+    raise AnswerError("the server broke off the answer")
+
+
+def _text_of(data: str) -> Iterator[str]:
+    try:
+        chunk = msgspec.json.decode(data, type=_Chunk)
+    except msgspec.DecodeError as fault:
+        raise AnswerError(f"the server sent an event that is no completion: {fault}") from fault
+    if chunk.error is not None:
+        raise AnswerError(f"the server broke off the answer: {_message(chunk.error)}")
+    for choice in chunk.choices:
+        if choice.delta.content:
+            yield choice.delta.content
+
+
+def _complaint(body: bytes) -> str:
+    try:
+        decoded = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:200].decode(errors="replace").strip() or "no reason given"
+    return _message(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
+
+
+def _message(error: Any) -> str:
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)

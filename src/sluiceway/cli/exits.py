@@ -1,0 +1,74 @@
+"""Exit codes, and the one place where an expected error becomes a line on stderr.
+
+====  ==========================================================
+0     done
+1     it failed while it ran; for `serve`, also a process that died
+2     a command, a flag, a variable or a setting is wrong
+3     the model cannot be found, fetched or verified
+130   interrupted with Ctrl-C
+====  ==========================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
+
+from sluiceway.errors import ConfigError, ModelSourceError, SluicewayError
+
+FAILED = 1
+WRONG_USAGE = 2
+NO_MODEL = 3
+INTERRUPTED = 130
+
+P = ParamSpec("P")
+
+
+def exit_code(fault: SluicewayError) -> int:
+    match fault:
+        case ConfigError():
+            return WRONG_USAGE
+        case ModelSourceError():
+            return NO_MODEL
+        case _:
+            return FAILED
+
+
+def command(body: Callable[P, None]) -> Callable[P, None]:
+    """Makes `body` a command that ends in one line and an exit code, never in a traceback, for what can be expected."""
+
+    @functools.wraps(body)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            body(*args, **kwargs)
+        except SluicewayError as fault:
+            typer.echo(f"error: {_sentence(fault)}", err=True)
+            raise typer.Exit(exit_code(fault)) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _forget_stdout()
+            raise typer.Exit(FAILED) from None
+
+    return run
+
+
+def _sentence(fault: SluicewayError) -> str:
+    if isinstance(fault, ConfigError):
+        return f"{flag_of(fault.field)}: {str(fault).removeprefix(f'{fault.field}: ')}"
+    return str(fault)
+
+
+def flag_of(field: str) -> str:
+    """The flag that sets a field of the configuration: `keep_alive_s` is `--keep-alive`."""
+    return "--" + field.removesuffix("_s").replace("_", "-")
+
+
+def _forget_stdout() -> None:
+    """Whoever read us has gone: what is still buffered must not fail again when the interpreter flushes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,83 @@
+"""`sluiceway generate`: complete one prompt in this process; stdout carries the text and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import Annotated
+
+import msgspec
+import typer
+
+from sluiceway.cli.exits import command
+from sluiceway.cli.options import (
+    DEFAULT,
+    DtypeOption,
+    KvCacheTokens,
+    MaxTokens,
+    Model,
+    ModelSource,
+    Seed,
+    Stop,
+    Temperature,
+    Threads,
+    TopP,
+    option,
+)
+from sluiceway.cli.pull import fetch
+from sluiceway.store.catalog import DEFAULT_MODEL, Source
+from sluiceway.types import SamplingParams
+
+PromptText = Annotated[str | None, option("--prompt", "The text to go on from; without it, standard input is read.")]
+AsJson = Annotated[
+    bool, option("--json", "Print one JSON object (text, token_ids, finish_reason, prompt_tokens) when it is done.")
+]
+
+
+@command
+def generate(
+    model: Model = DEFAULT_MODEL,
+    prompt: PromptText = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    as_json: AsJson = False,
+    dtype: DtypeOption = DEFAULT.dtype,
+    kv_cache_tokens: KvCacheTokens = DEFAULT.kv_cache_tokens,
+    threads: Threads = DEFAULT.threads,
+    source: ModelSource = Source.AUTO,
+) -> None:
+    """Complete one prompt, without a server. The prompt goes to the model as it is, without a chat template."""
+    text = _prompt(prompt)
+    sampling = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
+    files = fetch(model, source)
+
+    from sluiceway.llm import LLM
+
+    with LLM(files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads) as llm:
+        if as_json:
+            typer.echo(msgspec.json.encode(llm.generate(text, sampling, stop=stop or ())[0]))
+        else:
+            _print_stream(llm.stream(text, sampling, stop=stop or ()))
+
+
+def _prompt(given: str | None) -> str:
+    if given is not None:
+        return given
+    if sys.stdin.isatty():
+        raise typer.BadParameter("give a text, or pipe one in", param_hint="--prompt")
+    return sys.stdin.read()
+
+
+def _print_stream(pieces: Generator[str, None, None]) -> None:
+    """A line end is added for a person only: a pipe gets exactly the text."""
+    try:
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    finally:
+        pieces.close()
+    if sys.stdout.isatty():
+        sys.stdout.write("\n")

@@ -1,0 +1,53 @@
+"""The entry point: which commands there are. Their heavy imports happen when they run, so `--help` stays quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sluiceway import __version__
+from sluiceway.cli.chat import chat
+from sluiceway.cli.generate import generate
+from sluiceway.cli.pull import pull
+from sluiceway.cli.serve import serve
+
+EPILOG = (
+    "Every flag can be set by a variable, which its help names. SLUICEWAY_CACHE_DIR: where models are kept. "
+    "SLUICEWAY_OFFLINE=1: never use the network to fetch one. "
+    "Exit codes: 0 done, 1 failed, 2 wrong flag or setting, 3 no such model, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="sluiceway",
+    help="A streaming server for large language models.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"sluiceway {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A streaming server for large language models."""
+
+
+for body in (serve, chat, generate, pull):
+    app.command()(body)
+
+
+def main() -> None:
+    """Runs the command line of this process and exits."""
+    app()
