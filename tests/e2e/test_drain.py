@@ -26,7 +26,7 @@ def runtime_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def server(runtime_home: Path) -> Iterator[Server]:
-    with Server("fake", "--drain-timeout-s", "20") as server:
+    with Server("fake", "--drain-timeout", "20") as server:
         yield server
 
 
@@ -74,7 +74,7 @@ def test_an_idle_server_leaves_at_once_when_it_is_told_to_stop(server: Server, r
 
 def test_what_still_runs_is_ended_when_the_drain_time_is_over(runtime_home: Path) -> None:
     """Streams get an error event, plain and waiting requests an error; then the server leaves as usual."""
-    with Server("fake", "--drain-timeout-s", "0.5", "--max-running", "2") as server:
+    with Server("fake", "--drain-timeout", "0.5", "--max-running", "2") as server:
         streams = [open_stream(server, completion(server, n_tokens=ENDLESS)) for _ in range(2)]
         plain = server.connect()
         plain.request("POST", COMPLETIONS, completion(server, n_tokens=ENDLESS))

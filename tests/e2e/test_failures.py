@@ -33,7 +33,7 @@ roles = pytest.mark.parametrize("role", ["engine", "tokenizer"])
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A server of its own, with few slots, that notices a hang soon."""
-    with Server("fake", "--max-running", "8", "--heartbeat-timeout-s", "1.5") as server:
+    with Server("fake", "--max-running", "8", "--heartbeat-timeout", "1.5") as server:
         yield server
 
 

@@ -42,7 +42,7 @@ def test_it_names_the_model_when_there_is_none_of_that_name() -> None:
         (("--no-such-flag",), "no-such-flag"),
         (("--port", "70000"), "port"),
         (("--max-running", "0"), "max"),
-        (("--drain-timeout-s", "nan"), "drain"),
+        (("--drain-timeout", "nan"), "drain"),
         (("--dtype", "float7"), "dtype"),
     ],
     ids=["unknown", "port", "zero", "nan", "choice"],
