@@ -22,7 +22,7 @@ _BytesOf = Callable[[str], bytes]
 
 def token_bytes_of(tokenizer: tokenizers.Tokenizer) -> TokenBytes:
     """The table for a tokenizer with a byte-level or a SentencePiece decoder; `ConfigError` for any other kind."""
-    steps = list(_decoder_steps(json.loads(tokenizer.to_str())["decoder"]))
+    steps = list(steps_of(component_state(tokenizer.decoder)))
     names = [step["type"] for step in steps]
     if names == ["ByteLevel"]:
         return TokenBytes(_table(tokenizer, _byte_level()))
@@ -45,12 +45,14 @@ def _table(tokenizer: tokenizers.Tokenizer, bytes_of: _BytesOf) -> list[bytes]:
 
 def _byte_level() -> _BytesOf:
     """Every character of a token names one byte; a token with any other character is an added one, and plain text."""
-    byte_of_char = {char: bytes([byte]) for byte, char in byte_level_alphabet().items()}
+    byte_of_char = {ord(char): byte for byte, char in byte_level_alphabet().items()}
+    # Characters below U+0100 that name no byte are mapped above it, so that encoding to Latin-1 tells them apart.
+    to_bytes = dict.fromkeys(range(256), 0x100) | byte_of_char
 
     def bytes_of(token: str) -> bytes:
         try:
-            return b"".join([byte_of_char[char] for char in token])
-        except KeyError:
+            return token.translate(to_bytes).encode("latin-1")
+        except UnicodeEncodeError:
             return token.encode()
 
     return bytes_of
@@ -71,15 +73,23 @@ def _sentencepiece(*, has_byte_tokens: bool) -> _BytesOf:
     return bytes_of
 
 
-def _decoder_steps(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    """The decoder's steps in order, nested sequences opened."""
-    if decoder is None:
+def component_state(component: Any) -> Mapping[str, Any] | None:
+    """A decoder, normaliser or splitter as `tokenizer.json` describes it, None if there is none."""
+    # What the library pickles is that description. The description of the whole would carry the vocabulary along.
+    state: Mapping[str, Any] | None = None if component is None else json.loads(component.__getstate__())
+    return state
+
+
+def steps_of(state: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    """The steps of a component in order, nested sequences opened."""
+    if state is None:
         return
-    if decoder["type"] != "Sequence":
-        yield decoder
+    if state["type"] != "Sequence":
+        yield state
         return
-    for step in decoder["decoders"]:
-        yield from _decoder_steps(step)
+    for key in ("decoders", "normalizers", "pretokenizers"):
+        for step in state.get(key, ()):
+            yield from steps_of(step)
 
 
 def _is_sentencepiece(steps: list[Mapping[str, Any]]) -> bool:
@@ -91,7 +101,7 @@ def _is_sentencepiece(steps: list[Mapping[str, Any]]) -> bool:
 def _restores_spaces(step: Mapping[str, Any]) -> bool:
     if step["type"] == "Metaspace":
         return bool(step["replacement"] == SPACE_MARK)
-    return step["type"] == "Replace" and step["pattern"] == {"String": SPACE_MARK} and step["content"] == " "
+    return (step["type"], step.get("pattern"), step.get("content")) == ("Replace", {"String": SPACE_MARK}, " ")
 
 
 def _drops_first_space(step: Mapping[str, Any]) -> bool:

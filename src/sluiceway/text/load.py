@@ -1,0 +1,29 @@
+"""Opens the tokenizer of a model."""
+
+from __future__ import annotations
+
+import os
+from typing import assert_never
+
+from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.text.byte_tokenizer import ByteTokenizer
+from sluiceway.text.tokenizer import Tokenizer
+
+
+def load_tokenizer(files: ModelFiles) -> Tokenizer:
+    """Raises `ModelSourceError` where a file is missing or damaged, `ConfigError` where it cannot be supported."""
+    # One prompt is encoded by one thread, so the library's own threads gain nothing; with them it warns after a fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    match files.kind:
+        case ModelKind.FAKE:
+            return ByteTokenizer()
+        case ModelKind.GGUF:
+            from sluiceway.text.gguf_tokenizer import load_gguf_tokenizer
+
+            return load_gguf_tokenizer(files.path)
+        case ModelKind.DIRECTORY:
+            from sluiceway.text.directory_tokenizer import load_directory_tokenizer
+
+            return load_directory_tokenizer(files.path)
+        case _:
+            assert_never(files.kind)
