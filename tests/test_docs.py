@@ -1,0 +1,45 @@
+"""The docs say what the code does: flags, fields, codes and metrics are compared, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sluiceway.obs.metrics import Metrics
+from sluiceway.protocols.openai import unserved
+from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
+from support.cli_page import page
+from support.mirror import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def words_of(name: str) -> set[str]:
+    """Everything that a page of the docs sets in code."""
+    return set(re.findall(r"`([^`\n]+)`", (ROOT / "docs" / name).read_text()))
+
+
+def test_the_page_of_the_command_line_is_up_to_date() -> None:
+    """`python tests/support/cli_page.py > docs/cli.md` renews it."""
+    assert (ROOT / "docs" / "cli.md").read_text() == page()
+
+
+def test_every_served_field_is_on_the_page_of_the_api() -> None:
+    """A field that is served and not told of is of no use."""
+    assert ({*ChatFields.model_fields, *CompletionFields.model_fields} | unserved.HARMLESS) <= words_of("api.md")
+
+
+def test_every_metric_is_on_its_page() -> None:
+    """By the name under which it is scraped."""
+    names = set(re.findall(r"^# TYPE (\S+)", Metrics().render().decode(), re.MULTILINE))
+    assert names and names <= words_of("observability.md")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_link_to_a_file_leads_there(path: Path) -> None:
+    """Files move; links are forgotten."""
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
