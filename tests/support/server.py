@@ -71,6 +71,13 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def _environment() -> dict[str, str]:
+    """This process' own, without the settings of whoever runs the tests, but for where models are kept."""
+    kept = {"SLUICEWAY_CACHE_DIR", "SLUICEWAY_OFFLINE"}
+    own = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("SLUICEWAY_")}
+    return own | {"SLUICEWAY_FAKE_STEP_S": str(FAKE_STEP_S)}
+
+
 class Server:
     """Starts on construction; `wait_ready` before use; leaves nothing behind after `stop` (or the end of a `with`)."""
 
@@ -81,7 +88,7 @@ class Server:
         command = [str(Path(sys.executable).parent / "sluiceway"), "serve", model, "--port", str(self.port), *flags]
         self.process = subprocess.Popen(
             command,
-            env=os.environ | {"SLUICEWAY_FAKE_STEP_S": str(FAKE_STEP_S)},
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
