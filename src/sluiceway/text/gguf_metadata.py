@@ -33,14 +33,28 @@ class SkippedArray:
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class GgufHead:
+    """The metadata, and where the descriptions of the tensors begin."""
+
+    metadata: dict[str, Any]
+    n_tensors: int
+    n_bytes: int
+
+
 def read_metadata(path: str, *, skip_arrays_over: int | None = None) -> dict[str, Any]:
     """All keys in the order of the file; arrays are lists, or `SkippedArray` if longer than `skip_arrays_over`.
 
     Raises `ModelSourceError` where the file is missing, is no GGUF file, is cut short or damaged.
     """
+    return read_head(path, skip_arrays_over=skip_arrays_over).metadata
+
+
+def read_head(path: str, *, skip_arrays_over: int | None = None) -> GgufHead:
+    """As `read_metadata`, for a reader that goes on to the tensors."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Reader(data, skip_arrays_over).metadata()
+            return _Reader(data, skip_arrays_over).head()
     except OSError as error:
         raise ModelSourceError(f"{path}: cannot be read: {error.strerror}") from error
     except _Damage as error:
@@ -62,24 +76,24 @@ class _Reader:
         self._position = 0
         self._skip_arrays_over = skip_arrays_over
 
-    def metadata(self) -> dict[str, Any]:
-        n_pairs = self._header()
+    def head(self) -> GgufHead:
+        n_tensors, n_pairs = self._header()
         metadata: dict[str, Any] = {}
         for _ in range(n_pairs):
             key = self._string()
             if key in metadata:
                 raise _Damage(f"the key {key!r} occurs twice")
             metadata[key] = self._value(self._u32(), nesting=0)
-        return metadata
+        return GgufHead(metadata, n_tensors, self._position)
 
-    def _header(self) -> int:
-        """The number of pairs that follow."""
+    def _header(self) -> tuple[int, int]:
+        """The numbers of tensors and of pairs that follow."""
         if self._data[:4] != _MAGIC:
             raise _Damage("is not a GGUF file: it does not begin with 'GGUF'")
-        _, version, _, n_pairs = self._unpack(_HEADER)
+        _, version, n_tensors, n_pairs = self._unpack(_HEADER)
         if version not in _SUPPORTED_VERSIONS:
             raise _Damage(f"has GGUF version {version}; versions 2 and 3, little-endian, are supported")
-        return int(n_pairs)
+        return int(n_tensors), int(n_pairs)
 
     def _value(self, type_id: int, nesting: int) -> Any:
         if type_id == _STRING:
