@@ -14,7 +14,7 @@ from sluiceway.engine.runner import Runner
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, GroupRejection, SequenceEnd, SequenceStart, StepOut
-from sluiceway.types import EngineStats
+from sluiceway.types import EngineStats, Rid
 
 T = TypeVar("T")
 
@@ -63,6 +63,10 @@ class Engine:
     def stats(self) -> EngineStats:
         """The snapshot as of now."""
         return self._scheduler.stats()
+
+    def live_rids(self) -> list[Rid]:
+        """Every sequence that had a start and no end yet."""
+        return [sequence.rid for sequence in self._scheduler.live_sequences()]
 
     def step(self, receive: Receive) -> list[FromEngine]:
         """One round: apply what arrived, plan, compute, commit. What there is to say, in order; empty if nothing is.

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.blocks import blocks_for
 from sluiceway.core.plan import Plan, Row, StepResult
 from sluiceway.errors import InvariantError
@@ -43,7 +44,7 @@ class _Block:
 
 
 class FakeRunner:
-    """A `Runner` over `n_blocks` imagined blocks. Computes when a step is waited for, in the order of launch.
+    """A `Runner` over imagined blocks, `n_blocks` of them or any number. Computes when a step is waited for.
 
     `eos_every` n makes every n-th generated token of a sequence the end token `eos_token_id`; 0 is never. `step_s` is
     how long a step takes, and `sleep` what makes it so.
@@ -52,8 +53,8 @@ class FakeRunner:
     def __init__(
         self,
         *,
-        n_blocks: int,
-        block_tokens: int,
+        n_blocks: int | None = None,
+        block_tokens: int = BLOCK_TOKENS,
         eos_token_id: TokenId = 0,
         eos_every: int = 0,
         step_s: float = 0.0,
@@ -102,7 +103,7 @@ class FakeRunner:
         if len(row.block_ids) < n_blocks:
             raise InvariantError(f"sequence {row.rid}: {len(row.block_ids)} blocks do not cover {end} tokens")
         for block_id in row.block_ids[:n_blocks]:
-            if not 0 <= block_id < self._n_blocks:
+            if block_id < 0 or (self._n_blocks is not None and block_id >= self._n_blocks):
                 raise InvariantError(f"sequence {row.rid}: block {block_id} is not in the cache")
             if owners.setdefault(block_id, row.rid) != row.rid:
                 raise InvariantError(f"block {block_id} belongs to sequences {owners[block_id]} and {row.rid}")

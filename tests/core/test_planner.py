@@ -1,0 +1,193 @@
+"""Which rows a step has."""
+
+from __future__ import annotations
+
+from sluiceway.core.planner import StepDraft
+from sluiceway.core.request import Input, Request, State
+from sluiceway.core.roster import Roster
+from support.scheduling import engine_config, request, sampling
+
+
+def roster_with(*requests: Request, n_blocks: int = 64, max_running: int = 4) -> Roster:
+    """Requests that wait. Four tokens a block."""
+    roster = Roster(engine_config(n_blocks=n_blocks, max_running=max_running))
+    for one in requests:
+        roster.enter(one)
+    return roster
+
+
+def seat(roster: Roster, *requests: Request, n_generated: int = 1) -> None:
+    """Requests that generate: all but the last known token is computed."""
+    for one in requests:
+        roster.seat(one)
+        for _ in range(n_generated):
+            one.append(1)
+        one.n_computed = len(one.known) - 1
+
+
+def fill(roster: Roster, max_step_tokens: int = 16) -> StepDraft:
+    draft = StepDraft(roster, step_id=roster.launched + 1, max_step_tokens=max_step_tokens)
+    draft.fill()
+    return draft
+
+
+def shape(draft: StepDraft) -> list[tuple[int, int, int, bool]]:
+    """Of each row: whose, from where, how many, whether it samples."""
+    return [(row.rid, row.start, row.n_tokens, row.samples) for row in draft.rows]
+
+
+def test_no_row_is_made_when_nobody_is_there() -> None:
+    """An empty step."""
+    assert shape(fill(roster_with())) == []
+
+
+def test_prompt_is_computed_whole_when_the_budget_allows() -> None:
+    """One row that samples the first token."""
+    assert shape(fill(roster_with(request(1, n_prompt=10)))) == [(1, 0, 10, True)]
+
+
+def test_prompt_is_computed_in_chunks_when_it_is_longer_than_the_budget() -> None:
+    """Only the last chunk samples."""
+    one = request(1, n_prompt=10)
+    roster = roster_with(one)
+    assert shape(fill(roster, 4)) == [(1, 0, 4, False)]
+    one.n_computed, one.in_flight = 4, None
+    assert shape(fill(roster, 4)) == [(1, 4, 4, False)]
+    one.n_computed, one.in_flight = 8, None
+    assert shape(fill(roster, 4)) == [(1, 8, 2, True)]
+
+
+def test_row_says_all_that_a_runner_needs() -> None:
+    """The lists are the scheduler's own."""
+    one = request(1, n_prompt=6)
+    roster = roster_with(one)
+    (row,) = fill(roster).rows
+    assert row.known is one.known and row.block_ids is roster.leases.blocks_of(1)
+    assert (row.n_prompt, row.sampling, row.seed) == (6, one.sampling, one.seed)
+    assert (one.in_flight, one.was_planned) == (1, True)
+
+
+def test_streams_get_their_token_first_when_a_long_prompt_runs() -> None:
+    """The prompt was there before them, and gets what is left."""
+    long, a, b = request(1, n_prompt=40, arrival=0), request(2, arrival=1), request(3, arrival=2)
+    roster = roster_with(long, a, b)
+    roster.seat(long)
+    seat(roster, a, b)
+    assert shape(fill(roster, 8)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 6, False)]
+
+
+def test_prompts_share_what_is_left_in_order_of_arrival() -> None:
+    """The older is finished first; those that wait come last."""
+    old, young, waiting = (request(rid, n_prompt=10, arrival=rid) for rid in (1, 2, 3))
+    roster = roster_with(old, young, waiting)
+    roster.seat(old)
+    roster.seat(young)
+    assert shape(fill(roster, 12)) == [(1, 0, 10, True), (2, 0, 2, False)]
+    old.in_flight = young.in_flight = None
+    assert shape(fill(roster, 24)) == [(1, 0, 10, True), (2, 0, 10, True), (3, 0, 4, False)]
+
+
+def test_nobody_is_seated_when_the_budget_is_spent() -> None:
+    """A slot without tokens would be of no use."""
+    one, two = request(1, n_prompt=16), request(2)
+    roster = roster_with(one, two)
+    fill(roster, 16)
+    assert two.state is State.WAITING
+
+
+def test_nobody_is_seated_when_the_slots_are_taken() -> None:
+    """Two slots, three requests."""
+    roster = roster_with(*(request(rid, arrival=rid) for rid in range(3)), max_running=2)
+    assert [row.rid for row in fill(roster).rows] == [0, 1]
+
+
+def test_request_is_left_out_when_a_step_computes_for_it() -> None:
+    """It is in one plan at most."""
+    one = request(1)
+    roster = roster_with(one)
+    assert len(fill(roster).rows) == 1
+    assert fill(roster).rows == []
+
+
+def test_request_is_left_out_when_it_is_paused() -> None:
+    """And taken in again when it is resumed."""
+    one = request(1)
+    roster = roster_with(one)
+    seat(roster, one)
+    roster.move(one, Input.PAUSE)
+    assert fill(roster).rows == []
+    roster.move(one, Input.RESUME)
+    assert shape(fill(roster)) == [(1, 4, 1, True)]
+
+
+def test_answer_gets_another_block_when_it_outgrows_its_own() -> None:
+    """The fifth token in blocks of four."""
+    one = request(1, n_prompt=4)
+    roster = roster_with(one)
+    seat(roster, one)
+    (row,) = fill(roster).rows
+    assert len(row.block_ids) == 2
+
+
+def test_youngest_gives_way_when_the_pool_runs_out() -> None:
+    """Each holds one block of three; the oldest needs a second, and is served in this very step."""
+    requests = [request(rid, arrival=rid) for rid in range(3)]
+    roster = roster_with(*requests, n_blocks=3)
+    for one in requests:
+        roster.leases.grow(one.rid, 1)
+        seat(roster, one, n_generated=1 if one.rid == 0 else 0)
+    requests[1].n_computed = requests[2].n_computed = 0
+    draft = fill(roster)
+    assert [one.state for one in requests] == [State.RUNNING, State.RUNNING, State.PREEMPTED]
+    assert draft.n_preempted == 1
+    assert shape(draft) == [(0, 4, 1, True), (1, 0, 4, True)]
+    assert requests[2].n_computed == 0 and roster.queue.first() is requests[2]
+
+
+def test_paused_one_gives_way_first_when_the_pool_runs_out() -> None:
+    """Although it is the oldest; it is parked, since it may not be scheduled."""
+    paused, needy = request(1, arrival=0), request(2, arrival=1)
+    roster = roster_with(paused, needy, n_blocks=2)
+    roster.leases.grow(1, 1)
+    roster.leases.grow(2, 1)
+    seat(roster, paused, needy)
+    roster.move(paused, Input.PAUSE)
+    draft = fill(roster)
+    assert paused.state is State.PARKED and draft.n_preempted == 1
+    assert shape(draft) == [(2, 4, 1, True)]
+
+
+def test_young_one_waits_with_what_it_has_when_only_older_ones_could_give_way() -> None:
+    """It keeps its block, and nobody who waits is seated before it."""
+    old, needy, waiting = (request(rid, arrival=rid, n_prompt=n) for rid, n in ((1, 3), (2, 4), (3, 1)))
+    roster = roster_with(old, needy, n_blocks=2)
+    seat(roster, old, n_generated=1)
+    roster.leases.grow(2, 1)
+    seat(roster, needy)
+    roster.enter(waiting)
+    draft = fill(roster)
+    assert shape(draft) == [(1, 3, 1, True)]
+    assert needy.state is State.RUNNING and draft.n_preempted == 0
+    assert waiting.state is State.WAITING
+
+
+def test_no_more_is_taken_than_needed_when_what_was_taken_is_fenced() -> None:
+    """A step is in flight: the block comes back when that settles; until then the needy one sits out, and so do all
+    that need a block."""
+    params = sampling(max_tokens=50)
+    needy, middle, victim = (request(rid, arrival=rid, params=params) for rid in range(3))
+    roster = roster_with(needy, middle, victim, n_blocks=3)
+    for one in (needy, middle, victim):
+        roster.leases.grow(one.rid, 1)
+        seat(roster, one)
+    roster.launched = 1
+    draft = fill(roster)
+    assert draft.rows == [] and draft.n_preempted == 1
+    assert [one.state for one in (needy, middle, victim)] == [State.RUNNING, State.RUNNING, State.PREEMPTED]
+    again = fill(roster)
+    assert again.rows == [] and again.n_preempted == 0, "one fenced block is enough for one"
+    roster.leases.settle(1)
+    roster.launched = 1
+    served = fill(roster)
+    assert shape(served) == [(0, 4, 1, True)]
+    assert served.n_preempted == 0, "the second finds no victim younger than itself"

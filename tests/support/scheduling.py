@@ -1,0 +1,138 @@
+"""For tests of the engine's mind: small configurations, submissions, and a wheel that turns a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sluiceway.config import EngineConfig
+from sluiceway.core.outputs import End
+from sluiceway.core.plan import Plan, StepResult
+from sluiceway.core.request import Request, Submission
+from sluiceway.core.scheduler import Scheduler
+from sluiceway.engine.fake_runner import FakeRunner
+from sluiceway.engine.runner import Step
+from sluiceway.types import Rid, SamplingParams, TokenId
+
+EOS = 256
+
+
+def engine_config(
+    *,
+    n_blocks: int = 64,
+    max_model_len: int = 256,
+    block_tokens: int = 4,
+    max_running: int = 4,
+    max_waiting: int = 100,
+    max_step_tokens: int = 16,
+) -> EngineConfig:
+    """A small engine over bytes and an end token."""
+    return EngineConfig(
+        n_blocks=n_blocks,
+        max_model_len=max_model_len,
+        vocab_size=258,
+        eos_token_ids=(EOS,),
+        block_tokens=block_tokens,
+        max_running=max_running,
+        max_waiting=max_waiting,
+        max_step_tokens=max_step_tokens,
+    )
+
+
+def sampling(
+    *,
+    max_tokens: int | None = 8,
+    min_tokens: int = 0,
+    ignore_eos: bool = False,
+    stop_token_ids: tuple[TokenId, ...] = (),
+    logit_bias: tuple[tuple[TokenId, float], ...] = (),
+) -> SamplingParams:
+    """The parameters that a scheduler looks at."""
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        ignore_eos=ignore_eos,
+        stop_token_ids=stop_token_ids,
+        logit_bias=logit_bias,
+    )
+
+
+def prompt_of(rid: Rid, n_tokens: int) -> list[TokenId]:
+    """Tokens that differ from those of every other sequence."""
+    return [(rid * 31 + position * 7) % 256 for position in range(n_tokens)]
+
+
+def submission(rid: Rid = 1, n_prompt: int = 4, params: SamplingParams | None = None, seed: int = 0) -> Submission:
+    return Submission(rid, prompt_of(rid, n_prompt), params or sampling(), seed)
+
+
+def request(
+    rid: Rid = 1, n_prompt: int = 4, params: SamplingParams | None = None, *, arrival: int = 0, limit: int = 256
+) -> Request:
+    """An admitted sequence that nobody has seated."""
+    return Request(submission(rid, n_prompt, params), arrival=arrival, max_sequence_tokens=limit, eos_token_ids=(EOS,))
+
+
+def result_of(plan: Plan, token_id: TokenId = 1) -> StepResult:
+    """A result with the same token for every row that samples."""
+    return StepResult(plan.step_id, [token_id for row in plan.rows if row.samples])
+
+
+class Wheel:
+    """A scheduler and a fake runner, turned by hand. Records all that was said, and checks each time."""
+
+    def __init__(self, config: EngineConfig, *, eos_every: int = 0, scheduler: Scheduler | None = None) -> None:
+        self.scheduler = scheduler or Scheduler(config)
+        self.runner = FakeRunner(
+            n_blocks=config.n_blocks, block_tokens=config.block_tokens, eos_token_id=EOS, eos_every=eos_every
+        )
+        self.in_flight: list[tuple[Plan, Step]] = []
+        self.tokens: dict[Rid, list[TokenId]] = {}
+        self.ends: list[End] = []
+
+    def submit(self, *group: Submission) -> None:
+        self.scheduler.submit(group)
+
+    def launch(self) -> Plan | None:
+        plan = self.scheduler.plan()
+        if plan is not None:
+            self.in_flight.append((plan, self.runner.launch(plan)))
+        self.scheduler.check()
+        return plan
+
+    def settle(self) -> None:
+        plan, step = self.in_flight.pop(0)
+        self.scheduler.commit(plan, step.wait())
+        self.scheduler.check()
+        self.record()
+
+    def turn(self) -> Plan | None:
+        """Plan, compute, commit."""
+        plan = self.launch()
+        if plan is not None:
+            self.settle()
+        return plan
+
+    def run(self, max_turns: int = 10_000) -> int:
+        """Turn until there is nothing to do; how often that was."""
+        for n_turns in range(max_turns):
+            if self.turn() is None:
+                return n_turns
+        raise AssertionError(f"still at work after {max_turns} turns")
+
+    def record(self) -> None:
+        outputs = self.scheduler.drain()
+        for rid, token_id in zip(outputs.rids, outputs.token_ids, strict=True):
+            self.tokens.setdefault(rid, []).append(token_id)
+        self.ends += outputs.ends
+
+
+def answers_alone(config: EngineConfig, submissions: Iterable[Submission]) -> dict[Rid, Sequence[TokenId]]:
+    """What each sequence gets when it has an engine to itself."""
+    answers: dict[Rid, Sequence[TokenId]] = {}
+    for each in submissions:
+        wheel = Wheel(config)
+        wheel.submit(each)
+        wheel.run()
+        answers[each.rid] = wheel.tokens[each.rid]
+    return answers
