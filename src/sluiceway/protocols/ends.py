@@ -1,0 +1,41 @@
+"""How the end of a sequence is told to a client, whatever the protocol: an ordinary finish, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from sluiceway.errors import Refusal
+from sluiceway.messages.to_api import Finished
+from sluiceway.types import FinishReason
+
+INTERNAL_ERROR = Refusal(
+    status=500, code="internal_error", message="The server failed while it worked on this request."
+)
+
+# 499 is nginx's "client closed request": not retried by SDKs, as an answer that was cancelled on purpose must not be.
+_BROKEN: Mapping[FinishReason, Refusal] = MappingProxyType(
+    {
+        FinishReason.CANCELLED: Refusal(status=499, code="cancelled", message="The request was cancelled."),
+        FinishReason.SLOW_CLIENT: Refusal(
+            status=408, code="slow_client", message="The stream was ended: its reader did not keep up for too long."
+        ),
+        FinishReason.DEADLINE: Refusal(
+            status=504, code="deadline_exceeded", message="The request was not finished within its deadline."
+        ),
+        FinishReason.DRAINING: Refusal(
+            status=503,
+            code="draining",
+            message="The server is shutting down; send the request again.",
+            retry_after_s=1.0,
+        ),
+        FinishReason.ERROR: INTERNAL_ERROR,
+    }
+)
+
+
+def refusal_of_end(finished: Finished) -> Refusal | None:
+    """What a client is told when a sequence did not finish by itself; None for `stop` and `length`."""
+    if finished.reason is FinishReason.ERROR and finished.refusal is not None:
+        return finished.refusal
+    return _BROKEN.get(finished.reason)

@@ -1,0 +1,64 @@
+"""Errors in OpenAI's envelope, the only shape of which its SDKs show message, type, param and code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from sluiceway.errors import Refusal
+from sluiceway.protocols.openai.values import shorten
+from sluiceway.sse.encoder import encode_json
+
+_TYPES: Mapping[int, str] = MappingProxyType(
+    {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+)
+
+_OF_STATUS: Mapping[int, tuple[str, str]] = MappingProxyType(
+    {
+        400: ("bad_request", "The request cannot be understood."),
+        401: ("invalid_api_key", "The API key is missing or wrong; send it as `Authorization: Bearer <key>`."),
+        403: ("forbidden", "This request is not allowed."),
+        404: ("not_found", "There is nothing at this path."),
+        405: ("method_not_allowed", "This path does not have this method."),
+        408: ("request_timeout", "The request did not arrive in time."),
+        410: ("gone", "What was asked for is no longer kept."),
+        413: ("body_too_large", "The body of the request is too large."),
+        415: ("unsupported_media_type", "The body must be JSON, sent with `Content-Type: application/json`."),
+        429: ("rate_limit_exceeded", "Too many requests; try again later."),
+        431: ("headers_too_large", "The headers of the request are too large."),
+        500: ("internal_error", "The server failed while it worked on this request."),
+        503: ("unavailable", "The server cannot take requests now; try again later."),
+        504: ("deadline_exceeded", "The request was not finished within its deadline."),
+    }
+)
+
+
+def error_type(status: int) -> str:
+    """The `type` that goes with a status: SDKs and users tell classes of errors apart by it."""
+    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def error_body(refusal: Refusal) -> bytes:
+    """`{"error": {...}}` with all four keys, for an answer and for the error event of a stream."""
+    return encode_json(
+        {
+            "error": {
+                "message": refusal.message,
+                "type": error_type(refusal.status),
+                "param": refusal.param,
+                "code": refusal.code,
+            }
+        }
+    )
+
+
+def refusal_for_status(status: int, message: str | None = None) -> Refusal:
+    """The refusal for an error of the router or the server itself, which knows a status and perhaps a sentence."""
+    code, usual = _OF_STATUS.get(status, (f"http_{status}", f"The request failed with HTTP status {status}."))
+    return Refusal(status=status, code=code, message=message or usual)
+
+
+def model_not_found(model: str) -> Refusal:
+    """404 for a model that is not served here."""
+    message = f"The model {shorten(model)} does not exist here; GET /v1/models lists what is served."
+    return Refusal(status=404, code="model_not_found", message=message, param="model")

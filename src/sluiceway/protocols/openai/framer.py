@@ -1,0 +1,202 @@
+"""Writes the answers of chat and completions: chunks of a stream, or one JSON object.
+
+All of a chunk but its text is the same from token to token, so it is made once per response, and one token costs the
+encoding of one string. Text of length zero makes no chunk; its token ids, where a client wants them, ride on the next
+chunk of that choice. (`token_ids` in a choice is an extension that vLLM introduced.)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from sluiceway.errors import InvariantError, Refusal
+from sluiceway.messages.to_api import Delta, Finished
+from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.openai.errors import error_body
+from sluiceway.sse.encoder import encode_json
+from sluiceway.types import FinishReason
+
+_DONE = b"data: [DONE]\n\n"
+
+_FINISH: Mapping[FinishReason, str] = MappingProxyType({FinishReason.STOP: "stop", FinishReason.LENGTH: "length"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What is the same in all of one answer. `model` is the served name, `created` seconds since 1970."""
+
+    id: str
+    model: str
+    created: int
+    n_choices: int
+    include_usage: bool
+    return_token_ids: bool
+
+
+class _Framer(ABC):
+    """What the two endpoints share. A subclass says how one choice looks, in a chunk and in a body."""
+
+    _chunk_object: ClassVar[str]
+    _body_object: ClassVar[str]
+    _text_opening: ClassVar[bytes]
+    """What stands in a choice between its index and its text."""
+    _text_closing: ClassVar[bytes]
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._return_token_ids = response.return_token_ids
+        self._identity = {
+            "id": response.id,
+            "object": self._body_object,
+            "created": response.created,
+            "model": response.model,
+        }
+        chunk_identity = encode_json({**self._identity, "object": self._chunk_object})
+        self._head = b"data: " + chunk_identity.removesuffix(b"}") + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if response.include_usage else b"]}\n\n"
+        self._openings = [b'%b{"index":%d,' % (self._head, index) for index in range(response.n_choices)]
+        self._text_openings = [opening + self._text_opening for opening in self._openings]
+        self._plain_closing = self._closing(self._text_closing, b"null", b"")
+        # Ids that no chunk has told yet, per choice; nothing is put there unless a client wants them.
+        self._untold: list[list[int]] = [[] for _ in range(response.n_choices)]
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """At most one event; none for text of length zero."""
+        if self._return_token_ids:
+            self._untold[index].extend(delta.token_ids)
+        return self._text_event(index, encode_json(delta.text)) if delta.text else b""
+
+    def end(self, usage: Usage) -> bytes:
+        """The usage, if it was asked for, in a chunk without choices; then the end of the stream."""
+        if not self._response.include_usage:
+            return _DONE
+        return b'%b],"usage":%b}\n\n%b' % (self._head, encode_json(_usage_fields(usage)), _DONE)
+
+    def error(self, refusal: Refusal) -> bytes:
+        """Plain data with a top-level `error`, the form on which SDKs raise; an event name would hide it from some."""
+        return b"data: %b\n\n%b" % (error_body(refusal), _DONE)
+
+    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """The choices come in the order of their indexes."""
+        fields = [self._choice_fields(index, choice) for index, choice in enumerate(choices)]
+        return encode_json({**self._identity, "choices": fields, "usage": _usage_fields(usage)})
+
+    @abstractmethod
+    def _content_fields(self, text: str) -> dict[str, Any]:
+        """The part of a choice in which the endpoints differ."""
+
+    def _choice_fields(self, index: int, choice: Choice) -> dict[str, Any]:
+        fields = {
+            "index": index,
+            **self._content_fields(choice.text),
+            "logprobs": None,
+            "finish_reason": _finish_word(choice.finished),
+        }
+        if self._return_token_ids:
+            fields["token_ids"] = list(choice.token_ids)
+        return fields
+
+    def _text_event(self, index: int, text: bytes) -> bytes:
+        """A chunk of an unfinished choice; `text` is JSON."""
+        closing = self._plain_closing
+        if self._return_token_ids:
+            closing = self._closing(self._text_closing, b"null", self._take_ids(index))
+        return self._text_openings[index] + text + closing
+
+    def _closing(self, content_closing: bytes, finish_reason: bytes, token_ids: bytes) -> bytes:
+        return b'%b,"logprobs":null,"finish_reason":%b%b}%b' % (content_closing, finish_reason, token_ids, self._tail)
+
+    def _finish_closing(self, content_closing: bytes, index: int, finished: Finished) -> bytes:
+        reason = b'"%b"' % _finish_word(finished).encode()
+        return self._closing(content_closing, reason, self._take_ids(index))
+
+    def _take_ids(self, index: int) -> bytes:
+        if not self._return_token_ids:
+            return b""
+        ids, self._untold[index] = self._untold[index], []
+        return b',"token_ids":' + encode_json(ids)
+
+
+class ChatFramer(_Framer):
+    """chat.completion. The finish reason comes in a chunk of its own, with an empty delta."""
+
+    _chunk_object = "chat.completion.chunk"
+    _body_object = "chat.completion"
+    _text_opening = b'"delta":{"content":'
+    _text_closing = b"}"
+
+    def start(self) -> bytes:
+        """The first chunk of every choice: the role, and content that is a string from the start."""
+        closing = self._closing(b"}", b"null", b',"token_ids":[]' if self._return_token_ids else b"")
+        return b"".join(
+            b'%b"delta":{"role":"assistant","content":""%b' % (opening, closing) for opening in self._openings
+        )
+
+    def finish(self, index: int, finished: Finished) -> bytes:
+        return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", index, finished))
+
+    def _content_fields(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+
+class CompletionFramer(_Framer):
+    """text_completion. A choice of up to `max_tokens` tokens has up to `max_tokens` chunks.
+
+    Clients count chunks as tokens, so the finish reason should come with the last text; and no token may wait for what
+    follows. Both hold because only the token that reaches `max_tokens` is kept back: its choice ends in that same step,
+    so `finish` follows at once and writes both. A choice that ends earlier has a chunk to spare for its finish reason.
+    """
+
+    _chunk_object = "text_completion"
+    _body_object = "text_completion"
+    _text_opening = b'"text":'
+    _text_closing = b""
+
+    def __init__(self, response: Response, *, max_tokens: int) -> None:
+        super().__init__(response)
+        self._tokens_left = [max_tokens] * response.n_choices
+        self._last_text = [""] * response.n_choices
+
+    def start(self) -> bytes:
+        """Nothing: the first chunk is the first text."""
+        return b""
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        self._tokens_left[index] -= len(delta.token_ids)
+        if self._tokens_left[index] > 0:
+            return super().delta(index, delta)
+        self._last_text[index] += delta.text
+        return super().delta(index, Delta(delta.rid, "", delta.token_ids))
+
+    def finish(self, index: int, finished: Finished) -> bytes:
+        text, self._last_text[index] = self._last_text[index], ""
+        return self._text_openings[index] + encode_json(text) + self._finish_closing(b"", index, finished)
+
+    def error(self, refusal: Refusal) -> bytes:
+        """Text that was kept back goes out before the error: what was generated is not lost."""
+        kept = [self._text_event(index, encode_json(text)) for index, text in enumerate(self._last_text) if text]
+        return b"".join(kept) + super().error(refusal)
+
+    def _content_fields(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+
+def _finish_word(finished: Finished) -> str:
+    word = _FINISH.get(finished.reason)
+    if word is None:
+        raise InvariantError(f"an end by {finished.reason.value} is an error of the stream, not a finish reason")
+    return word
+
+
+def _usage_fields(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }

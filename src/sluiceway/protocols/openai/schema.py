@@ -1,0 +1,234 @@
+"""The fields of the two generating requests that are served, with their ranges: pydantic models of the edge.
+
+Strict: a boolean or a string is no number, 1.5 is no integer. An explicit null is the same as leaving the field out.
+Unknown fields are ignored. Fields with an inner structure are lowered by functions that raise with the exact path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails
+
+from sluiceway.errors import RequestError, invalid
+from sluiceway.messages.to_tokenizer import ChatMessage, Prompt
+from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.openai.messages import lower_messages
+from sluiceway.protocols.openai.prompt import MAX_CHOICES, lower_prompt
+from sluiceway.protocols.openai.values import (
+    MAX_TOKEN_ID,
+    join_path,
+    require_filled_text,
+    require_list,
+    require_number,
+    require_text,
+    require_token_ids,
+    shorten,
+    wrong,
+)
+from sluiceway.types import SamplingParams
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 1024
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIASES = 1024
+
+GREEDY_BELOW = 1e-4
+"""Temperatures below this act as 0: the best token has all the probability, and dividing by them overflows."""
+
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default for completions; chat has none."""
+
+_MAX_COUNT = (1 << 31) - 1
+
+
+def _lower_stop(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (_stop_text(value, "stop"),)
+    items = require_list(value, "stop", expected="a string or a list of strings", max_items=MAX_STOPS)
+    return tuple(_stop_text(item, f"stop[{i}]") for i, item in enumerate(items))
+
+
+def _stop_text(value: object, path: str) -> str:
+    text = require_filled_text(value, path)
+    if len(text) > MAX_STOP_CHARACTERS:
+        raise invalid(f"`{path}` may have at most {MAX_STOP_CHARACTERS} characters, not {len(text)}.", path)
+    return text
+
+
+def _lower_stop_token_ids(value: object) -> tuple[int, ...]:
+    items = require_list(value, "stop_token_ids", expected="a list of token ids", max_items=MAX_STOP_TOKEN_IDS)
+    return require_token_ids(items, "stop_token_ids")
+
+
+def _lower_logit_bias(value: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, dict):
+        raise wrong(value, "logit_bias", "an object of token ids and numbers")
+    if len(value) > MAX_LOGIT_BIASES:
+        raise invalid(f"`logit_bias` may have at most {MAX_LOGIT_BIASES} entries, not {len(value)}.", "logit_bias")
+    return tuple((_bias_token_id(key), _bias(key, bias)) for key, bias in value.items())
+
+
+def _bias_token_id(key: str) -> int:
+    if key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID)) and int(key) <= MAX_TOKEN_ID:
+        return int(key)
+    path = join_path("logit_bias", key)
+    raise invalid(f"`logit_bias` has the key {shorten(key)}, which is no token id.", path)
+
+
+def _bias(key: str, value: object) -> float:
+    return require_number(value, join_path("logit_bias", key), low=-100, high=100)
+
+
+def _nullable(lower: Any) -> PlainValidator:
+    return PlainValidator(lambda value: None if value is None else lower(value))
+
+
+_Count = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+
+class _Served(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Served):
+    """Padding (`include_obfuscation`) may be left out by a server; running counts are not served."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingFields(_Served):
+    """What chat and completions have in common."""
+
+    model: Annotated[str, PlainValidator(lambda value: require_text(value, "model"))]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: _Count | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=_MAX_COUNT)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_MAX_COUNT)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    logit_bias: Annotated[tuple[tuple[int, float], ...] | None, _nullable(_lower_logit_bias)] = None
+    ignore_eos: bool | None = None
+    stop: Annotated[tuple[str, ...] | None, _nullable(_lower_stop)] = None
+    stop_token_ids: Annotated[tuple[int, ...] | None, _nullable(_lower_stop_token_ids)] = None
+    return_token_ids: bool | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most tokens of one choice; None is up to the end of the context."""
+        return self.max_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def _sampling(self) -> SamplingParams:
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return SamplingParams(
+            temperature=0.0 if temperature < GREEDY_BELOW else temperature,
+            top_p=self.top_p or 1.0,
+            top_k=max(self.top_k or 0, 0),
+            min_p=self.min_p or 0.0,
+            seed=self.seed,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            logit_bias=self.logit_bias or (),
+            ignore_eos=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            max_tokens=self.token_limit,
+            stop_token_ids=self.stop_token_ids or (),
+        )
+
+    def generation(self, prompts: tuple[Prompt, ...]) -> Generation:
+        """The request, lowered."""
+        return Generation(
+            model=self.model,
+            prompts=prompts,
+            n=self.n or 1,
+            sampling=self._sampling(),
+            stop=self.stop or (),
+            stream=bool(self.stream),
+        )
+
+    def check_together(self) -> None:
+        """What no single field shows. Raises `RequestError`."""
+        if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
+            raise wrong(self.min_tokens, "min_tokens", f"at most the token limit, {self.token_limit}")
+        if self.stream_options is None:
+            return
+        if not self.stream:
+            raise invalid("`stream_options` may only be given with `stream: true`.", "stream_options")
+        if self.stream_options.continuous_usage_stats:
+            param = "stream_options.continuous_usage_stats"
+            raise invalid(f"`{param}` is not served by this server.", param, code="unsupported_parameter")
+
+
+class ChatFields(SamplingFields):
+    """The served fields of POST /v1/chat/completions."""
+
+    messages: Annotated[tuple[ChatMessage, ...], PlainValidator(lower_messages)]
+    max_completion_tokens: _Count | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class CompletionFields(SamplingFields):
+    """The served fields of POST /v1/completions."""
+
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(lower_prompt)]
+    best_of: int | None = None
+
+    @property
+    def token_limit(self) -> int:
+        return COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def check_together(self) -> None:
+        super().check_together()
+        n = self.n or 1
+        if self.best_of is not None and self.best_of != n:
+            raise invalid(
+                f"`best_of` is not served by this server, except equal to `n` ({n}); it was {shorten(self.best_of)}.",
+                "best_of",
+                code="unsupported_parameter",
+            )
+        if len(self.prompt) * n > MAX_CHOICES:
+            raise invalid(
+                f"`prompt` times `n` may give at most {MAX_CHOICES} choices, not {len(self.prompt)} times {n}.", "n"
+            )
+
+
+FieldsT = TypeVar("FieldsT", bound=SamplingFields)
+
+
+def check(fields: type[FieldsT], body: Mapping[str, Any]) -> FieldsT:
+    """The validated fields of a body. Raises `RequestError` for the first that is wrong."""
+    try:
+        checked = fields.model_validate(body)
+    except ValidationError as error:
+        raise _refused(error.errors(include_url=False, include_context=False)[0]) from None
+    checked.check_together()
+    return checked
+
+
+def _refused(error: ErrorDetails) -> RequestError:
+    param = ""
+    for key in error["loc"]:
+        param = join_path(param, key)
+    if error["type"] == "missing":
+        return invalid(f"`{param}` is required.", param, code="missing_required_parameter")
+    return wrong(error["input"], param, error["msg"].removeprefix("Input should be "))

@@ -1,0 +1,91 @@
+"""Single values of a request: checked with the path of the field at fault, and shortened for a message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sluiceway.errors import RequestError, invalid
+
+MAX_TOKEN_ID = (1 << 31) - 1
+"""No vocabulary comes near; whether an id is in the model's own is checked where the vocabulary is known."""
+
+_SHOWN_CHARACTERS = 64
+
+
+def shorten(value: object) -> str:
+    """A value for an error message: as JSON, but short, printable, and never more than a word for lists and objects."""
+    match value:
+        case str():
+            cut = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
+            return json.dumps(cut, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return "an object"
+        case list():
+            return f"a list of {len(value)}"
+        case int() | float() | None:
+            text = json.dumps(value)
+            return text if len(text) <= _SHOWN_CHARACTERS else f"a number of {len(text)} characters"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def join_path(path: str, key: str | int) -> str:
+    """One step down in a JSON path: `messages`, `messages[0]`, `messages[0].content`. Long names are cut."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    name = key[:_SHOWN_CHARACTERS]
+    return f"{path}.{name}" if path else name
+
+
+def wrong(value: object, param: str, expected: str) -> RequestError:
+    """`param` must be `expected` and is not."""
+    return invalid(f"`{param}` must be {expected}, not {shorten(value)}.", param)
+
+
+def require_text(value: object, param: str) -> str:
+    """Any string that can be written as UTF-8; NUL is a character like others, a lone surrogate is none."""
+    if not isinstance(value, str):
+        raise wrong(value, param, "a string")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise invalid(
+                f"`{param}` has a lone surrogate at character {error.start}, which is no text.", param
+            ) from None
+    return value
+
+
+def require_filled_text(value: object, param: str) -> str:
+    """As `require_text`, but not empty."""
+    text = require_text(value, param)
+    if not text:
+        raise wrong(text, param, "a string that is not empty")
+    return text
+
+
+def require_list(value: object, param: str, *, expected: str, max_items: int | None = None) -> list[object]:
+    """A list within its cap; the size is checked before anyone looks at an item."""
+    if not isinstance(value, list):
+        raise wrong(value, param, expected)
+    if max_items is not None and len(value) > max_items:
+        raise invalid(f"`{param}` may have at most {max_items} entries, not {len(value)}.", param)
+    return value
+
+
+def require_token_ids(value: Sequence[object], param: str) -> tuple[int, ...]:
+    """Integers from 0 to `MAX_TOKEN_ID`. The good case costs two passes in C, for prompts of a million ids."""
+    if set(map(type, value)) <= {int}:
+        ids: tuple[int, ...] = tuple(value)  # type: ignore[arg-type]
+        if not ids or (min(ids) >= 0 and max(ids) <= MAX_TOKEN_ID):
+            return ids
+    at = next(i for i, item in enumerate(value) if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID)
+    raise wrong(value[at], f"{param}[{at}]", f"a token id (an integer from 0 to {MAX_TOKEN_ID})")
+
+
+def require_number(value: object, param: str, *, low: float, high: float) -> float:
+    """A finite number in the closed range; booleans are not numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise wrong(value, param, f"a number from {low:g} to {high:g}")
+    return float(value)
