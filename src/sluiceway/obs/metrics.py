@@ -1,0 +1,157 @@
+"""The server's numbers: facts in, Prometheus text out.
+
+Gauges come from the engine's latest snapshot, so a scrape never waits for the engine and never sees a mixture. Counters
+of the engine count from its start; here they go on over restarts. Requests are counted by sequence: a request with
+three choices counts three times, as it does in the engine. No label value ever comes from a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from sluiceway.obs.histogram import Histogram
+from sluiceway.types import EngineStats, FinishReason
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
+_STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Accumulated:
+    """A counter that goes on where its source starts again from nothing."""
+
+    __slots__ = ("_last", "total")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self.total = 0
+
+    def advance_to(self, value: int) -> None:
+        """The source says `value`; one that is below what it said before has started again."""
+        self.total += value - self._last if value >= self._last else value
+        self._last = value
+
+    def restart(self) -> None:
+        """The source is gone; the next one counts from nothing."""
+        self._last = 0
+
+
+class Metrics:
+    """What the API process knows. Methods are facts in the past tense; each costs about as much as an addition."""
+
+    def __init__(self) -> None:
+        self.time_to_first_token = Histogram(_FIRST_TOKEN_S)
+        self.inter_token = Histogram(_INTER_TOKEN_S)
+        self.step = Histogram(_STEP_S)
+        self.close_to_release = Histogram(_RELEASE_S)
+        self.finished = dict.fromkeys(FinishReason, 0)
+        self.rejected: dict[str, int] = {}
+        self.prompt_tokens = Accumulated()
+        self.generated_tokens = Accumulated()
+        self.engine_wasted_tokens = Accumulated()
+        self.delivered_tokens = 0
+        self.undelivered_tokens = 0
+        self.engine: EngineStats | None = None
+        """The latest snapshot; None while no engine lives."""
+        self._is_engine_down = False
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def engine_stepped(self, stats: EngineStats) -> None:
+        """A snapshot arrived. One of an engine that is known to be dead says nothing about now and is ignored."""
+        if self._is_engine_down:
+            return
+        if stats.step_s > 0.0:
+            self.step.observe(stats.step_s)
+        self.prompt_tokens.advance_to(stats.prompt_tokens_total)
+        self.generated_tokens.advance_to(stats.generated_tokens_total)
+        self.engine_wasted_tokens.advance_to(stats.wasted_tokens_total)
+        self.engine = stats
+
+    def engine_died(self) -> None:
+        """Nothing runs, waits or is cached any more."""
+        self.engine = None
+        self._is_engine_down = True
+        for counter in (self.prompt_tokens, self.generated_tokens, self.engine_wasted_tokens):
+            counter.restart()
+
+    def engine_started(self) -> None:
+        """Snapshots count again."""
+        self._is_engine_down = False
+
+    def sequence_finished(self, reason: FinishReason) -> None:
+        self.finished[reason] += 1
+
+    def request_rejected(self, code: str) -> None:
+        """`code` is a word of ours, never of a client's."""
+        self.rejected[code] = self.rejected.get(code, 0) + 1
+
+    def tokens_delivered(self, n_tokens: int) -> None:
+        """Tokens whose text was handed to the transport."""
+        self.delivered_tokens += n_tokens
+
+    def tokens_dropped(self, n_tokens: int) -> None:
+        """Tokens that came this far and found no reader."""
+        self.undelivered_tokens += n_tokens
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Tokens computed for nobody, wherever that was noticed."""
+        return self.engine_wasted_tokens.total + self.undelivered_tokens
+
+    def render(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry on every scrape."""
+        yield from self._gauges()
+        yield from self._counters()
+        yield _histogram("time_to_first_token_seconds", "From request to first token.", self.time_to_first_token)
+        yield _histogram("inter_token_seconds", "Gap between tokens of one sequence.", self.inter_token)
+        yield _histogram("step_seconds", "Duration of an engine step.", self.step)
+        yield _histogram(
+            "close_to_release_seconds", "From the end of a stream to the engine's release.", self.close_to_release
+        )
+
+    def _gauges(self) -> Iterator[Metric]:
+        stats = self.engine
+        yield _gauge("requests_running", "Sequences in the running batch.", stats.running if stats else 0)
+        yield _gauge("requests_waiting", "Sequences that wait for admission.", stats.waiting if stats else 0)
+        yield _gauge("kv_blocks_free", "Free blocks of the KV cache.", stats.blocks_free if stats else 0)
+        yield _gauge("kv_blocks_cached", "Blocks kept for reuse by later prompts.", stats.blocks_cached if stats else 0)
+        yield _gauge("kv_blocks_total", "All blocks of the KV cache.", stats.blocks_total if stats else 0)
+
+    def _counters(self) -> Iterator[Metric]:
+        finished = CounterMetricFamily(
+            "sluiceway_requests_finished", "Sequences that ended, by reason.", labels=["reason"]
+        )
+        for reason, count in self.finished.items():
+            finished.add_metric([reason.value], count)
+        yield finished
+        rejected = CounterMetricFamily("sluiceway_requests_rejected", "Requests refused, by code.", labels=["code"])
+        for code, count in self.rejected.items():
+            rejected.add_metric([code], count)
+        yield rejected
+        yield _counter("prompt_tokens", "Prompt tokens of admitted sequences.", self.prompt_tokens.total)
+        yield _counter("generated_tokens", "Tokens generated.", self.generated_tokens.total)
+        yield _counter("delivered_tokens", "Tokens handed to the transport.", self.delivered_tokens)
+        yield _counter("wasted_tokens", "Tokens computed for nobody.", self.wasted_tokens)
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"sluiceway_{name}", about, value=value)
+
+
+def _counter(name: str, about: str, value: float) -> Metric:
+    return CounterMetricFamily(f"sluiceway_{name}", about, value=value)
+
+
+def _histogram(name: str, about: str, values: Histogram) -> Metric:
+    return HistogramMetricFamily(f"sluiceway_{name}", about, buckets=values.cumulative(), sum_value=values.total)

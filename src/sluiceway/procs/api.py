@@ -1,0 +1,149 @@
+"""The API process: the loops and sockets around a `Hub` and its HTTP face."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import time
+from typing import Any, assert_never
+from uuid import uuid4
+
+import structlog
+import uvloop
+import zmq
+
+from sluiceway.config import ServeConfig
+from sluiceway.messages.codec import Decoder
+from sluiceway.messages.to_api import ToApi
+from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
+from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready
+from sluiceway.messages.to_tokenizer import FromApi
+from sluiceway.obs.metrics import Metrics
+from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.api_app import World, build_app
+from sluiceway.procs.api_control import Control, Pipes
+from sluiceway.procs.api_refusals import DRAINING
+from sluiceway.procs.control import HEARTBEAT_S, run_until_first
+from sluiceway.procs.http_server import HttpServer, bind
+from sluiceway.procs.hub import Hub
+from sluiceway.types import FinishReason
+from sluiceway.wire.control import AsyncControlClient
+from sluiceway.wire.endpoint import AsyncInlet, Outlet
+
+_LAST_WORDS_S = 1.0
+"""How long the error that ends a stream may take to leave, when the time to drain is over."""
+
+
+def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+    """Serve until told to stop. Raises `ConfigError` if the port cannot be had."""
+    uvloop.run(_serve(config, context, addresses))
+
+
+async def _serve(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+    pipes = _ZmqPipes(context, addresses)
+    control = AsyncControlClient(context, addresses.control, Role.API)
+    try:
+        await run_api(config, pipes, control)
+    finally:
+        pipes.close()
+        control.close()
+
+
+class _ZmqPipes:
+    """Both directions of the way to the tokenizer."""
+
+    def __init__(self, context: zmq.Context[Any], addresses: Addresses) -> None:
+        self._out: Outlet[FromApi] = Outlet(context, addresses.api_to_tokenizer, bind=True)
+        self._in: AsyncInlet[ToApi] = AsyncInlet(context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
+        self.push = self._out.push
+        self.take = self._in.take
+
+    def close(self) -> None:
+        self._out.close()
+        self._in.close()
+
+
+async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
+    """The process in a loop that is there already. Returns when told to stop; raises what breaks a loop of it."""
+    listener = bind(config.host, config.port)
+    metrics, log = Metrics(), structlog.get_logger("api")
+    processes = {Role.API.value: os.getpid()}
+    hub = Hub(
+        push=pipes.push,
+        next_rid=itertools.count(1).__next__,
+        clock=time.monotonic,
+        metrics=metrics,
+        log=log,
+        max_sequences=config.max_running + config.max_waiting,
+    )
+    world = World(hub=hub, metrics=metrics, log=log, new_id=lambda: uuid4().hex, now_s=time.time, processes=processes)
+    server = HttpServer(
+        build_app(config, world),
+        keep_alive_s=config.keep_alive_s,
+        on_started=lambda: control.report(Ready({"host": config.host, "port": _port_of(listener)})),
+    )
+    await run_until_first(
+        server.serve([listener]),
+        _route(pipes, hub),
+        _obey(control, hub, server, processes),
+        _beat(control),
+    )
+
+
+def _port_of(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
+
+
+async def _route(pipes: Pipes, hub: Hub) -> None:
+    while True:
+        hub.receive(await pipes.take())
+
+
+async def _beat(control: Control) -> None:
+    while True:
+        control.report(Heartbeat(time.monotonic()))
+        await asyncio.sleep(HEARTBEAT_S)
+
+
+async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:
+    """Carry out orders. Never returns: after `Stop` it is the server that ends, and with it the process."""
+    async with asyncio.TaskGroup() as drains:
+        while True:
+            match order := await control.take():
+                case PeerUp(role, pid):
+                    processes[role.value] = pid
+                    hub.peer_up(role)
+                case PeerDown(role, hung):
+                    if not hung:
+                        processes.pop(role.value, None)
+                    hub.peer_down(role, hung=hung)
+                case Drain(timeout_s):
+                    drains.create_task(_drain(control, hub, timeout_s))
+                case Stop():
+                    hub.drain()
+                    hub.end_all(FinishReason.DRAINING, DRAINING)
+                    server.stop()
+                case _:
+                    assert_never(order)
+
+
+async def _drain(control: Control, hub: Hub, timeout_s: float) -> None:
+    """Let what is open finish; end what has not in time; report."""
+    hub.drain()
+    await _wait_until_none_is_open(hub, timeout_s)
+    hub.end_all(FinishReason.DRAINING, DRAINING)
+    await _wait_until_none_is_open(hub, _LAST_WORDS_S)
+    control.report(Drained())
+
+
+async def _wait_until_none_is_open(hub: Hub, timeout_s: float) -> None:
+    empty = asyncio.Event()
+    hub.when_empty(empty.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await empty.wait()
+    except TimeoutError:
+        pass  # the caller ends what is left

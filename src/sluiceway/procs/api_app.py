@@ -1,0 +1,155 @@
+"""The HTTP face: routes, and which answer each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from structlog.typing import FilteringBoundLogger
+
+from sluiceway.config import ServeConfig
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.obs.metrics import CONTENT_TYPE, Metrics
+from sluiceway.procs.api_body import BodyLimits
+from sluiceway.procs.api_edge import Edge, Linger
+from sluiceway.procs.api_exchange import Door, Exchange, Lower
+from sluiceway.procs.api_head import RawHeaders, refusal_head
+from sluiceway.procs.api_refusals import LOADING
+from sluiceway.procs.api_stats import account, ask_for_audit
+from sluiceway.procs.hub import Hub
+from sluiceway.protocols.generation import Framer, Generation
+from sluiceway.protocols.openai.chat import parse_chat
+from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
+from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
+
+_READ = ["GET", "HEAD"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the face needs from around it. `now_s` is the wall clock, seconds since 1970."""
+
+    hub: Hub
+    metrics: Metrics
+    log: FilteringBoundLogger
+    new_id: Callable[[], str]
+    now_s: Callable[[], float]
+    processes: Mapping[str, int]
+    """Process ids by role, as far as they are known; changes under way."""
+
+
+class _Parsed(Protocol):
+    """A request of the OpenAI protocol that can be served."""
+
+    @property
+    def generation(self) -> Generation: ...
+
+    def framer(self, *, response_id: str, model: str, created: int) -> Framer: ...
+
+
+def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = None) -> FastAPI:
+    """The application. Pages of documentation are off: every route is one that is listed here."""
+    app = FastAPI(
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _router_refused},
+    )
+    app.add_middleware(Edge, new_id=world.new_id, log=world.log)
+    app.add_middleware(Linger)
+    limits = limits or BodyLimits(config.max_body_bytes)
+    door = Door(world.hub, world.metrics, world.log, limits)
+    _add_generation(app, config.model.name, door, world)
+    _add_models(app, config.model.name, world)
+    _add_health(app, world.hub)
+    _add_numbers(app, world)
+    return app
+
+
+def _add_generation(app: FastAPI, served_name: str, door: Door, world: World) -> None:
+    def lower_with(parse: Callable[[bytes], _Parsed], prefix: str) -> Lower:
+        def lower(body: bytes) -> tuple[Generation, Framer]:
+            request = parse(body)
+            if request.generation.model != served_name:
+                raise RequestError(model_not_found(request.generation.model))
+            response_id = f"{prefix}-{world.new_id()}"
+            framer = request.framer(response_id=response_id, model=served_name, created=int(world.now_s()))
+            return request.generation, framer
+
+        return lower
+
+    lower_chat, lower_completion = lower_with(parse_chat, "chatcmpl"), lower_with(parse_completion, "cmpl")
+
+    @app.post("/v1/chat/completions")
+    async def chat() -> Response:
+        return Exchange(door, lower_chat)
+
+    @app.post("/v1/completions")
+    async def completions() -> Response:
+        return Exchange(door, lower_completion)
+
+
+def _add_models(app: FastAPI, served_name: str, world: World) -> None:
+    created = int(world.now_s())
+
+    @app.api_route("/v1/models", methods=_READ)
+    async def models() -> Response:
+        facts = world.hub.facts
+        if facts is None:
+            return _refusal(LOADING)
+        return _json(list_body([ModelCard(served_name, created, facts.max_sequence_tokens)]))
+
+    @app.api_route("/v1/models/{model:path}", methods=_READ)
+    async def model_card(model: str) -> Response:
+        facts = world.hub.facts
+        if model != served_name:
+            return _refusal(model_not_found(model))
+        if facts is None:
+            return _refusal(LOADING)
+        return _json(card_body(ModelCard(served_name, created, facts.max_sequence_tokens)))
+
+
+def _add_health(app: FastAPI, hub: Hub) -> None:
+    @app.api_route("/health/live", methods=_READ)
+    async def live() -> Response:
+        return _json(b'{"status":"live"}')
+
+    @app.api_route("/health", methods=_READ)
+    @app.api_route("/health/ready", methods=_READ)
+    async def ready() -> Response:
+        refusal = hub.unready
+        return _json(b'{"status":"ready"}') if refusal is None else _refusal(refusal)
+
+
+def _add_numbers(app: FastAPI, world: World) -> None:
+    @app.api_route("/metrics", methods=_READ)
+    async def metrics() -> Response:
+        return Response(world.metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.api_route("/stats", methods=_READ)
+    async def stats() -> Response:
+        report = await ask_for_audit(world.hub)
+        return _json(msgspec.json.encode(account(world.hub, world.metrics, report, world.processes)))
+
+
+async def _router_refused(request: Request, exc: Exception) -> Response:
+    """An unknown path or method, in the usual envelope, with the router's headers (`Allow`)."""
+    assert isinstance(exc, HTTPException)
+    more = tuple((name.lower().encode(), value.encode()) for name, value in (exc.headers or {}).items())
+    return _refusal(refusal_for_status(exc.status_code), more)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _refusal(refusal: Refusal, more: RawHeaders = ()) -> Response:
+    body = error_body(refusal)
+    response = Response(body, refusal.status)
+    response.raw_headers = list(refusal_head(len(body), refusal, more).headers)
+    return response

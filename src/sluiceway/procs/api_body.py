@@ -1,0 +1,66 @@
+"""The body of a POST: JSON by its label, whole, within a size and within a time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
+
+from sluiceway.errors import RequestError
+from sluiceway.protocols.openai.errors import refusal_for_status
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """`timeout_s` is for the whole body: one that trickles in does not hold a connection for ever."""
+
+    max_bytes: int
+    timeout_s: float = 60.0
+
+
+def header_of(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of this (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+async def read_json_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
+    """Raises `RequestError` (400, 408, 413), or `ClientDisconnect` if the client leaves before its body is whole."""
+    _check_media_type(scope)
+    length = header_of(scope, b"content-length")
+    if length is not None and int(length) > limits.max_bytes:
+        raise _too_large(limits.max_bytes)
+    try:
+        async with asyncio.timeout(limits.timeout_s):
+            return await _read(receive, limits.max_bytes)
+    except TimeoutError:
+        raise RequestError(refusal_for_status(408)) from None
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _check_media_type(scope: Scope) -> None:
+    label = header_of(scope, b"content-type") or b""
+    if label.partition(b";")[0].strip().lower() != b"application/json":
+        # 400 as other servers of this protocol answer, though HTTP has 415 for it: clients were written for that.
+        raise RequestError(msgspec.structs.replace(refusal_for_status(415), status=400))
+
+
+def _too_large(max_bytes: int) -> RequestError:
+    return RequestError(refusal_for_status(413, f"The body of the request is larger than {max_bytes} bytes."))

@@ -1,0 +1,30 @@
+"""What the API process is connected to, as it sees it: its pipes and its supervisor."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sluiceway.messages.to_api import ToApi
+from sluiceway.messages.to_child import ToChild
+from sluiceway.messages.to_supervisor import ToSupervisor
+from sluiceway.messages.to_tokenizer import FromApi
+
+
+class Pipes(Protocol):
+    """To the tokenizer and back."""
+
+    def push(self, message: FromApi) -> None:
+        """Does not wait. Raises `PeerGone` if nobody is there."""
+
+    async def take(self) -> ToApi:
+        """The next message."""
+
+
+class Control(Protocol):
+    """To the supervisor and back."""
+
+    def report(self, message: ToSupervisor) -> None:
+        """Does not wait."""
+
+    async def take(self) -> ToChild:
+        """The next order."""

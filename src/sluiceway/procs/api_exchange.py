@@ -1,0 +1,114 @@
+"""One request for tokens, from its body to the last byte of its answer. It owns the answer; nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
+
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.obs.metrics import Metrics
+from sluiceway.procs.api_answer import Answer
+from sluiceway.procs.api_body import BodyLimits, read_json_body
+from sluiceway.procs.api_edge import request_id_of
+from sluiceway.procs.api_head import Head, refusal_head
+from sluiceway.procs.hub import Hub
+from sluiceway.protocols.generation import Framer, Generation
+from sluiceway.protocols.openai.errors import error_body
+from sluiceway.stream.session import State
+
+Lower = Callable[[bytes], tuple[Generation, Framer]]
+"""From a body to what is generated and how it is framed. Raises `RequestError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What every exchange needs."""
+
+    hub: Hub
+    metrics: Metrics
+    log: FilteringBoundLogger
+    limits: BodyLimits
+
+
+class Exchange(Response):
+    """An ASGI response that takes the request itself, so that there is one owner and one `finally`.
+
+    The answer is left in that `finally`, synchronously: wherever a cancellation lands, what runs for it is cancelled.
+    A body generator would not do, since one that was never started, or waits in `send`, runs no `finally` in time.
+    """
+
+    background = None
+
+    def __init__(self, door: Door, lower: Lower) -> None:
+        self._door = door
+        self._lower = lower
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await read_json_body(scope, receive, self._door.limits)
+            generation, framer = self._lower(body)
+            del body
+            answer = self._door.hub.open(generation, framer, error_body, request_id_of(scope))
+        except RequestError as exc:
+            await self._refuse(exc.refusal, scope, send)
+            return
+        except ClientDisconnect:
+            return
+        watch = asyncio.create_task(_watch(receive, self._door.hub, answer))
+        try:
+            await self._write(answer, send)
+        finally:
+            self._door.hub.leave(answer)
+            watch.cancel()
+
+    async def _refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
+        self._door.metrics.request_rejected(refusal.code)
+        self._door.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
+        await send_refusal(send, refusal)
+
+    async def _write(self, answer: Answer, send: Send) -> None:
+        woken = asyncio.Event()
+        answer.wake = woken.set
+        session = answer.session
+        while answer.head is None and session.state is not State.CLOSED:
+            await woken.wait()
+            woken.clear()
+        if answer.head is not None:
+            await send_head(send, answer.head)
+        while session.state is not State.CLOSED:
+            if session.state is State.OPEN and not session.outbox.n_events:
+                await woken.wait()
+                woken.clear()
+                continue
+            # Once it is not open any more, its last frame is in the outbox, and leaves with this write.
+            is_last = session.state is not State.OPEN
+            batch = session.take()
+            await send({"type": "http.response.body", "body": batch.data, "more_body": not is_last})
+            self._door.hub.written(answer, batch.n_tokens)
+
+
+async def _watch(receive: Receive, hub: Hub, answer: Answer) -> None:
+    """Leave the answer as soon as its client has left, whatever the writer is waiting for."""
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    finally:
+        hub.leave(answer)
+        answer.wake()
+
+
+async def send_head(send: Send, head: Head) -> None:
+    await send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
+
+
+async def send_refusal(send: Send, refusal: Refusal, more: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    """A whole answer that says why there is no other; `more` headers go with it."""
+    body = error_body(refusal)
+    await send_head(send, refusal_head(len(body), refusal, more))
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,156 @@
+"""uvicorn's HTTP/1.1 protocol with what it lacks: limits for heads, and an eye on the client at every moment.
+
+* A request's head is bounded in bytes, in fields and in time, and so is the time before the first one.
+* A client that leaves is noticed at once, also when it has sent further requests ahead (uvicorn then stops reading, and
+  marks only the last of them as disconnected) or when what it was sent still waits for it.
+* What cannot be parsed is answered in the usual envelope, and never in the midst of another answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from sluiceway.procs.api_head import refusal_head
+from sluiceway.protocols.openai.errors import error_body, refusal_for_status
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 128
+HEAD_TIMEOUT_S = 20.0
+MAX_AHEAD_REQUESTS = 16
+"""Requests that may wait behind the one that is being answered."""
+MAX_AHEAD_BYTES = 64 * 1024
+"""What may be read of them."""
+
+_REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+
+
+class WatchfulProtocol(HttpToolsProtocol):
+    """See the module's docstring."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._answering: RequestResponseCycle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._ahead_bytes = 0
+        self._is_refused = False
+
+    # The connection.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm_keep_alive()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._unset_keepalive_if_required()
+        self._disconnect()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """The client sends nothing more: it has left. Bytes that it has not taken shall not hide that."""
+        if self._is_answering:
+            self._disconnect()
+            self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._answering is not None and not self._answering.response_complete
+
+    def _disconnect(self) -> None:
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        self._ahead_bytes = 0
+        super()._start_asgi_task(cycle, app)
+
+    # Bytes.
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if self.pipeline:
+            self._ahead_bytes += len(data)
+        super().data_received(data)
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431)
+        if self.pipeline:
+            self._bound_what_is_ahead()
+        elif self._head_timer is None and not self._is_answering:
+            self._arm_keep_alive()  # blank lines between requests begin nothing
+
+    def _arm_keep_alive(self) -> None:
+        """uvicorn disarms it with every byte that arrives, and arms it only after an answer."""
+        self._unset_keepalive_if_required()
+        if not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _bound_what_is_ahead(self) -> None:
+        # To go on reading is the only way to see the client leave.
+        if len(self.pipeline) > MAX_AHEAD_REQUESTS or self._ahead_bytes > MAX_AHEAD_BYTES:
+            self._disconnect()
+            self.transport.abort()
+        else:
+            self.flow.resume_reading()
+
+    # Heads.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse, 408)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= MAX_HEADERS:
+            self._refuse(431)
+            raise httptools.HttpParserError("too many headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        if not self._is_refused:
+            super().on_headers_complete()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    # Refusals.
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400)
+
+    def _refuse(self, status: int) -> None:
+        """Answer what is no proper request, and close. In the midst of an answer only the closing is left."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        self._stop_head_timer()
+        if self._is_answering:
+            self._disconnect()
+            self.transport.abort()
+            return
+        self.transport.write(_raw_refusal(status))
+        self.transport.close()
+
+
+def _raw_refusal(status: int) -> bytes:
+    refusal = refusal_for_status(status)
+    body = error_body(refusal)
+    more = ((b"connection", b"close"), (b"x-request-id", uuid4().hex.encode()))
+    lines = [b"HTTP/1.1 %d %s" % (status, _REASONS[status])]
+    lines += [b"%s: %s" % header for header in refusal_head(len(body), refusal, more).headers]
+    return b"\r\n".join([*lines, b"", body])

@@ -1,0 +1,74 @@
+"""uvicorn as a part of a process that has other loops too: our socket, our signals, our log."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sluiceway.errors import ConfigError
+from sluiceway.procs.http_protocol import WatchfulProtocol
+
+_BACKLOG = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises `ConfigError` if the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as exc:
+        raise ConfigError("host", f"{host!r} is no address of this machine ({exc.strerror})") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        return listener
+    except OSError as exc:
+        listener.close()
+        raise ConfigError("port", f"cannot listen on {host} port {port}: {_why(exc)}") from None
+
+
+def _why(exc: OSError) -> str:
+    if isinstance(exc, PermissionError):
+        return "that takes more rights (ports below 1024 belong to the system); choose another with --port"
+    return f"{(exc.strerror or str(exc)).lower()}; another program may listen there; choose another with --port"
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an app on a bound socket. Leaves every signal to the supervisor, which says when to stop."""
+
+    def __init__(self, app: ASGIApp, *, keep_alive_s: float, on_started: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=WatchfulProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",  # the edge of the app logs what goes wrong, and the protocol answers it
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=max(1, round(keep_alive_s)),
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    def stop(self) -> None:
+        """Begin to leave: no new connection, idle ones are closed, the rest has a second."""
+        self.should_exit = True

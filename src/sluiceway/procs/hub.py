@@ -1,0 +1,337 @@
+"""The API process' mind: every open answer, and which of them each event from upstream belongs to.
+
+Synchronous from end to end: nothing here waits, so cleanup that goes through here cannot be cancelled half way. It owns
+no socket and no loop; messages leave through `push`, and a writer that waits for an answer is woken through the answer.
+
+A sequence is in exactly one of two tables, from `Tokenize` until its terminal: *routes* while its answer wants its
+events, *tombstones* once its answer has ended early and its cancel is under way. An event of an id that is in neither
+is ignored: it was under way when its process, or this one's interest in it, died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar, assert_never
+
+from structlog.typing import FilteringBoundLogger
+
+from sluiceway.errors import PeerGone, Refusal, RequestError
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_child import Role
+from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
+from sluiceway.obs.metrics import Metrics
+from sluiceway.procs.api_account import Account
+from sluiceway.procs.api_answer import Answer
+from sluiceway.procs.api_audits import Audits
+from sluiceway.procs.api_refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
+from sluiceway.protocols.ends import INTERNAL_ERROR
+from sluiceway.protocols.generation import Framer, Generation
+from sluiceway.stream.session import CancelUpstream, Effect, EndResponse
+from sluiceway.types import EngineFacts, FinishReason, Rid
+
+E = TypeVar("E", Accepted, Delta, Finished)
+
+
+@dataclass(slots=True)
+class _Route:
+    """Where the events of a sequence go."""
+
+    answer: Answer
+    index: int
+    last_token_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tombstone:
+    """A sequence that was cancelled and whose terminal has not come."""
+
+    reason: FinishReason
+    since_s: float
+
+
+class Hub:
+    """See the module's docstring. `max_sequences` bounds routes and tombstones together."""
+
+    def __init__(
+        self,
+        *,
+        push: Callable[[FromApi], None],
+        next_rid: Callable[[], Rid],
+        clock: Callable[[], float],
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+        max_sequences: int,
+    ) -> None:
+        self._push = push
+        self._next_rid = next_rid
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
+        self._max_sequences = max_sequences
+        self._routes: dict[Rid, _Route] = {}
+        self._tombstones: dict[Rid, _Tombstone] = {}
+        self._open: set[Answer] = set()
+        self.audits = Audits(push)
+        self._touched: set[Answer] = set()
+        self._when_empty: list[Callable[[], None]] = []
+        self._serving: set[Role] = set()
+        self._hung: set[Role] = set()
+        self._has_served = False
+        self._is_draining = False
+        self._account = Account()
+        self.facts: EngineFacts | None = None
+        """What the engine can hold; None before the first one has started."""
+
+    @property
+    def n_open(self) -> int:
+        """Answers that are not over: some client still waits or reads."""
+        return len(self._open)
+
+    @property
+    def n_tombstones(self) -> int:
+        return len(self._tombstones)
+
+    @property
+    def unready(self) -> Refusal | None:
+        """Why nothing new can be served now; None if it can."""
+        if self._is_draining:
+            return DRAINING
+        if self._serving >= {Role.TOKENIZER, Role.ENGINE} and not self._hung:
+            return None
+        return ENGINE_UNAVAILABLE if self._has_served else LOADING
+
+    # From clients.
+
+    def open(
+        self, generation: Generation, framer: Framer, error_body: Callable[[Refusal], bytes], request_id: str
+    ) -> Answer:
+        """Send a request upstream; whoever gets an answer must `leave` it. Raises `RequestError`, and holds nothing."""
+        n = generation.n_choices
+        refusal = self.unready
+        if refusal is None and len(self._routes) + len(self._tombstones) + n > self._max_sequences:
+            refusal = OVERLOADED
+        if refusal is not None:
+            raise RequestError(refusal)
+        rids = tuple(self._next_rid() for _ in range(n))
+        answer = Answer(generation, framer, error_body, rids=rids, request_id=request_id, now_s=self._clock())
+        try:
+            self._push(
+                Tokenize(rids=rids, prompts=generation.prompts, sampling=generation.sampling, stop=generation.stop)
+            )
+        except PeerGone:
+            raise RequestError(ENGINE_UNAVAILABLE) from None
+        self._routes.update((rid, _Route(answer, index)) for index, rid in enumerate(rids))
+        self._open.add(answer)
+        self._account.submitted += n
+        return answer
+
+    def written(self, answer: Answer, n_tokens: int) -> None:
+        """What was taken from the answer's outbox has been handed to the transport."""
+        self._metrics.tokens_delivered(n_tokens)
+        self._apply(answer, answer.session.written())
+
+    def leave(self, answer: Answer) -> None:
+        """Nobody writes this answer any more. Cancels what still runs for it. Idempotent."""
+        self._apply(answer, answer.session.lost())
+        if answer not in self._open:
+            return
+        self._open.discard(answer)
+        self._metrics.tokens_dropped(answer.session.take().n_tokens)
+        first, now_s = answer.first_token_s, self._clock()
+        was_rejected = not answer.session.is_accepted and answer.outcome != FinishReason.CANCELLED.value
+        self._log.info(
+            "rejected" if was_rejected else "finished",
+            request_id=answer.request_id,
+            reason=answer.outcome,
+            prompt_tokens=answer.usage.prompt_tokens,
+            completion_tokens=answer.usage.completion_tokens,
+            first_token_s=None if first is None else round(first - answer.opened_s, 6),
+            duration_s=round(now_s - answer.opened_s, 6),
+        )
+        while self._when_empty and not self._open:
+            self._when_empty.pop()()
+
+    # From upstream.
+
+    def receive(self, message: ToApi) -> None:
+        """Route what one message brought, then wake each answer that it touched, once."""
+        match message:
+            case Events(events=events, stats=stats):
+                for event in events:
+                    self._event(event)
+                self._wake()
+                if stats is not None:
+                    self._metrics.engine_stepped(stats)
+            case AuditReport():
+                self.audits.answered(message)
+            case EngineIsUp(facts):
+                self.facts = facts
+            case _:
+                assert_never(message)
+
+    # From the supervisor.
+
+    def peer_up(self, role: Role) -> None:
+        """A process serves (again)."""
+        self._serving.add(role)
+        self._hung.discard(role)
+        if role is Role.ENGINE:
+            self._metrics.engine_started()
+        self._has_served = self._has_served or self.unready is None
+        self._log.info("peer up", role=role.value)
+
+    def peer_down(self, role: Role, *, hung: bool) -> None:
+        """A process hangs, or died; in that case everything that was open ends now, since its terminals never come."""
+        self._log.warning("peer down", role=role.value, hung=hung, n_open=self.n_open)
+        if hung:
+            self._hung.add(role)
+            return
+        self._serving.discard(role)
+        self._hung.discard(role)
+        if role is Role.ENGINE:
+            self._metrics.engine_died()
+        self.fail_all(ENGINE_LOST)
+
+    def fail_all(self, refusal: Refusal) -> None:
+        """End every open answer at once, without asking anybody: what was upstream is gone."""
+        for _ in self._routes:
+            self._terminal(FinishReason.ERROR)
+        for tombstone in self._tombstones.values():
+            self._terminal(tombstone.reason)
+        self._routes.clear()
+        self._tombstones.clear()
+        self.end_all(FinishReason.ERROR, refusal)
+
+    def drain(self) -> None:
+        """Open nothing new; what is open goes on."""
+        self._is_draining = True
+        self._log.info("draining", n_open=self.n_open)
+
+    def when_empty(self, tell: Callable[[], None]) -> None:
+        """Call `tell` as soon as no answer is open; at once if that is so now."""
+        if self._open:
+            self._when_empty.append(tell)
+        else:
+            tell()
+
+    def end_all(self, cause: FinishReason, refusal: Refusal) -> None:
+        """End every open answer early, and cancel what still runs for it."""
+        for answer in self._open:
+            self._apply(answer, answer.session.close(cause, refusal))
+        self._wake()
+
+    # Accounts.
+
+    def account(self) -> dict[str, int]:
+        """What this process holds and has held: `sessions` are open answers, all else counts sequences."""
+        return self._account.facts(sessions=len(self._open), live=len(self._routes), tombstones=len(self._tombstones))
+
+    def violations(self) -> list[str]:
+        """Broken rules of this process' own tables, as sentences."""
+        return self._account.violations(live=len(self._routes), tombstones=len(self._tombstones))
+
+    # Within.
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case Delta():
+                self._delta(event)
+            case Finished():
+                self._finished(event)
+            case Accepted():
+                self._accepted(event)
+            case Rejected():
+                self._rejected(event)
+            case _:
+                assert_never(event)
+
+    def _accepted(self, event: Accepted) -> None:
+        self._account.accepted += 1
+        route = self._routes.get(event.rid)
+        if route is None:
+            return
+        self._deliver(route, route.answer.accepted, event)
+        if route.answer.session.is_accepted:
+            self._log.info("accepted", request_id=route.answer.request_id, rid=event.rid)
+
+    def _delta(self, event: Delta) -> None:
+        route = self._routes.get(event.rid)
+        if route is None:
+            self._metrics.tokens_dropped(len(event.token_ids))
+            return
+        if event.token_ids:
+            self._measure(route)
+        self._deliver(route, route.answer.delta, event)
+
+    def _finished(self, event: Finished) -> None:
+        tombstone = self._tombstones.pop(event.rid, None)
+        if tombstone is not None:
+            self._terminal(event.reason)
+            self._metrics.close_to_release.observe(self._clock() - tombstone.since_s)
+            return
+        # Out of the table before anything else: whatever the end sets off, this sequence needs no cancel any more.
+        route = self._routes.pop(event.rid, None)
+        if route is not None:
+            self._terminal(event.reason)
+            self._deliver(route, route.answer.finished, event)
+
+    def _rejected(self, event: Rejected) -> None:
+        routes = [route for rid in event.rids if (route := self._routes.pop(rid, None)) is not None]
+        buried = [rid for rid in event.rids if self._tombstones.pop(rid, None) is not None]
+        self._account.rejected += len(routes) + len(buried)
+        if routes or buried:
+            self._metrics.request_rejected(event.refusal.code)
+        if routes:
+            self._apply(routes[0].answer, routes[0].answer.session.rejected(event.refusal))
+
+    def _deliver(self, route: _Route, tell: Callable[[int, E], tuple[Effect, ...]], event: E) -> None:
+        answer = route.answer
+        try:
+            effects = tell(route.index, event)
+        except Exception:
+            # A fault in the framing of one answer must not stop the loop that serves all of them.
+            self._log.exception("framing failed", request_id=answer.request_id)
+            effects = answer.session.close(FinishReason.ERROR, INTERNAL_ERROR)
+        self._touched.add(answer)
+        if effects:
+            self._apply(answer, effects)
+
+    def _apply(self, answer: Answer, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case CancelUpstream(rids, reason):
+                    self._cancel(rids, reason)
+                case EndResponse(refusal):
+                    self._metrics.tokens_dropped(answer.end(refusal))
+                    self._touched.add(answer)
+                case _:
+                    assert_never(effect)
+
+    def _cancel(self, rids: Iterable[Rid], reason: FinishReason) -> None:
+        live = tuple(rid for rid in rids if self._routes.pop(rid, None) is not None)
+        if not live:
+            return
+        self._tombstones.update(dict.fromkeys(live, _Tombstone(reason, self._clock())))
+        try:
+            self._push(Cancel(live, reason))
+        except PeerGone:
+            pass  # what it held died with it; `peer_down` follows and clears the tombstones
+
+    def _terminal(self, reason: FinishReason) -> None:
+        self._account.finished += 1
+        self._metrics.sequence_finished(reason)
+
+    def _measure(self, route: _Route) -> None:
+        now_s = self._clock()
+        if route.last_token_s is None:
+            self._metrics.time_to_first_token.observe(now_s - route.answer.opened_s)
+            route.answer.first_token_s = route.answer.first_token_s or now_s
+        else:
+            self._metrics.inter_token.observe(now_s - route.last_token_s)
+        route.last_token_s = now_s
+
+    def _wake(self) -> None:
+        for answer in self._touched:
+            answer.wake()
+        self._touched.clear()

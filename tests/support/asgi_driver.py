@@ -1,0 +1,331 @@
+"""Drives an ASGI application by hand, as no HTTP client can: a reader that stalls, takes single writes, or vanishes.
+
+`FakeUpstream` stands for tokenizer and engine: it records what the API process sends and says what a test tells it to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import structlog
+from starlette.types import ASGIApp, Message
+from structlog.typing import FilteringBoundLogger
+
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+from sluiceway.errors import PeerGone, Refusal
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected
+from sluiceway.messages.to_child import Role
+from sluiceway.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize
+from sluiceway.obs.metrics import Metrics
+from sluiceway.procs.api_app import World, build_app
+from sluiceway.procs.api_body import BodyLimits
+from sluiceway.procs.hub import Hub
+from sluiceway.types import EngineFacts, EngineStats, FinishReason, Rid
+
+MODEL = "fake-model"
+FACTS = EngineFacts(max_model_len=256, max_sequence_tokens=200, vocab_size=256, n_blocks=64, block_tokens=16)
+
+
+def engine_stats(**fields: Any) -> EngineStats:
+    """An idle engine that has done nothing, but for the fields given."""
+    names = [name for name in EngineStats.__struct_fields__ if name not in ("step_s", "step_tokens")]
+    return EngineStats(**(dict.fromkeys(names, 0) | fields))
+
+
+def record_log() -> tuple[FilteringBoundLogger, list[dict[str, Any]]]:
+    """A log and the list of what was logged; `event` is the sentence."""
+    lines: list[dict[str, Any]] = []
+
+    def keep(_: object, level: str, fields: Any) -> Any:
+        lines.append({**fields, "level": level})
+        raise structlog.DropEvent
+
+    log: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.WriteLogger(io.StringIO()),
+        processors=[keep],
+        wrapper_class=structlog.make_filtering_bound_logger("debug"),
+    )
+    return log, lines
+
+
+class FakeUpstream:
+    """Tokenizer and engine, scripted. With `script`, every request is answered with these texts, one step each."""
+
+    def __init__(self) -> None:
+        self.hub: Hub
+        self.pushed: list[FromApi] = []
+        self.is_gone = False
+        self.script: list[str] | None = None
+        self.audit: AuditReport | None = None
+
+    def push(self, message: FromApi) -> None:
+        if self.is_gone:
+            raise PeerGone("nobody is there")
+        self.pushed.append(message)
+        match message:
+            case Tokenize() if self.script is not None:
+                asyncio.get_running_loop().call_soon(self._play, message.rids, self.script)
+            case Cancel() if self.script is not None:
+                asyncio.get_running_loop().call_soon(self.end_cancelled, message)
+            case AuditQuery(query_id) if self.audit is not None:
+                report = AuditReport(
+                    query_id=query_id,
+                    engine=self.audit.engine,
+                    live=self.audit.live,
+                    violations=self.audit.violations,
+                    tokenizer_encoding=0,
+                    tokenizer_decoding=0,
+                )
+                asyncio.get_running_loop().call_soon(self.hub.receive, report)
+            case _:
+                pass
+
+    @property
+    def requests(self) -> list[Tokenize]:
+        return [message for message in self.pushed if isinstance(message, Tokenize)]
+
+    @property
+    def cancels(self) -> list[Cancel]:
+        return [message for message in self.pushed if isinstance(message, Cancel)]
+
+    @property
+    def rid(self) -> Rid:
+        """The first id of the latest request."""
+        return self.requests[-1].rids[0]
+
+    def say(self, *events: Event, stats: EngineStats | None = None) -> None:
+        """One message with these events."""
+        self.hub.receive(Events(events=list(events), stats=stats))
+
+    def accept(self, *rids: Rid, prompt_tokens: int = 5, cached_tokens: int = 0) -> None:
+        self.say(*(Accepted(rid, prompt_tokens, cached_tokens) for rid in rids or self.requests[-1].rids))
+
+    def speak(self, text: str, rid: Rid | None = None, n_tokens: int = 1) -> None:
+        self.say(Delta(self.rid if rid is None else rid, text, tuple(range(n_tokens))))
+
+    def finish(
+        self,
+        rid: Rid | None = None,
+        reason: FinishReason = FinishReason.STOP,
+        completion_tokens: int = 1,
+        refusal: Refusal | None = None,
+    ) -> None:
+        self.say(finished(self.rid if rid is None else rid, reason, completion_tokens, refusal))
+
+    def reject(self, refusal: Refusal) -> None:
+        self.say(Rejected(self.requests[-1].rids, refusal))
+
+    def end_cancelled(self, cancel: Cancel) -> None:
+        """Answer a cancel as the engine does."""
+        self.say(*(finished(rid, cancel.reason, 0) for rid in cancel.rids))
+
+    def _play(self, rids: tuple[Rid, ...], script: Iterable[str]) -> None:
+        self.say(*(Accepted(rid, 5, 0) for rid in rids))
+        texts = list(script)
+        for text in texts:
+            self.say(*(Delta(rid, text, (0,)) for rid in rids))
+        self.say(*(finished(rid, FinishReason.STOP, len(texts)) for rid in rids))
+
+
+def finished(
+    rid: Rid, reason: FinishReason = FinishReason.STOP, completion_tokens: int = 1, refusal: Refusal | None = None
+) -> Finished:
+    return Finished(rid=rid, reason=reason, completion_tokens=completion_tokens, refusal=refusal)
+
+
+class Api:
+    """A hub and the application in front of it, with a fake upstream behind; serving from the start."""
+
+    def __init__(self, *, limits: BodyLimits | None = None, is_serving: bool = True, max_sequences: int = 64) -> None:
+        self.upstream = FakeUpstream()
+        self.metrics = Metrics()
+        self.log, self.lines = record_log()
+        self.now_s = 0.0
+        self.processes = {"api": 1}
+        self.hub = Hub(
+            push=self.upstream.push,
+            next_rid=itertools.count(1).__next__,
+            clock=lambda: self.now_s,
+            metrics=self.metrics,
+            log=self.log,
+            max_sequences=max_sequences,
+        )
+        self.upstream.hub = self.hub
+        if is_serving:
+            self.hub.receive(EngineIsUp(FACTS))
+            self.hub.peer_up(Role.TOKENIZER)
+            self.hub.peer_up(Role.ENGINE)
+        ids = map("id{}".format, itertools.count(1))
+        world = World(
+            hub=self.hub,
+            metrics=self.metrics,
+            log=self.log,
+            new_id=lambda: next(ids),
+            now_s=lambda: 1_700_000_000.5,
+            processes=self.processes,
+        )
+        config = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL))
+        self.app: ASGIApp = build_app(config, world, limits)
+
+    def assert_quiet(self) -> None:
+        """Nothing is held for anybody."""
+        account = self.hub.account()
+        assert (account["sessions"], account["live"], account["tombstones"]) == (0, 0, 0), account
+        assert self.hub.violations() == []
+
+
+def completion(**fields: Any) -> bytes:
+    """The body of a completion request."""
+    return json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 16} | fields).encode()
+
+
+def chat(**fields: Any) -> bytes:
+    """The body of a chat request."""
+    return json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]} | fields).encode()
+
+
+class AsgiDriver:
+    """One request to an ASGI application, and the client that reads, or does not."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        method: str = "GET",
+        path: str = "/",
+        body: bytes | Iterable[bytes] = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        sends_all: bool = True,
+    ) -> None:
+        """`body` may come in pieces; with `sends_all` False the client never says that it has sent them all."""
+        self.sent: list[Message] = []
+        self._app = app
+        pieces = [body] if isinstance(body, bytes) else list(body)
+        self._pieces = [
+            {"type": "http.request", "body": piece, "more_body": not sends_all or i < len(pieces) - 1}
+            for i, piece in enumerate(pieces)
+        ]
+        lines = {"content-type": "application/json"} | (
+            {"content-length": str(len(body))} if isinstance(body, bytes) and body else {}
+        )
+        if not isinstance(body, bytes):
+            lines["transfer-encoding"] = "chunked"
+        lines |= {name.lower(): value for name, value in (headers or {}).items()}
+        self.scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in lines.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 2),
+            "state": {},
+        }
+        self._has_left = asyncio.Event()
+        self._may_write = asyncio.Semaphore(0)
+        self._stalls = False
+        self.task: asyncio.Task[None] | None = None
+
+    # The server's side.
+
+    async def receive(self) -> Message:
+        if self._pieces:
+            return self._pieces.pop(0)
+        await self._has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if self._stalls:
+            await self._may_write.acquire()
+        if not self._has_left.is_set():
+            self.sent.append(message)
+
+    # The client's side.
+
+    def start(self) -> AsgiDriver:
+        """Send the request; it goes on while the test awaits."""
+        self.task = asyncio.create_task(self.run())
+        return self
+
+    async def run(self) -> None:
+        """Send the request and read all of its answer."""
+        await self._app(self.scope, self.receive, self.send)
+
+    async def done(self) -> AsgiDriver:
+        """Wait for the end of a request that was started."""
+        assert self.task is not None
+        await self.task
+        return self
+
+    def stall(self) -> None:
+        """Stop reading: the next write does not return."""
+        self._stalls = True
+
+    def read(self, n: int = 1) -> None:
+        """Take `n` more writes while stalled."""
+        for _ in range(n):
+            self._may_write.release()
+
+    def vanish(self) -> None:
+        """Close the connection. A write that was stuck returns, as it does in a server."""
+        self._has_left.set()
+        self._stalls = False
+        self._may_write.release()
+
+    # What came.
+
+    @property
+    def status(self) -> int:
+        status: int = self.sent[0]["status"]
+        return status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+
+    @property
+    def writes(self) -> list[bytes]:
+        return [message.get("body", b"") for message in self.sent[1:]]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.writes)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[str]:
+        """The data of the events so far; every write holds whole events."""
+        assert all(write.endswith(b"\n\n") for write in self.writes if write), self.writes
+        return [block.removeprefix("data: ") for block in self.body.decode().split("\n\n") if block]
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.sent[1:]) and not self.sent[-1].get("more_body", False)
+
+
+async def settle(until: Callable[[], object] = lambda: False, n: int = 30) -> None:
+    """Let the loop turn, at most `n` times."""
+    for _ in range(n):
+        if until():
+            return
+        await asyncio.sleep(0)
+
+
+async def fetch(app: ASGIApp, method: str, path: str, body: bytes = b"", **headers: str) -> AsgiDriver:
+    """A whole request and its whole answer."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    driver = AsgiDriver(app, method, path, body, named)
+    await driver.run()
+    return driver
