@@ -1,0 +1,21 @@
+"""The models that have a short name."""
+
+from __future__ import annotations
+
+import re
+
+from sluiceway.store.catalog import CATALOG, DEFAULT_MODEL
+
+
+def test_default_model_is_in_the_catalogue() -> None:
+    """What every command takes when no model is named."""
+    assert DEFAULT_MODEL in CATALOG
+
+
+def test_every_entry_pins_what_it_fetches() -> None:
+    """Both checksums are whole, and the member is the file of that model."""
+    for known in CATALOG.values():
+        assert re.fullmatch("[0-9a-f]{64}", known.wheel.wheel_sha256)
+        assert re.fullmatch("[0-9a-f]{64}", known.wheel.member_sha256)
+        assert known.wheel.member_bytes > 0 and known.wheel.wheel_bytes > 0
+        assert known.wheel.member.endswith(".gguf")

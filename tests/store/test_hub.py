@@ -1,0 +1,145 @@
+"""Models of the hub: the needed files only, checked; against a hub on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluiceway.errors import ModelSourceError
+from sluiceway.store import hub as hub_module
+from sluiceway.store.hub import local_snapshot, pull_snapshot
+from sluiceway.store.local import SHARD_INDEX
+from sluiceway.store.names import HubName
+from support.hub_server import FILES, REPO, Hub, model_hub
+
+NAME = HubName(repo=REPO)
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def endpoint(hub: Hub) -> Iterator[str]:
+    with model_hub(hub) as root:
+        yield root
+
+
+def pull(name: HubName, cache: Path, endpoint: str) -> Path:
+    return pull_snapshot(name, cache, show_bars=False, endpoint=endpoint)
+
+
+def test_model_is_fetched_with_the_needed_files_only(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+    """Neither other formats nor the description."""
+    folder = pull(NAME, tmp_path, endpoint)
+    needed = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
+    assert {path.name for path in folder.iterdir()} == needed
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert set(hub.fetched) == needed
+
+
+def test_model_is_found_again_without_the_hub(endpoint: str, tmp_path: Path) -> None:
+    """The cache is enough; before the pull there is nothing in it."""
+    assert local_snapshot(NAME, tmp_path) is None
+    folder = pull(NAME, tmp_path, endpoint)
+    assert local_snapshot(NAME, tmp_path) == folder
+
+
+def test_one_gguf_file_is_fetched_when_it_is_named(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+    """The path is the file's, and nothing else comes along."""
+    name = HubName(repo=REPO, file="tiny.gguf")
+    file = pull(name, tmp_path, endpoint)
+    assert file.name == "tiny.gguf" and file.read_bytes() == FILES["tiny.gguf"]
+    assert hub.fetched == ["tiny.gguf"]
+    assert local_snapshot(name, tmp_path) == file
+    assert local_snapshot(NAME, tmp_path) is None, "a snapshot without the weights is not the model"
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "config.json"])
+def test_damaged_file_is_thrown_away_and_fetched_again(hub: Hub, endpoint: str, tmp_path: Path, damaged: str) -> None:
+    """Large files have a sha256, small ones a git blob id; both are checked."""
+    hub.damaged = damaged
+    with pytest.raises(ModelSourceError, match=f"{damaged} arrived damaged"):
+        pull(NAME, tmp_path, endpoint)
+    assert local_snapshot(NAME, tmp_path) is None
+    hub.damaged = None
+    assert (pull(NAME, tmp_path, endpoint) / damaged).read_bytes() == FILES[damaged]
+
+
+def test_repository_without_safetensors_is_refused_before_the_download(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+    """The message names the GGUF file that could be asked for."""
+    del hub.files["model.safetensors"]
+    with pytest.raises(ModelSourceError, match=f"no safetensors weights; name one of its GGUF files: {REPO}:tiny.gguf"):
+        pull(NAME, tmp_path, endpoint)
+    del hub.files["tiny.gguf"]
+    with pytest.raises(ModelSourceError, match="no safetensors weights$"):
+        pull(NAME, tmp_path, endpoint)
+    assert hub.fetched == []
+
+
+def test_missing_gguf_file_is_refused_with_those_that_are_there(endpoint: str, tmp_path: Path) -> None:
+    """A wrong file name."""
+    with pytest.raises(ModelSourceError, match=r"has no file big\.gguf; its GGUF files: tiny\.gguf"):
+        pull(HubName(repo=REPO, file="big.gguf"), tmp_path, endpoint)
+
+
+def test_incomplete_repository_is_told(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+    """Its index names a shard that is not in it."""
+    hub.files[SHARD_INDEX] = json.dumps({"weight_map": {"x": "gone.safetensors"}}).encode()
+    with pytest.raises(ModelSourceError, match=r"is incomplete: it lacks gone\.safetensors"):
+        pull(NAME, tmp_path, endpoint)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "sentence"),
+    [
+        (404, "RepoNotFound", "the hub has no repository org/tiny, or it is private and needs HF_TOKEN"),
+        (403, "GatedRepo", "org/tiny is gated: accept its terms on the hub and set HF_TOKEN"),
+        (404, "RevisionNotFound", "org/tiny has no revision v9"),
+    ],
+)
+def test_refusal_of_the_hub_is_a_sentence(
+    hub: Hub, endpoint: str, tmp_path: Path, status: int, code: str, sentence: str
+) -> None:
+    """What to do, where something can be done."""
+    hub.info_status, hub.error_code = status, code
+    with pytest.raises(ModelSourceError, match=sentence):
+        pull(HubName(repo=REPO, revision="v9"), tmp_path, endpoint)
+
+
+def test_unreachable_hub_is_told_with_its_reason(tmp_path: Path) -> None:
+    """Nobody listens there."""
+    with pytest.raises(ModelSourceError, match=r"the model hub cannot be reached \(.*refused"):
+        pull(NAME, tmp_path, "http://127.0.0.1:9")
+
+
+def test_silent_hub_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A probe that does not come back, as of a name that is never resolved, is left behind."""
+    import huggingface_hub
+
+    is_over = threading.Event()
+
+    class Silent:
+        def __init__(self, endpoint: str | None) -> None:
+            """Takes what the real one takes."""
+
+        def model_info(self, *args: object, **kwargs: object) -> None:
+            is_over.wait(30)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Silent)
+    monkeypatch.setattr(hub_module, "REACH_S", 0.05)
+    with pytest.raises(ModelSourceError, match=r"no answer within 0\.05 s"):
+        pull(NAME, tmp_path, "http://127.0.0.1:9")
+    is_over.set()
+
+
+def test_download_that_fails_is_a_sentence(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+    """A cache that cannot be written."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ModelSourceError, match="cannot write in"):
+        pull(NAME, tmp_path / "file", endpoint)

@@ -1,0 +1,100 @@
+"""Files appear whole or not at all, and faults of the disk are sentences."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import shutil
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from sluiceway.errors import ModelSourceError
+from sluiceway.store.placing import disk_faults, exclusive, place, require_space, sha256_of
+
+CONTENT = bytes(range(256)) * 9000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+def test_file_is_placed_whole(tmp_path: Path) -> None:
+    """More than one chunk; nothing else is left in the folder."""
+    place(io.BytesIO(CONTENT), tmp_path / "model.gguf", SHA256)
+    assert sha256_of(tmp_path / "model.gguf") == SHA256
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+def test_nothing_is_placed_when_the_checksum_is_wrong(tmp_path: Path) -> None:
+    """What was there stays as it was."""
+    target = tmp_path / "model.gguf"
+    target.write_bytes(b"old")
+    with pytest.raises(ModelSourceError, match=f"should be {SHA256}"):
+        place(io.BytesIO(CONTENT[:-1]), target, SHA256)
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+def test_nothing_is_left_when_the_source_breaks(tmp_path: Path) -> None:
+    """A fault in the middle removes what was staged."""
+
+    class Breaking(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 0:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(size)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        place(Breaking(CONTENT), tmp_path / "model.gguf", SHA256)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.ENOSPC, r"is full \(the model needs 2 MB\): free some space, or set SLUICEWAY_CACHE_DIR"),
+        (errno.EDQUOT, "is full"),
+        (errno.EACCES, r"no permission to write in .* \(denied\); set SLUICEWAY_CACHE_DIR"),
+        (errno.EROFS, "no permission to write in"),
+        (errno.EIO, "cannot write in .*: denied"),
+    ],
+)
+def test_fault_of_the_disk_says_what_to_do(tmp_path: Path, number: int, sentence: str) -> None:
+    """The common faults have a remedy, the others their reason."""
+    with pytest.raises(ModelSourceError, match=sentence), disk_faults(tmp_path, 2_000_000):
+        raise OSError(number, "denied")
+
+
+def test_full_disk_is_told_without_a_size_when_it_is_not_known(tmp_path: Path) -> None:
+    """No invented number."""
+    with pytest.raises(ModelSourceError, match="is full: free some space"), disk_faults(tmp_path):
+        raise OSError(errno.ENOSPC, "full")
+
+
+def test_space_is_required_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just enough passes, one byte less is a full disk."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, 10))
+    require_space(tmp_path, 10)
+    with pytest.raises(OSError) as full:
+        require_space(tmp_path, 11)
+    assert full.value.errno == errno.ENOSPC
+
+
+def test_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    """The second says that it waits, and gets in when the first has left."""
+    order: list[str] = []
+    waiting = threading.Event()
+
+    def second() -> None:
+        with exclusive(tmp_path / ".lock", waiting.set):
+            order.append("second")
+
+    with exclusive(tmp_path / ".lock", lambda: order.append("never")):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(10), "the second holder did not say that it waits"
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
