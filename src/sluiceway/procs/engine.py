@@ -44,7 +44,7 @@ class EngineLoop:
             while not self._is_told_to_stop:
                 self._beat()
                 if not self._engine.has_work and not self._orphans:
-                    poller.poll(HEARTBEAT_S * 1000)
+                    poller.poll(int(HEARTBEAT_S * 1000))
                 self._obey()
                 for message in self._engine.step(self._receive):
                     self._outlet.push(message)

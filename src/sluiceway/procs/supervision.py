@@ -187,7 +187,7 @@ class Supervision:
 
     def _became_ready(self, child: _Child, facts: dict[str, str | int | float]) -> None:
         child.is_ready = True
-        self._announce("process ready", role=child.role.value, pid=child.pid, **facts)
+        self._effects.append(Announce("process ready", {"role": child.role.value, "pid": child.pid, **facts}))
         self._tell_peers(child, PeerUp(child.role, child.pid))
         for peer in self._children.values():
             if peer is not child and peer.is_ready:
@@ -245,5 +245,5 @@ class Supervision:
             if peer is not child and peer.is_ready:
                 self._effects.append(Tell(peer.role, message))
 
-    def _announce(self, event: str, *, is_error: bool = False, **fields: str | int | float) -> None:
+    def _announce(self, event: str, /, *, is_error: bool = False, **fields: str | int | float) -> None:
         self._effects.append(Announce(event, fields, is_error))

@@ -1,0 +1,94 @@
+"""The offline server: real loops as threads over in-process pipes, with the fake model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.errors import RequestError, SluicewayError
+from sluiceway.llm import LLM
+from sluiceway.types import FinishReason, SamplingParams
+
+FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
+SHORT = SamplingParams(temperature=0.0, max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(FAKE, kv_cache_tokens=4096, max_running=8) as llm:
+        yield llm
+
+
+def test_answers_are_in_the_order_of_the_prompts_when_many_are_asked(llm: LLM) -> None:
+    """More prompts than slots: each answer equals the one that its prompt gets alone."""
+    prompts = [f"prompt number {i}" for i in range(20)]
+    together = llm.generate(prompts, SHORT)
+    alone = [llm.generate(prompt, SHORT)[0] for prompt in prompts]
+    assert together == alone
+    assert {len(answer.token_ids) for answer in together} == {8}
+    assert {answer.finish_reason for answer in together} == {FinishReason.LENGTH}
+
+
+def test_pieces_join_to_the_whole_answer_when_streamed(llm: LLM) -> None:
+    """Streaming changes nothing but the moment."""
+    assert "".join(llm.stream("tell me", SHORT)) == llm.generate("tell me", SHORT)[0].text
+
+
+def test_chat_streams_what_it_answers(llm: LLM) -> None:
+    """The same for a conversation."""
+    messages = [{"role": "user", "content": "hello"}]
+    answer = llm.chat(messages, SHORT)
+    assert answer.prompt_tokens > 0
+    assert "".join(llm.stream_chat(messages, SHORT)) == answer.text
+
+
+def test_text_is_cut_when_a_stop_string_is_given(llm: LLM) -> None:
+    """The answer ends before the stop string."""
+    whole = llm.generate("stop here", SHORT)[0].text
+    stop = whole[3:5]
+    cut = llm.generate("stop here", SHORT, stop=[stop])[0]
+    assert cut.text == whole[: whole.index(stop)]
+    assert cut.finish_reason is FinishReason.STOP
+
+
+def test_request_is_cancelled_when_its_stream_is_closed(llm: LLM) -> None:
+    """A stream of the whole context ends when nobody wants it; the next request is served."""
+    pieces = llm.stream("on and on", SamplingParams(temperature=0.0, ignore_eos=True))
+    assert next(pieces)
+    pieces.close()
+    assert llm.generate("next", SHORT)[0].finish_reason is FinishReason.LENGTH
+
+
+def test_refusal_is_raised_when_a_prompt_cannot_be_served(llm: LLM) -> None:
+    """The reason comes as an exception, and the other prompts of the call are let go."""
+    with pytest.raises(RequestError, match="token"):
+        llm.generate(["fine", "x" * 100_000], SHORT)
+    assert llm.generate("still here", SHORT)
+
+
+def test_calls_from_threads_are_batched(llm: LLM) -> None:
+    """Several threads may ask at once; each gets its own answer."""
+    expected = {f"thread {i}": llm.generate(f"thread {i}", SHORT)[0].text for i in range(6)}
+    got: dict[str, str] = {}
+
+    def ask(prompt: str) -> None:
+        got[prompt] = llm.generate(prompt, SHORT)[0].text
+
+    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == expected
+
+
+def test_close_is_idempotent_and_refuses_what_comes_later() -> None:
+    """A closed LLM says so."""
+    llm = LLM(FAKE, kv_cache_tokens=4096)
+    llm.close()
+    llm.close()
+    with pytest.raises(SluicewayError, match="closed"):
+        llm.generate("too late")
