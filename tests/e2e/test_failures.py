@@ -82,11 +82,12 @@ def assert_all_fail(endings: list[Future[list[str]]], answers: list[Future[RawAn
 
 @roles
 def test_a_request_is_refused_at_once_while_a_process_is_down(server: Server, role: str) -> None:
-    """503 with advice when to come again, or an answer if it is back already; never silence."""
-    os.kill(server.pid_of(role), signal.SIGKILL)
-    wait_until(lambda: not server.is_ready(), "it says that it is not ready")
+    """503 with advice when to come again, long before the process can be back; not silence."""
+    body = completion(server, n_tokens=2)
     with server.connect(timeout_s=ANSWER_S) as connection:
-        connection.request("POST", COMPLETIONS, completion(server, n_tokens=2))
+        os.kill(server.pid_of(role), signal.SIGKILL)
+        wait_until(lambda: not server.is_ready(), "it says that it is not ready")
+        connection.request("POST", COMPLETIONS, body)
         answer = connection.read_answer()
     assert answer.status == 503
     assert error_of(answer.json())["type"] == "server_error"

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from support.requests import COMPLETIONS
 from support.server import START_S, Server
 
 
@@ -50,3 +51,11 @@ def test_it_names_the_model_when_there_is_none_of_that_name() -> None:
 def test_it_names_the_flag_when_that_is_wrong(flags: tuple[str, ...], names: str) -> None:
     """An unknown flag, or a value that cannot be."""
     assert names in failure_of(Server("fake", *flags))
+
+
+def test_it_serves_from_the_moment_when_it_says_ready() -> None:
+    """Whoever waits for /health/ready may send a request at once: it is not refused, and the accounts are complete."""
+    with Server("fake") as server:
+        status, answer = server.post(COMPLETIONS, {"model": "fake", "prompt": "hello", "max_tokens": 1})
+        assert status == 200, answer
+        assert not server.stats()["stale"]

@@ -40,8 +40,10 @@ def open_stream(server: Server, body: dict[str, Any], **options: Any) -> tuple[R
     connection = server.connect(**options)
     connection.request("POST", CHAT if "messages" in body else COMPLETIONS, body | {"stream": True})
     status, headers = connection.read_head()
-    assert status == 200, connection.read_some()
-    assert headers["content-type"].startswith("text/event-stream")
+    if status != 200 or not headers["content-type"].startswith("text/event-stream"):
+        answer = connection.read_some()
+        connection.finish()
+        raise AssertionError(f"this is no stream: {status} {headers} {answer!r}")
     return connection, connection.read_events()
 
 
@@ -73,12 +75,14 @@ def error_of(answer: Any) -> dict[str, Any]:
 def is_quiet(server: Server) -> bool:
     """Whether no process holds anything of any request, and every block is back."""
     stats = server.stats()
+    assert stats["clean"], stats["violations"]
+    if stats["stale"] or stats["live"] or any(stats["tokenizer"].values()):
+        return False
+    if any(stats["api"][table] for table in ("sessions", "live", "tombstones")):
+        return False
     engine = stats["engine"]
-    blocks_back = engine["blocks_free"] + engine["blocks_cached"] == engine["blocks_total"]
-    idle = not (engine["running"] or engine["waiting"] or engine["paused"] or stats["live"])
-    text_idle = not (stats["tokenizer"]["encoding"] or stats["tokenizer"]["decoding"] or stats["api"]["sessions"])
-    assert not stats["violations"], stats["violations"]
-    return blocks_back and idle and text_idle
+    n_idle = engine["blocks_free"] + engine["blocks_cached"]
+    return n_idle == engine["blocks_total"] and engine["released_total"] == engine["accepted_total"]
 
 
 def wait_quiet(server: Server, timeout_s: float = SETTLE_S) -> None:
