@@ -58,6 +58,59 @@ def test_render_speaks_the_dialect_of_published_templates(source: str, text: str
     assert render(source, bos_token="<s>", eos_token="</s>") == text
 
 
+PUBLISHED_STYLES = {
+    "default system prompt": (
+        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+        "{{ '<|im_start|>system\nYou help.<|im_end|>\n' }}{% endif %}"
+        "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    ),
+    "headers, trimmed content": """{% set loop_messages = messages %}
+{% for message in loop_messages %}
+    {% set content = '<|start|>' + message['role'] + '<|end|>\n\n' + message['content'] | trim + '<|eot|>' %}
+    {% if loop.index0 == 0 %}
+        {% set content = bos_token + content %}
+    {% endif %}
+    {{ content }}
+{% endfor %}
+{% if add_generation_prompt %}{{ '<|start|>assistant<|end|>\n\n' }}{% endif %}""",
+    "roles must alternate": """{{- bos_token }}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {{- '[INST] ' + message['content'] + ' [/INST]' }}
+    {%- else %}
+        {% generation %}{{- ' ' + message['content'] + eos_token }}{% endgeneration %}
+    {%- endif %}
+{%- endfor %}""",
+    "tools, namespaces, JSON": """{%- if tools %}{{ tools | tojson }}{%- endif %}
+{%- set ns = namespace(last=messages|length - 1, seen=false) %}
+{%- for message in messages[::-1] %}
+    {%- if not ns.seen and message.role == 'user' %}
+        {%- set ns.seen = true %}{%- set ns.last = loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{{- ns.last }}{{ messages | tojson(indent=2) }}{{ messages | map(attribute='role') | join(',') }}""",
+}
+
+
+@pytest.mark.parametrize("style", PUBLISHED_STYLES)
+def test_render_equals_the_reference_library_on_templates_in_published_styles(style: str) -> None:
+    """`transformers` defines the dialect."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    source = PUBLISHED_STYLES[style]
+    first: dict[str, Any] = {"role": "user", "content": "  <b>Hi</b> & 'you' é 😀\n"}
+    answer, second = {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": ""}
+    for messages in ([first], [first, answer, second]):
+        theirs, _ = render_jinja_template(
+            [messages], chat_template=source, add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
+        )
+        assert render(source, *messages, bos_token="<s>", eos_token="</s>") == theirs[0]
+
+
 def test_render_refuses_in_the_templates_words_when_it_raises() -> None:
     """A template without a system role says so to the client."""
     source = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"

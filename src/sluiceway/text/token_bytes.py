@@ -15,7 +15,7 @@ from sluiceway.text.detokenizer import TokenBytes
 SPACE_MARK = "\u2581"
 """Stands for a space in SentencePiece vocabularies."""
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 _BytesOf = Callable[[str], bytes]
 

@@ -1,0 +1,42 @@
+"""The tokenizer of the fake model, beyond what every tokenizer keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.errors import RequestError
+from sluiceway.text.byte_tokenizer import BOS_ID, EOS_ID, ByteTokenizer
+
+
+def test_encode_gives_one_token_a_byte_behind_bos() -> None:
+    """A plain prompt begins with BOS, unless the caller writes the special tokens."""
+    tokenizer = ByteTokenizer()
+    assert tokenizer.encode("aé") == [BOS_ID, 97, 0xC3, 0xA9]
+    assert tokenizer.encode("aé", add_special_tokens=False) == [97, 0xC3, 0xA9]
+    assert tokenizer.min_tokens_of("aé") == 4
+
+
+def test_render_chat_is_readable() -> None:
+    """One line a message, then the assistant's."""
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert ByteTokenizer().render_chat(messages) == "system: Be brief.\nuser: Hi\nassistant: "
+
+
+def test_render_chat_refuses_an_empty_conversation() -> None:
+    """As a real model's template would."""
+    with pytest.raises(RequestError, match="at least one message"):
+        ByteTokenizer().render_chat([])
+
+
+def test_encode_chat_is_the_renderings_bytes() -> None:
+    """No BOS: the rendering holds all there is."""
+    assert ByteTokenizer().encode_chat([{"role": "user", "content": "x"}]) == list(b"user: x\nassistant: ")
+
+
+def test_decode_leaves_special_and_unknown_ids_out() -> None:
+    """Bytes are text, the rest is not; a stream of its own gives the same."""
+    tokenizer = ByteTokenizer()
+    ids = [BOS_ID, *b"ok", 9999, EOS_ID]
+    assert tokenizer.decode(ids) == "ok"
+    detokenizer = tokenizer.detokenizer(continues=True)
+    assert "".join(map(detokenizer.push, ids)) == "ok"
