@@ -1,0 +1,108 @@
+"""Answers of a server that speaks the OpenAI protocol."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from sluiceway.cli.answers import AnswerError, RemoteAnswers
+from support.chat_server import DONE, Script, chat_server, delta
+
+QUESTION = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def root(script: Script) -> Iterator[str]:
+    with chat_server(script) as root:
+        yield root
+
+
+@contextlib.contextmanager
+def asking(url: str, model: str | None = "tiny", api_key: str | None = None) -> Iterator[RemoteAnswers]:
+    with contextlib.closing(RemoteAnswers(url, model=model, api_key=api_key, parameters={"seed": 7})) as answers:
+        yield answers
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_answer_comes_in_pieces(script: Script, root: str, suffix: str) -> None:
+    """Text only: no empty pieces, no comments; the url may end in any usual way."""
+    script.answers = [[": beat\n\n", delta("one "), 'data: {"choices": []}\n\n', delta(""), delta("two"), DONE]]
+    with asking(root + suffix) as answers:
+        assert list(answers.stream(QUESTION)) == ["one ", "two"]
+    assert script.bodies == [{"model": "tiny", "messages": QUESTION, "stream": True, "seed": 7}]
+    assert script.keys == [None]
+
+
+def test_key_is_sent_when_there_is_one(script: Script, root: str) -> None:
+    """As a bearer token."""
+    script.answers = [[DONE]]
+    with asking(root, api_key="secret") as answers:
+        assert list(answers.stream(QUESTION)) == []
+    assert script.keys == ["Bearer secret"]
+
+
+def test_first_model_of_the_server_is_asked_when_none_is_named(script: Script, root: str) -> None:
+    """Asked for once."""
+    with asking(root, model=None) as answers:
+        assert answers.model == answers.model == "first"
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"), [(b'{"data": []}', "lists no model; name one"), (b"<html>", "is not a list of models")]
+)
+def test_server_without_models_is_a_sentence(script: Script, root: str, models: bytes, sentence: str) -> None:
+    """An empty list, or another kind of server."""
+    script.models = models
+    with asking(root, model=None) as answers, pytest.raises(AnswerError, match=sentence):
+        assert answers.model
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"error": {"message": "no such model"}}', "no such model"),
+        (b'{"detail": "no"}', r"\{'detail': 'no'\}"),
+        (b'"no"', "no"),
+        (b"plain words", "plain words"),
+        (b"", "no reason given"),
+    ],
+)
+def test_refusal_is_told_in_the_servers_words(script: Script, root: str, body: bytes, reason: str) -> None:
+    """Whatever form they have."""
+    script.refusal = (404, body)
+    with asking(root) as answers, pytest.raises(AnswerError, match=rf"refused \(404\): {reason}"):
+        list(answers.stream(QUESTION))
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        ([], "the server broke off the answer$"),
+        (['data: {"error": {"message": "slow client"}}\n\n'], "broke off the answer: slow client"),
+        (["data: nonsense\n\n"], "an event that is no completion"),
+    ],
+)
+def test_broken_answer_keeps_its_pieces(script: Script, root: str, end: list[str], sentence: str) -> None:
+    """The pieces before the fault are given out, then it is told."""
+    script.answers = [[delta("one"), *end]]
+    with asking(root) as answers:
+        pieces = answers.stream(QUESTION)
+        assert next(pieces) == "one"
+        with pytest.raises(AnswerError, match=sentence):
+            next(pieces)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nonsense"])
+def test_unreachable_server_is_a_sentence(url: str) -> None:
+    """Nobody listens there, or it is no address."""
+    with asking(url) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):
+        list(answers.stream(QUESTION))
+    with asking(url, model=None) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):
+        assert answers.model

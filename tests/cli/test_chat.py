@@ -1,0 +1,117 @@
+"""`sluiceway chat`: piped, on a terminal, with a model of this process and with a server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from sluiceway.cli.main import app
+from sluiceway.errors import SluicewayError
+from support import chat_server as chat_servers
+from support.chat_server import DONE, chat_server, delta
+from support.offline_llm import Script, script_llm
+from support.terminal import CTRL_C, CTRL_D, terminal
+
+COMMAND = [sys.executable, "-m", "sluiceway", "chat"]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    return script_llm(monkeypatch)
+
+
+@pytest.fixture
+def server() -> chat_servers.Script:
+    return chat_servers.Script()
+
+
+@pytest.fixture
+def url(server: chat_servers.Script) -> Iterator[str]:
+    with chat_server(server) as root:
+        yield root
+
+
+def test_piped_lines_are_questions(script: Script) -> None:
+    """The answers alone are on stdout, one a line."""
+    result = CliRunner().invoke(app, ["chat", "fake", "--system", "be brief"], input="first\nsecond\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "one two\none two\n", "loading fake\n")
+    contents = [[turn["content"] for turn in messages] for messages, _, _ in script.asked]
+    assert contents == [["be brief", "first"], ["be brief", "first", "one two", "second"]]
+    assert script.closed == 1
+
+
+def test_flags_reach_the_model(script: Script) -> None:
+    """Sampling, and the settings of the engine."""
+    flags = "--temperature 0 --top-p 0.5 --seed 7 --max-tokens 3 --dtype float32 --threads 2 --kv-cache-tokens 64"
+    CliRunner().invoke(app, ["chat", "fake", *flags.split()], input="x\n")
+    sampling, settings = script.asked[0][1], script.opened[0][1]
+    assert sampling is not None
+    assert (sampling.temperature, sampling.top_p, sampling.seed, sampling.max_tokens) == (0.0, 0.5, 7, 3)
+    assert settings == {"dtype": "float32", "threads": 2, "kv_cache_tokens": 64}
+
+
+def test_failed_answer_is_an_exit_code_when_lines_are_piped(script: Script) -> None:
+    """Nobody is there to see the message; the other lines are still answered."""
+    script.fault = SluicewayError("it broke")
+    result = CliRunner().invoke(app, ["chat", "fake"], input="first\nsecond\n")
+    assert result.exit_code == 1
+    assert result.stderr.count("error: it broke") == 2
+
+
+def test_server_is_asked_when_a_url_is_given(server: chat_servers.Script, url: str) -> None:
+    """Its first model, the flags that were given, and no model of this machine."""
+    server.answers = [[delta("one"), DONE]]
+    result = CliRunner().invoke(app, ["chat", "--url", url, "--max-tokens", "5"], input="hello\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "one\n", f"first at {url}\n")
+    assert server.bodies == [
+        {
+            "model": "first",
+            "messages": [{"role": "user", "content": "hello"}],
+            "stream": True,
+            "temperature": 0.7,
+            "top_p": 1.0,
+            "max_tokens": 5,
+        }
+    ]
+
+
+def test_unreachable_server_is_a_sentence() -> None:
+    """Exit code 1, before the first prompt."""
+    result = CliRunner().invoke(app, ["chat", "--url", "http://127.0.0.1:9"], input="hello\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: no answer from http://127.0.0.1:9/v1")
+
+
+def test_interrupt_cancels_the_answer_on_a_terminal(server: chat_servers.Script, url: str) -> None:
+    """A real Ctrl-C in the middle of an answer; the next question knows what was shown; Ctrl-D leaves."""
+    server.answers = [[delta("one"), None, delta("never")], [delta("two"), DONE]]
+    with terminal([*COMMAND, "--url", url], os.environ) as screen:
+        screen.wait_for("> ")
+        screen.press("first\r")
+        screen.wait_for("one")
+        screen.press(CTRL_C)
+        screen.wait_for("(cancelled; Ctrl-C again leaves)")
+        screen.wait_for("> ")
+        screen.press("go on\r")
+        screen.wait_for("two")
+        screen.wait_for("> ")
+        screen.press(CTRL_D)
+        assert screen.wait_for_end() == 0
+    assert [turn["content"] for turn in server.bodies[1]["messages"]] == ["first", "one", "go on"]
+    assert "never" not in screen.screen and "Traceback" not in screen.screen
+
+
+def test_second_interrupt_leaves_the_terminal(server: chat_servers.Script, url: str) -> None:
+    """The first one at the prompt says so."""
+    with terminal([*COMMAND, "--url", url], os.environ) as screen:
+        screen.wait_for("> ")
+        screen.press(CTRL_C)
+        screen.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
+        screen.wait_for("> ")
+        screen.press(CTRL_C)
+        assert screen.wait_for_end() == 0
+    assert "Traceback" not in screen.screen

@@ -1,0 +1,82 @@
+"""Expected errors are one line and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sluiceway.cli import exits
+from sluiceway.cli.exits import command, flag_of
+from sluiceway.errors import ConfigError, ModelSourceError, SluicewayError, invalid
+
+
+def run(fault: BaseException) -> tuple[int, str]:
+    app = typer.Typer()
+
+    @app.command()
+    @command
+    def fail() -> None:
+        raise fault
+
+    result = CliRunner().invoke(app)
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "line"),
+    [
+        (
+            ConfigError("keep_alive_s", "must be from 1 to 2, not 3"),
+            2,
+            "error: --keep-alive: must be from 1 to 2, not 3\n",
+        ),
+        (ModelSourceError("no such model"), 3, "error: no such model\n"),
+        (invalid("too long"), 1, "error: too long\n"),
+        (SluicewayError("the engine has stopped"), 1, "error: the engine has stopped\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_expected_error_is_a_line_and_a_code(fault: BaseException, code: int, line: str) -> None:
+    """Each branch of the error tree, and Ctrl-C."""
+    assert run(fault) == (code, line)
+
+
+def test_reader_that_has_gone_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `sluiceway generate | head -1`."""
+    forgotten: list[bool] = []
+    monkeypatch.setattr(exits, "_forget_stdout", lambda: forgotten.append(True))
+    assert run(BrokenPipeError()) == (1, "")
+    assert forgotten == [True]
+
+
+def test_unexpected_error_is_not_hidden() -> None:
+    """Our own bugs keep their traceback."""
+    app = typer.Typer()
+
+    @app.command()
+    @command
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    assert isinstance(CliRunner().invoke(app).exception, ZeroDivisionError)
+
+
+def test_command_keeps_its_name_and_its_help() -> None:
+    """The wrapped function is still the one that the help describes."""
+
+    def body() -> None:
+        """What it does."""
+
+    wrapped: Callable[[], None] = command(body)
+    assert (wrapped.__name__, wrapped.__doc__) == ("body", "What it does.")
+
+
+@pytest.mark.parametrize(
+    ("field", "flag"), [("port", "--port"), ("max_running", "--max-running"), ("drain_timeout_s", "--drain-timeout")]
+)
+def test_flag_is_the_fields_name_without_its_unit(field: str, flag: str) -> None:
+    """The unit stands in the flag's help."""
+    assert flag_of(field) == flag

@@ -1,0 +1,66 @@
+"""`sluiceway generate`: the text on stdout, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from sluiceway.cli.main import app
+from sluiceway.errors import invalid
+from support.offline_llm import Script, script_llm
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    return script_llm(monkeypatch)
+
+
+def test_text_goes_to_stdout_as_it_is(script: Script) -> None:
+    """No line end is added where a program reads."""
+    result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "zero "])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "one two", "")
+    assert script.closed == 1
+
+
+def test_prompt_is_read_from_standard_input(script: Script) -> None:
+    """All of it, line ends included."""
+    CliRunner().invoke(app, ["generate", "fake"], input="two\nlines\n")
+    assert script.asked[0][0] == "two\nlines\n"
+
+
+def test_flags_reach_the_model(script: Script) -> None:
+    """Sampling, stop strings, and the settings of the engine."""
+    flags = "--temperature 0 --top-p 0.5 --seed 7 --max-tokens 3 --stop a --stop b --dtype float32 --threads 2"
+    CliRunner().invoke(app, ["generate", "fake", "--prompt", "", *flags.split(), "--kv-cache-tokens", "64"])
+    (prompt, sampling, stop), (files, settings) = script.asked[0], script.opened[0]
+    assert (prompt, stop, files.name) == ("", ("a", "b"), "fake")
+    assert sampling is not None
+    assert (sampling.temperature, sampling.top_p, sampling.seed, sampling.max_tokens) == (0.0, 0.5, 7, 3)
+    assert settings == {"dtype": "float32", "threads": 2, "kv_cache_tokens": 64}
+
+
+def test_variables_reach_the_model(script: Script) -> None:
+    """As the flags do."""
+    CliRunner().invoke(app, ["generate", "fake"], env={"SLUICEWAY_PROMPT": "x", "SLUICEWAY_SEED": "9"})
+    prompt, sampling, _ = script.asked[0]
+    assert prompt == "x" and sampling is not None and sampling.seed == 9
+
+
+def test_json_is_one_object(script: Script) -> None:
+    """Text, ids, why it ended, and the length of the prompt."""
+    result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "x", "--json"])
+    assert json.loads(result.stdout) == {
+        "text": "one two",
+        "token_ids": [1, 2],
+        "finish_reason": "length",
+        "prompt_tokens": 7,
+    }
+
+
+def test_refused_prompt_is_a_sentence(script: Script) -> None:
+    """Exit code 1; what was written stays written."""
+    script.fault = invalid("the prompt is too long")
+    result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "x"])
+    assert (result.exit_code, result.stderr) == (1, "error: the prompt is too long\n")

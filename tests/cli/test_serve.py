@@ -1,0 +1,157 @@
+"""`sluiceway serve`: flags to a configuration, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from sluiceway.cli.exits import flag_of
+from sluiceway.cli.main import app
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+
+FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
+
+OTHER_VALUES: dict[str, object] = {
+    "host": "127.0.0.2",
+    "port": 0,
+    "dtype": "float32",
+    "max_running": 3,
+    "max_waiting": 4,
+    "max_step_tokens": 5,
+    "max_model_len": 6,
+    "kv_cache_tokens": 64,
+    "drain_timeout_s": 1.5,
+    "heartbeat_timeout_s": 2.5,
+    "keep_alive_s": 3.5,
+    "max_body_bytes": 4096,
+    "threads": 1,
+    "log_level": "debug",
+    "log_format": "json",
+}
+"""One value that is not the default for every field but the model."""
+
+
+class Started:
+    """What the supervisor was given, and what it answers."""
+
+    def __init__(self) -> None:
+        self.configs: list[ServeConfig] = []
+        self.status = 0
+
+    def serve(self, config: ServeConfig) -> int:
+        self.configs.append(config)
+        return self.status
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    started = Started()
+    stand_in = SimpleNamespace(serve=started.serve)
+    monkeypatch.setitem(sys.modules, "sluiceway.procs.supervisor", stand_in)  # type: ignore[arg-type]
+    return started
+
+
+def serve(*arguments: str, **variables: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["serve", *arguments], env=variables)
+    return result.exit_code, result.stderr
+
+
+def test_table_has_every_field() -> None:
+    """A new field of the configuration needs a flag, and a line here."""
+    assert {*OTHER_VALUES, "model"} == {field.name for field in msgspec.structs.fields(ServeConfig)}
+
+
+def test_defaults_are_those_of_the_configuration(started: Started) -> None:
+    """Two lists of defaults would part some day."""
+    serve("fake", "--port", "0")
+    assert started.configs == [ServeConfig(model=FAKE, port=0)]
+
+
+@pytest.mark.parametrize("field", OTHER_VALUES)
+def test_every_field_has_a_flag(started: Started, field: str) -> None:
+    """And the flag sets that field alone."""
+    needed = {"max_step_tokens": {"max_running": 3}}.get(field, {}) | {"port": 0}
+    values = {**needed, field: OTHER_VALUES[field]}
+    arguments = [f"{flag_of(name)}={value}" for name, value in values.items()]
+    assert serve("fake", *arguments) == (0, "")
+    assert started.configs == [msgspec.structs.replace(ServeConfig(model=FAKE), **values)]
+
+
+@pytest.mark.parametrize("field", OTHER_VALUES)
+def test_every_field_has_a_variable(started: Started, field: str) -> None:
+    """`SLUICEWAY_` and the flag's name."""
+    needed = {"max_step_tokens": {"max_running": 3}}.get(field, {}) | {"port": 0}
+    values = {**needed, field: OTHER_VALUES[field]}
+    variables = {
+        "SLUICEWAY" + flag_of(name)[1:].replace("-", "_").upper(): str(value) for name, value in values.items()
+    }
+    assert serve("fake", **variables) == (0, "")
+    assert started.configs == [msgspec.structs.replace(ServeConfig(model=FAKE), **values)]
+
+
+def test_served_name_is_the_clients(started: Started) -> None:
+    """Only the name changes."""
+    serve("fake", "--port", "0", "--served-model-name", "mine")
+    assert started.configs[0].model == msgspec.structs.replace(FAKE, name="mine")
+
+
+def test_exit_code_is_the_supervisors(started: Started) -> None:
+    """Its failure is ours."""
+    started.status = 1
+    assert serve("fake", "--port", "0") == (1, "")
+
+
+def test_wrong_setting_is_refused_before_the_model_is_looked_for(started: Started) -> None:
+    """The flag is named, with the range; the name of the model would have been refused too."""
+    assert serve("no such model", "--max-running", "0") == (
+        2,
+        "error: --max-running: must be from 1 to 4096, not 0\n",
+    )
+    assert started.configs == []
+
+
+def test_unknown_model_is_refused(started: Started) -> None:
+    """Exit code 3, before anything starts."""
+    code, sentence = serve("nix", "--port", "0")
+    assert code == 3 and sentence.startswith("error: unknown model 'nix'")
+    assert started.configs == []
+
+
+def test_busy_port_is_refused(started: Started) -> None:
+    """The sentence names the port and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        expected = f"error: --port: {port} on 127.0.0.1 is in use; choose another one, or 0 for any free one\n"
+        assert serve("fake", "--port", str(port)) == (2, expected)
+
+
+def test_foreign_address_is_refused(started: Started) -> None:
+    """192.0.2.1 is reserved for documentation, so no machine has it."""
+    code, sentence = serve("fake", "--host", "192.0.2.1")
+    assert code == 2 and sentence.startswith("error: --host: 192.0.2.1 is not an address of this machine")
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (socket.gaierror(-2, "unknown"), "error: --host: '127.0.0.1' is neither an address nor a name"),
+        (PermissionError(13, "denied"), "error: --port: 80 needs administrator rights; choose one above 1023"),
+        (OSError(5, "Input/output error"), "error: --host: cannot listen on 127.0.0.1:80: Input/output error"),
+    ],
+)
+def test_other_fault_of_the_address_is_a_sentence(
+    started: Started, monkeypatch: pytest.MonkeyPatch, fault: OSError, sentence: str
+) -> None:
+    """What the system says, in words."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    code, said = serve("fake", "--port", "80")
+    assert code == 2 and said.startswith(sentence)

@@ -1,0 +1,63 @@
+"""A program on a pseudo-terminal: type, press keys, wait for what it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+
+CTRL_C = "\x03"
+CTRL_D = "\x04"
+PATIENCE_S = 30.0
+
+
+class Terminal:
+    """`screen` is everything shown so far, stdout and stderr together."""
+
+    def __init__(self, program: subprocess.Popen[bytes], master: int) -> None:
+        self._program = program
+        self._master = master
+        self._seen = 0
+        self.screen = ""
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Returns when `text` is shown after what was waited for before. Fails when the program ends, or is silent."""
+        while (found := self.screen.find(text, self._seen)) < 0:
+            assert self._read(), f"{text!r} was not shown, but {self.screen[self._seen :]!r}"
+        self._seen = found + len(text)
+
+    def wait_for_end(self) -> int:
+        """The program's exit status."""
+        while self._read():
+            pass
+        return self._program.wait(PATIENCE_S)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._master], [], [], PATIENCE_S)
+        try:
+            shown = os.read(self._master, 65536) if ready else b""
+        except OSError:  # Linux says EIO when the last program on the terminal has gone
+            shown = b""
+        self.screen += shown.decode(errors="replace")
+        return bool(shown)
+
+
+@contextlib.contextmanager
+def terminal(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Terminal]:
+    """Runs `command` with the terminal as its controlling one, so that Ctrl-C becomes a signal."""
+    master, slave = pty.openpty()
+    program = subprocess.Popen(command, env=dict(environment), preexec_fn=lambda: os.login_tty(slave))
+    os.close(slave)
+    try:
+        yield Terminal(program, master)
+    finally:
+        if program.poll() is None:
+            program.kill()
+            program.wait()
+        os.close(master)
