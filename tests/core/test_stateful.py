@@ -89,6 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(n_steps):
             if len(self.in_flight) == 2:
                 self.settle()
+                self.invariants_hold()
             self.launch()
 
     @precondition(lambda self: self.in_flight)

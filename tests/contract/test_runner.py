@@ -1,0 +1,132 @@
+"""What every runner owes to the engine, whatever computes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sluiceway.engine.runner import Runner
+from sluiceway.types import SamplingParams, TokenId
+from support.runners import RUNNERS, VOCAB_SIZE, Driver, Sequence
+
+GREEDY = SamplingParams(temperature=0.0)
+SEEDED = SamplingParams(temperature=1.0, top_p=0.9)
+N_TOKENS = 6
+
+MakeRunner = Callable[[], Runner]
+pytestmark = [
+    pytest.mark.parametrize("make_runner", RUNNERS.values(), ids=RUNNERS.keys()),
+    pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"]),
+]
+
+
+def sequence(rid: int, sampling: SamplingParams, n_prompt: int | None = None) -> Sequence:
+    """Different prompts, lengths and seeds; the same for the same rid."""
+    n_prompt = 3 + rid % 7 if n_prompt is None else n_prompt
+    return Sequence(rid, [(rid * 37 + i * i * 11) % VOCAB_SIZE for i in range(n_prompt)], sampling, seed=rid * 101)
+
+
+def alone(make_runner: MakeRunner, rid: int, sampling: SamplingParams, n_prompt: int | None = None) -> list[TokenId]:
+    driver, one = Driver(make_runner()), sequence(rid, sampling, n_prompt)
+    for _ in range(N_TOKENS):
+        driver.step(one)
+    return one.answer
+
+
+def test_answer_is_the_same_when_it_is_generated_again(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """By a fresh runner over the same model."""
+    assert alone(make_runner, 5, sampling) == alone(make_runner, 5, sampling)
+
+
+def test_answer_is_the_same_in_a_crowd(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Rows do not interact, and results come in the order of the rows."""
+    driver = Driver(make_runner())
+    crowd = [sequence(rid, sampling) for rid in range(6)]
+    for _ in range(N_TOKENS):
+        driver.step(*crowd)
+    assert [one.answer for one in crowd] == [alone(make_runner, rid, sampling) for rid in range(6)]
+
+
+def test_answer_is_the_same_when_neighbours_come_and_go(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """At another place of the batch each time."""
+    driver, one, others = Driver(make_runner()), sequence(5, sampling), [sequence(rid, sampling) for rid in range(4)]
+    for step in range(N_TOKENS):
+        driver.step(*others[: step % 4], one, *others[step % 4 :][:2])
+    assert one.answer == alone(make_runner, 5, sampling)
+
+
+@pytest.mark.parametrize("n_chunk", [1, 3, 4, 5, 16])
+def test_answer_is_the_same_when_the_prompt_comes_in_chunks(
+    make_runner: MakeRunner, sampling: SamplingParams, n_chunk: int
+) -> None:
+    """Chunks that end inside blocks, on their borders, beyond."""
+    driver, one = Driver(make_runner()), sequence(2, sampling, n_prompt=21)
+    while len(one.answer) < N_TOKENS:
+        driver.step(one, max_tokens=n_chunk)
+    assert one.answer == alone(make_runner, 2, sampling, n_prompt=21)
+
+
+def test_chunks_and_tokens_may_share_a_step(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Only rows that sample are in the result, in their order."""
+    driver = Driver(make_runner())
+    long, short, other = sequence(1, sampling, 13), sequence(2, sampling), sequence(3, sampling)
+    driver.step(short, other)
+    while len(long.answer) < N_TOKENS:
+        if len(other.answer) < N_TOKENS:
+            driver.step(other, long, short, max_tokens=2)
+        else:
+            driver.step(long, max_tokens=2)
+    assert long.answer == alone(make_runner, 1, sampling, 13)
+    assert short.answer[:N_TOKENS] == alone(make_runner, 2, sampling)
+    assert other.answer[:N_TOKENS] == alone(make_runner, 3, sampling)
+
+
+@pytest.mark.parametrize("n_before", range(N_TOKENS))
+def test_answer_is_the_same_when_all_is_computed_again(
+    make_runner: MakeRunner, sampling: SamplingParams, n_before: int
+) -> None:
+    """In other blocks, prompt and answer so far in one row, after another has used the first blocks."""
+    driver, one, other = Driver(make_runner()), sequence(4, sampling), sequence(9, sampling)
+    for _ in range(n_before):
+        driver.step(one)
+    driver.forget(one)
+    driver.step(other)
+    for _ in range(N_TOKENS - n_before):
+        driver.step(one, other)
+    assert one.answer == alone(make_runner, 4, sampling)
+
+
+def test_blocks_may_be_used_by_others_when_a_sequence_is_retired(
+    make_runner: MakeRunner, sampling: SamplingParams
+) -> None:
+    """Nothing of the old one shows; ids that the runner never saw may be among the retired."""
+    driver = Driver(make_runner())
+    driver.finish(sequence(77, sampling))
+    for rid in range(12):
+        one = sequence(rid, sampling)
+        for _ in range(N_TOKENS):
+            driver.step(one)
+        assert one.answer == alone(make_runner, rid, sampling)
+        driver.finish(one)
+
+
+def test_two_steps_may_be_in_flight(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Of different sequences, waited for in the order of their launch."""
+    runner = make_runner()
+    driver = Driver(runner)
+    a, b = sequence(1, sampling), sequence(2, sampling)
+    plans = [driver.plan(a), driver.plan(b)]
+    steps = [runner.launch(plan) for plan in plans]
+    results = [step.wait() for step in steps]
+    assert [result.step_id for result in results] == [1, 2]
+    assert [list(result.token_ids) for result in results] == [
+        alone(make_runner, 1, sampling)[:1],
+        alone(make_runner, 2, sampling)[:1],
+    ]
+
+
+def test_tokens_are_plain_numbers_of_the_vocabulary(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """They go into messages as they are."""
+    for token_id in alone(make_runner, 3, sampling):
+        assert type(token_id) is int and token_id >= 0

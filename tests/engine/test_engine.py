@@ -1,0 +1,261 @@
+"""One round for everything that runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
+from sluiceway.core.plan import Plan, StepResult
+from sluiceway.engine.engine import ENGINE_FAULT, Engine
+from sluiceway.engine.fake_runner import FakeRunner
+from sluiceway.engine.runner import Runner, Step
+from sluiceway.errors import InvariantError
+from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Submit, ToEngine
+from sluiceway.messages.to_engine import Sequence as SequenceMessage
+from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
+from sluiceway.types import FinishReason, Rid, SamplingParams
+from support.scheduling import EOS, engine_config, prompt_of
+
+
+class Broken(Exception):
+    """What a runner may raise."""
+
+
+class FlakyRunner:
+    """Passes everything on, records the plans, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.inner = FakeRunner(n_blocks=64, block_tokens=4, eos_token_id=EOS)
+        self.plans: list[Plan] = []
+        self.fails_to_launch = False
+        self.fails_to_wait = False
+        self.answers_too_little = False
+
+    def launch(self, plan: Plan) -> Step:
+        if self.fails_to_launch:
+            raise Broken("a secret path")
+        self.plans.append(plan)
+        return FlakyStep(self, plan, self.inner.launch(plan))
+
+
+class FlakyStep:
+    def __init__(self, runner: FlakyRunner, plan: Plan, inner: Step) -> None:
+        self._runner, self._plan, self._inner = runner, plan, inner
+
+    def wait(self) -> StepResult:
+        result = self._inner.wait()
+        if self._runner.fails_to_wait:
+            raise Broken("a secret path")
+        return StepResult(self._plan.step_id, []) if self._runner.answers_too_little else result
+
+
+class Bench:
+    """An engine on a flaky runner, and the ends of its pipes."""
+
+    def __init__(self, runner: Runner | None = None, **limits: int) -> None:
+        self.runner = FlakyRunner()
+        self.faults: list[Exception] = []
+        seconds = itertools.count()
+        self.engine = Engine(
+            engine_config(**limits),
+            runner or self.runner,
+            draw_seed=lambda: 77,
+            now_s=lambda: float(next(seconds)),
+            on_fault=self.faults.append,
+        )
+
+    def step(self, before: Iterable[ToEngine] = (), meanwhile: Iterable[ToEngine] = ()) -> list[FromEngine]:
+        """One step; messages that arrive before it, and while it is computed."""
+        batches: Iterator[Iterable[ToEngine]] = iter((before, meanwhile))
+        return self.engine.step(lambda: next(batches))
+
+    def say(self, *messages: ToEngine) -> StepOut:
+        """The one word after these messages."""
+        (out,) = self.step(messages)
+        assert isinstance(out, StepOut)
+        return out
+
+
+def submit(*rids: Rid, n_prompt: int = 4, max_tokens: int = 8, seed: int | None = None) -> Submit:
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=seed)
+    return Submit(
+        tuple(
+            SequenceMessage(rid=rid, prompt_token_ids=tuple(prompt_of(rid, n_prompt)), sampling=params) for rid in rids
+        )
+    )
+
+
+def ends_of(out: StepOut) -> Sequence[tuple[Rid, FinishReason]]:
+    return [(end.rid, end.reason) for end in out.ends]
+
+
+def test_nothing_is_said_when_nothing_happens() -> None:
+    """And there is no reason to call again."""
+    bench = Bench()
+    assert bench.step() == []
+    assert not bench.engine.has_work and bench.engine.live_rids() == []
+
+
+def test_start_and_first_token_are_said_when_a_request_arrives() -> None:
+    """In one word, with the snapshot after it."""
+    bench = Bench()
+    out = bench.say(submit(1, 2))
+    assert out.starts == [SequenceStart(1, 4, 0), SequenceStart(2, 4, 0)]
+    assert out.rids == [1, 2] and len(out.token_ids) == 2
+    assert (out.stats.step_id, out.stats.running, out.stats.step_tokens, out.stats.step_s) == (1, 2, 8, 1.0)
+    assert bench.engine.has_work and bench.engine.live_rids() == [1, 2]
+    assert bench.engine.stats.generated_tokens_total == 2
+
+
+def test_end_is_said_with_the_last_token() -> None:
+    """Then there is silence."""
+    bench = Bench()
+    assert bench.say(submit(1, max_tokens=2)).ends == []
+    out = bench.say()
+    assert out.rids == [1] and out.ends == [SequenceEnd(1, FinishReason.LENGTH)]
+    assert bench.step() == [] and not bench.engine.has_work
+
+
+def test_rejection_is_said_when_a_request_is_refused() -> None:
+    """Although no step runs."""
+    out = Bench().say(submit(1, 2, n_prompt=0))
+    (rejection,) = out.rejections
+    assert rejection.rids == (1, 2) and rejection.refusal.status == 400
+    assert (out.stats.step_id, out.stats.step_tokens, out.stats.step_s) == (0, 0, 0.0)
+
+
+def test_snapshot_is_said_when_only_it_has_changed() -> None:
+    """A pause has no other word; the same snapshot is not said twice."""
+    bench = Bench()
+    bench.say(submit(1))
+    out = bench.say(Pause(1))
+    assert (out.rids, out.stats.paused, out.stats.step_s) == ([], 1, 0.0)
+    assert bench.step([Pause(1)]) == [] and not bench.engine.has_work
+    assert bench.say(Park(1)).stats.blocks_leased == 0
+    out = bench.say(Resume(1))
+    assert out.rids == [1] and out.stats.step_tokens == 5
+
+
+def test_snapshot_is_said_when_a_step_samples_nothing() -> None:
+    """A chunk of a long prompt."""
+    out = Bench().say(submit(1, n_prompt=40))
+    assert out.rids == [] and out.stats.step_tokens == 16
+
+
+def test_abort_is_applied_when_it_arrives_while_the_step_is_computed() -> None:
+    """Its token is not said any more; the other's is."""
+    bench = Bench()
+    (out,) = bench.step([submit(1, 2)], [Abort(1, FinishReason.CANCELLED)])
+    assert isinstance(out, StepOut)
+    assert out.rids == [2] and ends_of(out) == [(1, FinishReason.CANCELLED)]
+    assert (out.stats.wasted_tokens_total, out.stats.blocks_leased, out.stats.blocks_fenced) == (1, 1, 0)
+
+
+def test_abort_does_nothing_when_the_id_is_unknown() -> None:
+    """Whoever sent it has had, or will have, its terminal from elsewhere."""
+    assert Bench().step([Abort(9, FinishReason.CANCELLED), Pause(9), Resume(9), Park(9)]) == []
+
+
+def test_runner_learns_of_an_end_with_the_next_plan() -> None:
+    """Once."""
+    bench = Bench()
+    bench.say(submit(1, 2))
+    bench.say(Abort(1, FinishReason.CANCELLED))
+    bench.say()
+    assert [plan.retired for plan in bench.runner.plans] == [(), (1,), ()]
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(None, 77), (0, 0), (5, 5), (-1, (1 << 64) - 1), ((1 << 64) + 3, 3)])
+def test_seed_is_the_requests_own_or_drawn(seed: int | None, expected: int) -> None:
+    """Unsigned, 64 bit."""
+    bench = Bench()
+    bench.say(submit(1, seed=seed))
+    assert bench.runner.plans[0].rows[0].seed == expected
+
+
+def test_audit_is_answered_after_the_step() -> None:
+    """With what is held then."""
+    bench = Bench()
+    out, audit = bench.step([submit(1), AuditEngine(41)])
+    assert isinstance(out, StepOut) and isinstance(audit, EngineAudit)
+    assert (audit.query_id, audit.violations) == (41, ())
+    (line,) = audit.live
+    assert (line.rid, line.state, line.known_tokens, line.computed_tokens, line.blocks) == (1, "running", 5, 4, 1)
+    assert audit.stats == bench.engine.stats
+
+
+def test_audit_is_answered_when_the_engine_is_idle() -> None:
+    """Each query once."""
+    bench = Bench()
+    answers = bench.step([AuditEngine(1), AuditEngine(2)])
+    assert [answer.query_id for answer in answers if isinstance(answer, EngineAudit)] == [1, 2]
+    assert bench.step() == []
+
+
+@pytest.mark.parametrize("failure", ["fails_to_launch", "fails_to_wait", "answers_too_little"])
+def test_only_the_plan_ends_when_the_runner_fails(failure: str) -> None:
+    """Its sequences end as errors, without the words of the exception; one that waits is served by the next step."""
+    bench = Bench(max_running=2)
+    setattr(bench.runner, failure, True)
+    out = bench.say(submit(1), submit(2), submit(3))
+    assert out.ends == [SequenceEnd(rid, FinishReason.ERROR, ENGINE_FAULT) for rid in (1, 2)]
+    assert ENGINE_FAULT.status == 500 and "secret" not in ENGINE_FAULT.message
+    assert [type(fault) for fault in bench.faults] == [InvariantError if failure == "answers_too_little" else Broken]
+    assert out.stats.blocks_free == 64 and bench.engine.has_work
+    setattr(bench.runner, failure, False)
+    assert bench.say().rids == [3]
+
+
+def test_messages_are_applied_when_the_launch_has_failed() -> None:
+    """What arrived meanwhile is not lost."""
+    bench = Bench()
+    bench.runner.fails_to_launch = True
+    (out,) = bench.step([submit(1)], [submit(2), Abort(1, FinishReason.CANCELLED)])
+    assert isinstance(out, StepOut)
+    assert ends_of(out) == [(1, FinishReason.CANCELLED)], "the first end wins"
+    assert [start.rid for start in out.starts] == [1, 2]
+
+
+def test_invariants_are_looked_at_when_the_engine_comes_to_rest() -> None:
+    """Once; what is broken is reported, and does not stop it."""
+    bench = Bench()
+    bench.say(submit(1, max_tokens=1))
+    bench.engine._scheduler._roster.pool.take(1)
+    bench.step()
+    assert [str(fault) for fault in bench.faults] == ["I2: free, leased and fenced blocks do not partition the pool"]
+    bench.step()
+    assert len(bench.faults) == 1
+    bench.say(submit(2, max_tokens=1))
+    assert len(bench.faults) == 1, "not while it is at work"
+
+
+def test_invariants_are_not_looked_at_when_a_sequence_is_paused() -> None:
+    """That is no rest: each pause would cost a look at every block."""
+    bench = Bench()
+    bench.say(submit(1))
+    bench.engine._scheduler._roster.pool.take(1)
+    bench.step([Pause(1)])
+    assert bench.faults == []
+
+
+def test_answers_are_the_same_when_many_share_the_engine() -> None:
+    """Forty over four slots, against each alone."""
+
+    def answers(*groups: Submit) -> dict[Rid, list[int]]:
+        bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, eos_token_id=EOS, eos_every=6))
+        found: dict[Rid, list[int]] = {}
+        arriving: Iterable[ToEngine] = groups
+        while arriving or bench.engine.has_work:
+            for out in bench.step(arriving):
+                assert isinstance(out, StepOut)
+                for rid, token_id in zip(out.rids, out.token_ids, strict=True):
+                    found.setdefault(rid, []).append(token_id)
+            arriving = ()
+        assert bench.faults == [] and bench.engine.live_rids() == []
+        return found
+
+    groups = [submit(rid, n_prompt=1 + rid % 11, max_tokens=1 + rid % 9) for rid in range(40)]
+    alone = [answers(group) for group in groups]
+    assert answers(*groups) == {rid: answer for each in alone for rid, answer in each.items()}

@@ -1,0 +1,95 @@
+"""For the contract of runners: which there are, and sequences that are driven by hand.
+
+Another runner is another entry in `RUNNERS`: it makes fresh ones, all over the same model, with `N_BLOCKS` blocks of
+`BLOCK_TOKENS` tokens and a vocabulary of `VOCAB_SIZE` tokens or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sluiceway.core.blocks import BlockPool, blocks_for
+from sluiceway.core.plan import Plan, Row
+from sluiceway.engine.fake_runner import FakeRunner
+from sluiceway.engine.runner import Runner
+from sluiceway.types import BlockId, Rid, SamplingParams, TokenId
+
+N_BLOCKS = 64
+BLOCK_TOKENS = 4
+VOCAB_SIZE = 128
+
+RUNNERS: dict[str, Callable[[], Runner]] = {
+    "fake": lambda: FakeRunner(n_blocks=N_BLOCKS, block_tokens=BLOCK_TOKENS),
+}
+
+
+class Sequence:
+    """One sequence, with the lists that a scheduler would keep for it."""
+
+    def __init__(self, rid: Rid, prompt: Iterable[TokenId], sampling: SamplingParams, seed: int = 0) -> None:
+        self.rid = rid
+        self.known = list(prompt)
+        self.n_prompt = len(self.known)
+        self.n_computed = 0
+        self.block_ids: list[BlockId] = []
+        self.sampling = sampling
+        self.seed = seed
+
+    @property
+    def answer(self) -> list[TokenId]:
+        return self.known[self.n_prompt :]
+
+    def row(self, pool: BlockPool, max_tokens: int) -> Row:
+        """The next row, of that many tokens at most."""
+        n_tokens = min(max_tokens, len(self.known) - self.n_computed)
+        end = self.n_computed + n_tokens
+        self.block_ids += pool.take(blocks_for(end, BLOCK_TOKENS) - len(self.block_ids))
+        return Row(
+            rid=self.rid,
+            known=self.known,
+            start=self.n_computed,
+            n_tokens=n_tokens,
+            block_ids=self.block_ids,
+            samples=end == len(self.known),
+            n_prompt=self.n_prompt,
+            sampling=self.sampling,
+            seed=self.seed,
+        )
+
+
+class Driver:
+    """Drives sequences on a runner, step by step. Computed tokens may be forgotten, and blocks change hands."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.pool = BlockPool(N_BLOCKS)
+        self.step_id = 0
+        self._retired: list[Rid] = []
+
+    def step(self, *sequences: Sequence, max_tokens: int = 10_000) -> None:
+        """One step with a row for each."""
+        plan = self.plan(*sequences, max_tokens=max_tokens)
+        result = self.runner.launch(plan).wait()
+        assert result.step_id == plan.step_id
+        sampling = [(each, row) for each, row in zip(sequences, plan.rows, strict=True) if row.samples]
+        for each, row in zip(sequences, plan.rows, strict=True):
+            each.n_computed += row.n_tokens
+        for (each, _), token_id in zip(sampling, result.token_ids, strict=True):
+            each.known.append(token_id)
+
+    def plan(self, *sequences: Sequence, max_tokens: int = 10_000) -> Plan:
+        self.step_id += 1
+        rows = tuple(each.row(self.pool, max_tokens) for each in sequences)
+        retired, self._retired = tuple(self._retired), []
+        return Plan(self.step_id, rows, retired)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Its blocks are free; the runner is told with the next plan."""
+        self.forget(sequence)
+        self._retired.append(sequence.rid)
+
+    def forget(self, sequence: Sequence) -> None:
+        """As a preemption does."""
+        self.pool.give(sequence.block_ids)
+        sequence.block_ids = []
+        sequence.n_computed = 0
