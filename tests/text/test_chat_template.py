@@ -171,7 +171,8 @@ def test_render_refuses_an_empty_conversation() -> None:
         ChatTemplate(CHATML, {}).render([])
 
 
-def test_template_is_refused_at_load_when_it_does_not_parse() -> None:
-    """A broken file is the operator's problem, found at the start."""
+@pytest.mark.parametrize("source", ["{% for %}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", 5])
+def test_template_is_refused_at_load_when_it_does_not_parse(source: str) -> None:
+    """A broken file is the operator's problem, found at the start; so is one that holds something else."""
     with pytest.raises(ConfigError, match="chat_template"):
-        ChatTemplate("{% for %}", {})
+        ChatTemplate(source, {})

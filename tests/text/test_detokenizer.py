@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.text.detokenizer import Detokenizer, TokenBytes
@@ -17,6 +17,7 @@ def pieces_of(data: bytes) -> list[str]:
     return [*(detokenizer.push(byte) for byte in data), detokenizer.flush()]
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.binary(max_size=6), max_size=12))
 def test_joined_pieces_are_the_decoded_bytes_for_any_tokens(tokens: list[bytes]) -> None:
     """Whatever the tokens hold, and wherever characters are cut."""
@@ -24,6 +25,7 @@ def test_joined_pieces_are_the_decoded_bytes_for_any_tokens(tokens: list[bytes])
     assert table.decode(range(len(tokens))) == b"".join(tokens).decode("utf-8", "replace")
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.text(max_size=20))
 def test_no_piece_holds_half_a_character_when_text_comes_byte_by_byte(text: str) -> None:
     """Each character appears whole, with its last byte, and nothing waits for the flush."""

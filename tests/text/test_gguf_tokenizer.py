@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from sluiceway.errors import ConfigError, ModelSourceError, RequestError
 from sluiceway.text.gguf_metadata import read_metadata
@@ -127,6 +128,15 @@ def test_a_chat_is_refused_when_the_file_has_no_template() -> None:
     assert (caught.value.refusal.code, caught.value.refusal.param) == ("no_chat_template", "messages")
 
 
+def test_ids_without_a_token_are_passed_over() -> None:
+    """Empty entries, as padded vocabularies have them, stand for nothing, whatever their type."""
+    tokens, types = BYTE_LEVEL["tokenizer.ggml.tokens"], BYTE_LEVEL["tokenizer.ggml.token_type"]
+    padded = changed(BYTE_LEVEL, tokens=["", *tokens, "", "pad"], token_type=[3, *types, 1, 1])
+    tokenizer = tokenizer_of(padded)
+    assert tokenizer.encode("fox") == [token_id + 1 for token_id in vocabularies.byte_level().encode("fox").ids]
+    assert tokenizer.decode([0, len(tokens) + 1]) == ""
+
+
 def test_types_may_be_missing() -> None:
     """Old files have no `token_type`: every token is an ordinary one."""
     tokenizer = tokenizer_of(changed(BYTE_LEVEL, token_type=None))
@@ -151,7 +161,9 @@ def test_an_unknown_token_may_be_missing() -> None:
         (changed(BYTE_LEVEL, merges=["nowhere to"]), ModelSourceError, "damaged"),
         (changed(BYTE_LEVEL, merges=["alone"]), ModelSourceError, "damaged"),
         (changed(BYTE_LEVEL, token_type=[1]), ModelSourceError, "1 entries for"),
-        (changed(BYTE_LEVEL, tokens=["a", "a"], token_type=None), ModelSourceError, "twice"),
+        (changed(BYTE_LEVEL, tokens=["a", "", "", "a"], token_type=None), ModelSourceError, "twice"),
+        (changed(BYTE_LEVEL, tokens=[["a"]], token_type=None), ModelSourceError, "damaged"),
+        ({**BYTE_LEVEL, "tokenizer.chat_template": 5}, ConfigError, "chat_template"),
         (changed(SENTENCEPIECE, scores=[0.0]), ModelSourceError, "1 entries for"),
         ({**BYTE_LEVEL, "tokenizer.chat_template": "{% if %}"}, ConfigError, "chat_template"),
     ],
@@ -190,12 +202,18 @@ def test_real_chat_has_the_default_system_prompt_and_special_tokens() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_real_tokens_and_chats_equal_those_of_transformers() -> None:
-    """The library that defines the formats, on the same file. It ignores the digits' splitting, which changes nothing
-    for this vocabulary, since no merge joins digits."""
+    """The library that defines the formats, on the same file.
+
+    Reading GGUF it ignores `tokenizer.ggml.pre`, so that spaces before digits come out otherwise than from the model's
+    own `tokenizer.json`; the splitting of that file is put in.
+    """
     from transformers import AutoTokenizer
 
     path = Path(vocabularies.real_model())
     theirs = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     ours = load_gguf_tokenizer(str(path))
     for text in random_texts(3000, seed=12):
         ids = theirs(text)["input_ids"]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import RequestError
@@ -73,6 +73,7 @@ def test_result_is_the_earliest_stop_however_the_text_is_split(stops: list[str],
         assert run(stops, [*pieces, text[11:]]) == expected(stops, text), pieces
 
 
+@settings(deadline=None, derandomize=True)
 @given(SHORT_STOPS, SHORT_TEXT, st.lists(st.integers(0, 14), max_size=6))
 def test_result_is_the_earliest_stop_for_random_stops_texts_and_splits(
     stops: list[str], text: str, cuts: list[int]
@@ -84,6 +85,7 @@ def test_result_is_the_earliest_stop_for_random_stops_texts_and_splits(
     assert run(stops, list(text)) == expected(stops, text)
 
 
+@settings(deadline=None, derandomize=True)
 @given(SHORT_STOPS, SHORT_TEXT)
 def test_held_text_is_a_true_prefix_of_a_stop_whenever_no_stop_is_near(stops: list[str], text: str) -> None:
     """Nothing is held back but what a stop may still need."""

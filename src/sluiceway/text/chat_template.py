@@ -41,7 +41,7 @@ class ChatTemplate:
         self._variables = dict(variables)
         try:
             self._template = _environment(now).from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, TypeError, RecursionError) as error:
             raise ConfigError("chat_template", f"is not valid: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:

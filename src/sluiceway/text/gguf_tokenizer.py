@@ -33,12 +33,12 @@ def load_gguf_tokenizer(path: str) -> SubwordTokenizer:
 
 def tokenizer_of(metadata: Mapping[str, Any]) -> SubwordTokenizer:
     """See `load_gguf_tokenizer`; `metadata` with all its arrays."""
-    vocabulary = _Vocabulary(metadata)
     try:
+        vocabulary = _Vocabulary(metadata)
         tokenizer = vocabulary.build()
-    except Exception as error:
-        if isinstance(error, ConfigError | ModelSourceError):
-            raise
+    except (ConfigError, ModelSourceError):
+        raise
+    except Exception as error:  # the library raises nothing more precise, and lists may hold anything
         raise ModelSourceError(f"the GGUF file's tokenizer is damaged: {error}") from error
     source = metadata.get("tokenizer.chat_template")
     return SubwordTokenizer(
@@ -55,9 +55,10 @@ class _Vocabulary:
         self._metadata = metadata
         self._tokens: Sequence[str] = self._list("tokens")
         self._types: Sequence[int] = self._list("token_type", default=[_NORMAL] * len(self._tokens))
-        self._ids = {token: token_id for token_id, token in enumerate(self._tokens)}
+        # An id without a token has an empty entry, and there may be several.
+        self._ids = {token: token_id for token_id, token in enumerate(self._tokens) if token}
         self._require_same_length("token_type", self._types)
-        if len(self._ids) != len(self._tokens):
+        if len(self._ids) != sum(map(bool, self._tokens)):
             raise ModelSourceError("tokenizer.ggml.tokens: the same token occurs twice")
 
     def build(self) -> tokenizers.Tokenizer:
@@ -131,7 +132,7 @@ class _Vocabulary:
 
     def _add_tokens(self, tokenizer: tokenizers.Tokenizer) -> None:
         """Control tokens are never split and never shown; user-defined ones are never split."""
-        kinds = list(zip(self._tokens, self._types, strict=True))
+        kinds = [(token, self._types[token_id]) for token, token_id in self._ids.items()]
         hidden = [token for token, kind in kinds if kind in (_CONTROL, _UNKNOWN)]
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in hidden])
         shown = [token for token, kind in kinds if kind == _USER_DEFINED]
