@@ -31,12 +31,6 @@ MODEL = "fake-model"
 FACTS = EngineFacts(max_model_len=256, max_sequence_tokens=200, vocab_size=256, n_blocks=64, block_tokens=16)
 
 
-def engine_stats(**fields: Any) -> EngineStats:
-    """An idle engine that has done nothing, but for the fields given."""
-    names = [name for name in EngineStats.__struct_fields__ if name not in ("step_s", "step_tokens")]
-    return EngineStats(**(dict.fromkeys(names, 0) | fields))
-
-
 def record_log() -> tuple[FilteringBoundLogger, list[dict[str, Any]]]:
     """A log and the list of what was logged; `event` is the sentence."""
     lines: list[dict[str, Any]] = []

@@ -79,18 +79,21 @@ class Answer:
         if index % self._generation.n == 0:
             self._prompt_tokens += event.prompt_tokens
             self._cached_tokens += event.cached_tokens
-        effects = self.session.accepted()
+        self.session.accepted()
         if self._generation.stream and self.session.is_accepted:
             self.head = STREAM_HEAD
-            effects += self.session.delivered(self._framer.start(), 0)
-        return effects
+            self.session.delivered(self._framer.start(), 0)
+        return ()
 
     def delta(self, index: int, event: Delta) -> tuple[Effect, ...]:
+        frame = b""
         if self._generation.stream:
-            return self.session.delivered(self._framer.delta(index, event), len(event.token_ids))
-        self._text[index].append(event.text)
-        self._token_ids[index].extend(event.token_ids)
-        return self.session.delivered(b"", len(event.token_ids))
+            frame = self._framer.delta(index, event)
+        else:
+            self._text[index].append(event.text)
+            self._token_ids[index].extend(event.token_ids)
+        self.session.delivered(frame, len(event.token_ids))
+        return ()
 
     def finished(self, index: int, event: Finished) -> tuple[Effect, ...]:
         self._completion_tokens += event.completion_tokens

@@ -24,10 +24,11 @@ from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api_account import Account
 from sluiceway.procs.api_answer import Answer
 from sluiceway.procs.api_audits import Audits
-from sluiceway.procs.api_refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
+from sluiceway.procs.api_readiness import Readiness
+from sluiceway.procs.api_refusals import ENGINE_LOST, ENGINE_UNAVAILABLE, OVERLOADED
 from sluiceway.protocols.ends import INTERNAL_ERROR
 from sluiceway.protocols.generation import Framer, Generation
-from sluiceway.stream.session import CancelUpstream, Effect, EndResponse
+from sluiceway.stream.session import CancelUpstream, Effect, EndResponse, State
 from sluiceway.types import EngineFacts, FinishReason, Rid
 
 E = TypeVar("E", Accepted, Delta, Finished)
@@ -75,10 +76,7 @@ class Hub:
         self.audits = Audits(push)
         self._touched: set[Answer] = set()
         self._when_empty: list[Callable[[], None]] = []
-        self._serving: set[Role] = set()
-        self._hung: set[Role] = set()
-        self._has_served = False
-        self._is_draining = False
+        self._readiness = Readiness()
         self._account = Account()
         self.facts: EngineFacts | None = None
         """What the engine can hold; None before the first one has started."""
@@ -95,11 +93,7 @@ class Hub:
     @property
     def unready(self) -> Refusal | None:
         """Why nothing new can be served now; None if it can."""
-        if self._is_draining:
-            return DRAINING
-        if self._serving >= {Role.TOKENIZER, Role.ENGINE} and not self._hung:
-            return None
-        return ENGINE_UNAVAILABLE if self._has_served else LOADING
+        return self._readiness.refusal
 
     # From clients.
 
@@ -128,8 +122,11 @@ class Hub:
 
     def written(self, answer: Answer, n_tokens: int) -> None:
         """What was taken from the answer's outbox has been handed to the transport."""
-        self._metrics.tokens_delivered(n_tokens)
-        self._apply(answer, answer.session.written())
+        if answer.session.state is State.CLOSED:
+            self._metrics.tokens_dropped(n_tokens)  # the client left meanwhile
+        else:
+            self._metrics.tokens_delivered(n_tokens)
+        answer.session.written()
 
     def leave(self, answer: Answer) -> None:
         """Nobody writes this answer any more. Cancels what still runs for it. Idempotent."""
@@ -174,21 +171,18 @@ class Hub:
 
     def peer_up(self, role: Role) -> None:
         """A process serves (again)."""
-        self._serving.add(role)
-        self._hung.discard(role)
+        self._readiness.went_up(role)
         if role is Role.ENGINE:
             self._metrics.engine_started()
-        self._has_served = self._has_served or self.unready is None
         self._log.info("peer up", role=role.value)
 
     def peer_down(self, role: Role, *, hung: bool) -> None:
         """A process hangs, or died; in that case everything that was open ends now, since its terminals never come."""
         self._log.warning("peer down", role=role.value, hung=hung, n_open=self.n_open)
         if hung:
-            self._hung.add(role)
+            self._readiness.hangs(role)
             return
-        self._serving.discard(role)
-        self._hung.discard(role)
+        self._readiness.died(role)
         if role is Role.ENGINE:
             self._metrics.engine_died()
         self.fail_all(ENGINE_LOST)
@@ -205,7 +199,7 @@ class Hub:
 
     def drain(self) -> None:
         """Open nothing new; what is open goes on."""
-        self._is_draining = True
+        self._readiness.drain()
         self._log.info("draining", n_open=self.n_open)
 
     def when_empty(self, tell: Callable[[], None]) -> None:
@@ -303,10 +297,18 @@ class Hub:
                 case CancelUpstream(rids, reason):
                     self._cancel(rids, reason)
                 case EndResponse(refusal):
-                    self._metrics.tokens_dropped(answer.end(refusal))
-                    self._touched.add(answer)
+                    self._end(answer, refusal)
                 case _:
                     assert_never(effect)
+
+    def _end(self, answer: Answer, refusal: Refusal | None) -> None:
+        self._touched.add(answer)
+        try:
+            n_dropped = answer.end(refusal)
+        except Exception:
+            self._log.exception("framing failed", request_id=answer.request_id)
+            n_dropped = answer.end(INTERNAL_ERROR)
+        self._metrics.tokens_dropped(n_dropped)
 
     def _cancel(self, rids: Iterable[Rid], reason: FinishReason) -> None:
         live = tuple(rid for rid in rids if self._routes.pop(rid, None) is not None)

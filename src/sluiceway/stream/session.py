@@ -109,7 +109,7 @@ Effect: TypeAlias = CancelUpstream | EndResponse
 
 
 class Session:
-    """The state of one response, and its outbox. Every method returns the effects to carry out, in order."""
+    """The state of one response, and its outbox. What ends it returns the effects to carry out, in order."""
 
     __slots__ = ("_live", "_unaccepted", "outbox", "state")
 
@@ -124,17 +124,15 @@ class Session:
         """Whether every sequence was admitted: only then is the response certain to be a stream of tokens."""
         return self._unaccepted == 0
 
-    def accepted(self) -> tuple[Effect, ...]:
+    def accepted(self) -> None:
         """One more sequence was admitted."""
         self._move(Input.ACCEPTED)
         self._unaccepted -= 1
-        return ()
 
-    def delivered(self, frame: bytes, n_tokens: int) -> tuple[Effect, ...]:
+    def delivered(self, frame: bytes, n_tokens: int) -> None:
         """Frames of one event are ready for the reader."""
         self._move(Input.DELIVERED)
         self.outbox.push(frame, n_tokens)
-        return ()
 
     def finished(self, rid: Rid) -> tuple[Effect, ...]:
         """A sequence ended well."""
@@ -158,10 +156,9 @@ class Session:
         """What is to be written next. The caller says `written` when it was."""
         return self.outbox.take()
 
-    def written(self) -> tuple[Effect, ...]:
+    def written(self) -> None:
         """What was taken has been handed to the transport."""
         self._move(Input.WRITTEN if self.outbox.n_events else Input.EMPTIED)
-        return ()
 
     def lost(self) -> tuple[Effect, ...]:
         """Nobody writes to the reader any more: it has left, or all is written. Idempotent, in every state."""

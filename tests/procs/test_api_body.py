@@ -1,0 +1,82 @@
+"""A body is JSON, whole, small enough and in time, or it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect
+
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.procs.api_body import BodyLimits, read_json_body
+from support.asgi_driver import AsgiDriver, settle
+
+LIMITS = BodyLimits(max_bytes=10)
+
+
+async def unused(*_: Any) -> None:
+    raise AssertionError("the application is not called")
+
+
+async def read(driver: AsgiDriver, limits: BodyLimits = LIMITS) -> bytes:
+    return await read_json_body(driver.scope, driver.receive, limits)
+
+
+async def refusal_of(driver: AsgiDriver, limits: BodyLimits = LIMITS) -> Refusal:
+    with pytest.raises(RequestError) as caught:
+        await read(driver, limits)
+    return caught.value.refusal
+
+
+@pytest.mark.parametrize("body", [b"0123456789", [b"01234", b"", b"56789"], [bytes([c]) for c in b"0123456789"]])
+async def test_a_body_within_the_limit_is_read_whole(body: bytes | list[bytes]) -> None:
+    """In one piece or many, to the last byte that is allowed."""
+    assert await read(AsgiDriver(unused, "POST", body=body)) == b"0123456789"
+
+
+async def test_a_body_that_says_it_is_too_long_is_not_read() -> None:
+    """Its pieces stay where they are."""
+    driver = AsgiDriver(unused, "POST", body=b"x", headers={"Content-Length": "11"})
+    assert (await refusal_of(driver)).status == 413
+    assert (await driver.receive())["body"] == b"x"
+
+
+async def test_a_body_of_unknown_length_is_read_up_to_the_limit() -> None:
+    """Not a piece further."""
+    driver = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
+    refusal = await refusal_of(driver)
+    assert (refusal.status, refusal.code) == (413, "body_too_large") and "10 bytes" in refusal.message
+    assert len(driver._pieces) == 7
+
+
+async def test_a_body_that_trickles_is_given_up() -> None:
+    """The limit is for the whole."""
+    driver = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
+    assert (await refusal_of(driver, BodyLimits(10, timeout_s=0.0))).status == 408
+
+
+async def test_a_client_that_leaves_is_no_error() -> None:
+    """There is nobody to answer."""
+    driver = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
+    reading = asyncio.create_task(read(driver))
+    await settle()
+    driver.vanish()
+    with pytest.raises(ClientDisconnect):
+        await reading
+
+
+@pytest.mark.parametrize("label", ["application/json", "Application/JSON; charset=latin-1", "application/json ;x"])
+async def test_json_is_known_by_its_label(label: str) -> None:
+    """In any case, with any parameters."""
+    assert await read(AsgiDriver(unused, "POST", body=b"{}", headers={"Content-Type": label})) == b"{}"
+
+
+@pytest.mark.parametrize("label", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+async def test_another_label_is_refused(label: str) -> None:
+    """Also none at all."""
+    driver = AsgiDriver(unused, "POST", body=b"{}", headers={"Content-Type": label})
+    if not label:
+        driver.scope["headers"] = [(name, value) for name, value in driver.scope["headers"] if value]
+    refusal = await refusal_of(driver)
+    assert (refusal.status, refusal.code) == (400, "unsupported_media_type")

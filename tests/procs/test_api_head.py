@@ -1,0 +1,31 @@
+"""Status and headers."""
+
+from __future__ import annotations
+
+from sluiceway.errors import Refusal
+from sluiceway.procs.api_head import STREAM_HEAD, json_head, refusal_head
+
+
+def test_a_stream_passes_through_proxies_unheld() -> None:
+    """No length, no cache, no buffer."""
+    headers = dict(STREAM_HEAD.headers)
+    assert headers == {
+        b"content-type": b"text/event-stream; charset=utf-8",
+        b"cache-control": b"no-cache",
+        b"x-accel-buffering": b"no",
+    }
+
+
+def test_a_body_has_its_length() -> None:
+    """JSON, 200 unless told otherwise."""
+    head = json_head(12, more=((b"allow", b"GET"),))
+    assert head.status == 200
+    assert dict(head.headers) == {b"content-type": b"application/json", b"content-length": b"12", b"allow": b"GET"}
+
+
+def test_a_refusal_says_when_to_come_again_if_it_knows() -> None:
+    """In whole seconds, rounded up."""
+    refusal = Refusal(status=503, code="c", message="m", retry_after_s=0.2)
+    head = refusal_head(5, refusal)
+    assert head.status == 503 and dict(head.headers)[b"retry-after"] == b"1"
+    assert b"retry-after" not in dict(refusal_head(5, Refusal(status=400, code="c", message="m")).headers)

@@ -1,0 +1,518 @@
+"""Every event finds its answer, every answer ends once, and the accounts balance."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Finished, Rejected
+from sluiceway.messages.to_child import Role
+from sluiceway.messages.to_tokenizer import Cancel, Tokenize
+from sluiceway.procs.api_answer import Answer
+from sluiceway.procs.api_refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
+from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.openai.errors import error_body
+from sluiceway.protocols.openai.framer import CompletionFramer
+from sluiceway.stream.session import State
+from sluiceway.types import FinishReason
+from support.asgi_driver import FACTS, Api, FakeUpstream, completion, finished
+from support.snapshots import engine_stats
+
+TOO_LONG = Refusal(status=400, code="context_length_exceeded", message="Too long.")
+
+
+def open_answer(api: Api, *, n: int = 1, stream: bool = True) -> Answer:
+    request = parse_completion(completion(n=n, stream=stream))
+    framer = request.framer(response_id="cmpl-1", model="m", created=0)
+    return api.hub.open(request.generation, framer, error_body, "request-1")
+
+
+def status_of(answer: Answer) -> int | None:
+    """The status that a writer sends now, None if it has to wait."""
+    return None if answer.head is None else answer.head.status
+
+
+def refusal_of(call: Callable[[], object]) -> Refusal:
+    with pytest.raises(RequestError) as caught:
+        call()
+    return caught.value.refusal
+
+
+def written(api: Api, answer: Answer) -> bytes:
+    """Write all that waits, as a writer does."""
+    batch = answer.session.take()
+    api.hub.written(answer, batch.n_tokens)
+    return batch.data
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def upstream(api: Api) -> FakeUpstream:
+    return api.upstream
+
+
+# Opening.
+
+
+def test_a_request_goes_upstream_with_an_id_for_each_choice(api: Api, upstream: FakeUpstream) -> None:
+    """Ids are not used again."""
+    open_answer(api, n=2)
+    open_answer(api)
+    assert [message.rids for message in upstream.requests] == [(1, 2), (3,)]
+    assert upstream.requests[0].prompts and upstream.requests[0].sampling.max_tokens == 16
+
+
+def test_nothing_is_served_before_both_processes_are_up() -> None:
+    """The model is being loaded, which is no fault."""
+    api = Api(is_serving=False)
+    for role in (Role.TOKENIZER, Role.ENGINE):
+        assert refusal_of(lambda: open_answer(api)) == LOADING
+        api.hub.peer_up(role)
+    assert api.hub.unready is None
+    open_answer(api)
+
+
+def test_nothing_is_held_when_the_tokenizer_is_gone(api: Api, upstream: FakeUpstream) -> None:
+    """The push fails before its death is known."""
+    upstream.is_gone = True
+    assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
+    api.assert_quiet()
+
+
+def test_a_request_is_refused_when_it_would_pass_the_bound() -> None:
+    """Counted in sequences; those whose cancel is under way count, since the engine still holds them."""
+    api = Api(max_sequences=3)
+    first = open_answer(api, n=2)
+    assert refusal_of(lambda: open_answer(api, n=2)) == OVERLOADED
+    api.hub.leave(first)
+    assert refusal_of(lambda: open_answer(api, n=2)) == OVERLOADED
+    api.upstream.end_cancelled(api.upstream.cancels[0])
+    open_answer(api, n=3)
+
+
+# The ordinary way.
+
+
+def test_a_stream_is_told_in_order(api: Api, upstream: FakeUpstream) -> None:
+    """Head on acceptance, an event a delta, the end after the last sequence."""
+    answer = open_answer(api)
+    assert status_of(answer) is None
+    upstream.accept()
+    assert status_of(answer) == 200
+    upstream.speak("Hel")
+    assert b'"text":"Hel"' in written(api, answer)
+    upstream.speak("lo")
+    upstream.finish()
+    assert written(api, answer).endswith(b"data: [DONE]\n\n")
+    assert answer.session.state is State.CLOSED
+    api.hub.leave(answer)
+    assert not upstream.cancels
+    assert api.metrics.finished[FinishReason.STOP] == 1
+    assert api.metrics.delivered_tokens == 2
+    api.assert_quiet()
+
+
+def test_a_plain_answer_comes_whole(api: Api, upstream: FakeUpstream) -> None:
+    """No head before the last choice has finished."""
+    answer = open_answer(api, n=2, stream=False)
+    upstream.accept()
+    upstream.speak("a", 1)
+    upstream.speak("b", 2)
+    upstream.finish(2)
+    assert status_of(answer) is None
+    upstream.finish(1)
+    body = written(api, answer)
+    assert answer.head is not None and (b"content-length", str(len(body)).encode()) in answer.head.headers
+    assert body.index(b'"text":"a"') < body.index(b'"text":"b"')
+    assert api.metrics.delivered_tokens == 2
+
+
+def test_a_writer_is_woken_once_a_message(api: Api, upstream: FakeUpstream) -> None:
+    """However many of its events came; and others are not."""
+    answer, other = open_answer(api, n=2), open_answer(api)
+    wakes: list[Answer] = []
+    answer.wake = lambda: wakes.append(answer)
+    other.wake = lambda: wakes.append(other)
+    upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0), Delta(1, "a", (1,)), Delta(2, "b", (1,)), finished(1))
+    assert wakes == [answer]
+
+
+def test_the_clock_is_read_at_tokens(api: Api, upstream: FakeUpstream) -> None:
+    """First tokens from the opening on, gaps within a sequence; the tail of a text is no token."""
+    open_answer(api)
+    api.now_s = 0.3
+    upstream.accept()
+    upstream.speak("a")
+    api.now_s = 0.34
+    upstream.speak("b")
+    api.now_s = 9.0
+    upstream.speak("tail", n_tokens=0)
+    assert (api.metrics.time_to_first_token.count, api.metrics.time_to_first_token.total) == (1, 0.3)
+    assert api.metrics.inter_token.count == 1
+    assert api.metrics.inter_token.total == pytest.approx(0.04)
+
+
+def test_a_snapshot_reaches_the_metrics(api: Api, upstream: FakeUpstream) -> None:
+    """With the events of its step, or alone."""
+    upstream.say(stats=engine_stats(running=3))
+    assert api.metrics.engine is not None and api.metrics.engine.running == 3
+
+
+def test_the_engine_says_what_it_can_hold() -> None:
+    """For the list of models."""
+    api = Api(is_serving=False)
+    api.hub.receive(EngineIsUp(FACTS))
+    assert api.hub.facts == FACTS
+
+
+# Other ends.
+
+
+def test_a_rejection_is_a_plain_error(api: Api, upstream: FakeUpstream) -> None:
+    """Before any byte; nothing is cancelled and nothing is left."""
+    answer = open_answer(api, n=3)
+    upstream.reject(TOO_LONG)
+    assert status_of(answer) == 400
+    assert b"context_length_exceeded" in written(api, answer)
+    api.hub.leave(answer)
+    assert not upstream.cancels and api.metrics.rejected == {"context_length_exceeded": 1}
+    assert api.hub.account()["rejected"] == 3
+    assert api.lines[-1]["event"] == "rejected"
+    api.assert_quiet()
+
+
+def test_nobody_is_told_when_a_rejection_comes_after_the_client_left(api: Api, upstream: FakeUpstream) -> None:
+    """It was on its way when the cancel went out; it settles the account."""
+    answer = open_answer(api, n=2)
+    api.hub.leave(answer)
+    upstream.reject(TOO_LONG)
+    upstream.reject(TOO_LONG)
+    assert api.hub.account()["rejected"] == 2
+    assert api.metrics.rejected == {"context_length_exceeded": 1}
+    api.assert_quiet()
+
+
+def test_an_error_in_the_stream_is_its_last_event(api: Api, upstream: FakeUpstream) -> None:
+    """Also for the other choices, which are cancelled."""
+    answer = open_answer(api, n=2)
+    upstream.accept()
+    upstream.finish(1, FinishReason.ERROR, refusal=ENGINE_LOST)
+    data = written(api, answer)
+    assert b"engine_lost" in data and data.endswith(b"data: [DONE]\n\n")
+    assert upstream.cancels == [Cancel((2,), FinishReason.ERROR)]
+    upstream.end_cancelled(upstream.cancels[0])
+    api.hub.leave(answer)
+    assert api.metrics.finished[FinishReason.ERROR] == 2
+    api.assert_quiet()
+
+
+def test_an_error_of_a_plain_answer_is_its_status(api: Api, upstream: FakeUpstream) -> None:
+    """What was generated is dropped and counted as waste."""
+    answer = open_answer(api, stream=False)
+    upstream.accept()
+    upstream.speak("x", n_tokens=4)
+    upstream.finish(reason=FinishReason.DEADLINE)
+    assert status_of(answer) == 504
+    assert b"deadline_exceeded" in written(api, answer)
+    assert (api.metrics.delivered_tokens, api.metrics.wasted_tokens) == (0, 4)
+
+
+class BrokenFramer(CompletionFramer):
+    """Fails where it is told to."""
+
+    fails_at = ""
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        return self._maybe("delta") or super().delta(index, delta)
+
+    def finish(self, index: int, finished: Finished) -> bytes:
+        return self._maybe("finish") or super().finish(index, finished)
+
+    def end(self, usage: Usage) -> bytes:
+        return self._maybe("end") or super().end(usage)
+
+    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        return self._maybe("body") or super().body(choices, usage)
+
+    def _maybe(self, name: str) -> bytes:
+        if name == self.fails_at:
+            raise ValueError("broken")
+        return b""
+
+
+@pytest.mark.parametrize("fails_at", ["delta", "finish", "end", "body"])
+def test_a_fault_in_framing_ends_one_answer_only(api: Api, upstream: FakeUpstream, fails_at: str) -> None:
+    """With an error; the loop that serves all goes on, and only what has had no terminal is cancelled."""
+    request = parse_completion(completion(stream=fails_at != "body"))
+    framer = BrokenFramer(request.response("cmpl-1", "m", 0), max_tokens=9)
+    framer.fails_at = fails_at
+    broken = api.hub.open(request.generation, framer, error_body, "broken")
+    other = open_answer(api)
+    upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0), Delta(1, "x", (1,)), finished(1), finished(2))
+    assert b"internal_error" in written(api, broken)
+    assert written(api, other).endswith(b"[DONE]\n\n")
+    assert upstream.cancels == ([Cancel((1,), FinishReason.ERROR)] if fails_at == "delta" else [])
+    assert [line["request_id"] for line in api.lines if line["event"] == "framing failed"] == ["broken"]
+    api.hub.leave(broken)
+    api.hub.leave(other)
+    api.assert_quiet()
+
+
+# Leaving.
+
+
+@pytest.mark.parametrize("leaves_after", ["open", "accept", "speak"])
+def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstream, leaves_after: str) -> None:
+    """In the same call, at every stage; again is nothing. The tombstone goes with the terminal."""
+    answer = open_answer(api, n=2)
+    if leaves_after != "open":
+        upstream.accept()
+    if leaves_after == "speak":
+        upstream.speak("x", n_tokens=3)
+    api.now_s = 1.0
+    api.hub.leave(answer)
+    api.hub.leave(answer)
+    assert upstream.cancels == [Cancel((1, 2), FinishReason.CANCELLED)]
+    assert (api.hub.n_open, api.hub.n_tombstones) == (0, 2)
+    upstream.speak("late", n_tokens=2)
+    api.now_s = 1.5
+    upstream.end_cancelled(upstream.cancels[0])
+    assert api.metrics.finished[FinishReason.CANCELLED] == 2
+    assert api.metrics.close_to_release.total == pytest.approx(1.0)
+    assert api.metrics.wasted_tokens == 2 + (3 if leaves_after == "speak" else 0)
+    assert [line["event"] for line in api.lines].count("finished") == 1
+    assert api.lines[-1]["reason"] == "cancelled"
+    api.assert_quiet()
+
+
+def test_what_was_written_to_nobody_is_not_delivered(api: Api, upstream: FakeUpstream) -> None:
+    """The client left while the write was under way."""
+    answer = open_answer(api)
+    upstream.accept()
+    upstream.speak("x", n_tokens=3)
+    batch = answer.session.take()
+    api.hub.leave(answer)
+    api.hub.written(answer, batch.n_tokens)
+    assert (api.metrics.delivered_tokens, api.metrics.wasted_tokens) == (0, 3)
+
+
+def test_a_natural_end_wins_when_it_was_first(api: Api, upstream: FakeUpstream) -> None:
+    """The client left as the last token was made: one end, with the reason that the engine gave."""
+    answer = open_answer(api)
+    upstream.accept()
+    api.hub.leave(answer)
+    upstream.finish(1, FinishReason.LENGTH)
+    upstream.finish(1, FinishReason.CANCELLED)
+    assert api.metrics.finished[FinishReason.LENGTH] == 1
+    assert api.metrics.finished[FinishReason.CANCELLED] == 0
+    api.assert_quiet()
+
+
+def test_a_cancel_to_nobody_is_no_error(api: Api, upstream: FakeUpstream) -> None:
+    """The tokenizer died; its sequences are settled when that is known."""
+    answer = open_answer(api)
+    upstream.is_gone = True
+    api.hub.leave(answer)
+    api.hub.peer_down(Role.TOKENIZER, hung=False)
+    assert api.metrics.finished[FinishReason.CANCELLED] == 1
+    api.assert_quiet()
+
+
+def test_an_unknown_id_is_ignored(api: Api, upstream: FakeUpstream) -> None:
+    """It was under way when what it belonged to went."""
+    upstream.say(Accepted(77, 1, 0), Delta(77, "x", (1,)), finished(77), Rejected((77,), TOO_LONG))
+    assert api.metrics.finished[FinishReason.STOP] == 0 and api.metrics.rejected == {}
+    api.assert_quiet()
+
+
+# Processes.
+
+
+@pytest.mark.parametrize("role", [Role.TOKENIZER, Role.ENGINE])
+def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUpstream, role: Role) -> None:
+    """A stream by an event, what has no head by a status, a tombstone without a word. Nobody is asked."""
+    streamed, waiting, gone = open_answer(api), open_answer(api), open_answer(api)
+    upstream.accept(1)
+    upstream.say(stats=engine_stats(running=2))
+    api.hub.leave(gone)
+    woken: list[str] = []
+    streamed.wake = lambda: woken.append("streamed")
+    waiting.wake = lambda: woken.append("waiting")
+    n_pushed = len(upstream.pushed)
+    api.hub.peer_down(role, hung=False)
+    assert sorted(woken) == ["streamed", "waiting"]
+    assert b"engine_lost" in written(api, streamed)
+    assert status_of(waiting) == 503
+    assert len(upstream.pushed) == n_pushed
+    for answer in (streamed, waiting):
+        api.hub.leave(answer)
+    assert (api.metrics.finished[FinishReason.ERROR], api.metrics.finished[FinishReason.CANCELLED]) == (2, 1)
+    assert (api.metrics.engine is None) == (role is Role.ENGINE)
+    upstream.finish(1)
+    api.assert_quiet()
+    assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
+    api.hub.peer_up(role)
+    open_answer(api)
+
+
+def test_what_is_open_goes_on_when_a_process_only_hangs(api: Api, upstream: FakeUpstream) -> None:
+    """Nothing new meanwhile."""
+    answer = open_answer(api)
+    upstream.accept()
+    api.hub.peer_down(Role.ENGINE, hung=True)
+    assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
+    assert answer.session.state is State.OPEN
+    api.hub.peer_up(Role.ENGINE)
+    upstream.finish()
+    assert written(api, answer).endswith(b"[DONE]\n\n")
+
+
+# Draining.
+
+
+def test_nothing_new_is_opened_when_it_drains(api: Api, upstream: FakeUpstream) -> None:
+    """What is open goes on."""
+    answer = open_answer(api)
+    api.hub.drain()
+    refusal = refusal_of(lambda: open_answer(api))
+    assert refusal == DRAINING and refusal.retry_after_s
+    upstream.accept()
+    upstream.finish()
+    assert written(api, answer).endswith(b"[DONE]\n\n")
+
+
+def test_what_is_left_is_ended_with_its_reason(api: Api, upstream: FakeUpstream) -> None:
+    """The client is told, and the engine."""
+    answer = open_answer(api)
+    upstream.accept()
+    api.hub.end_all(FinishReason.DRAINING, DRAINING)
+    assert b'"draining"' in written(api, answer)
+    assert upstream.cancels == [Cancel((1,), FinishReason.DRAINING)]
+
+
+def test_it_is_told_when_the_last_answer_is_over(api: Api) -> None:
+    """Everyone who asked; at once when nothing is open."""
+    told: list[str] = []
+    first, second = open_answer(api), open_answer(api)
+    api.hub.when_empty(lambda: told.append("a"))
+    api.hub.when_empty(lambda: told.append("b"))
+    api.hub.leave(first)
+    assert told == []
+    api.hub.leave(second)
+    assert sorted(told) == ["a", "b"]
+    api.hub.when_empty(lambda: told.append("c"))
+    assert told[-1] == "c"
+
+
+# Accounts.
+
+
+def test_an_audit_comes_back_to_who_asked(api: Api) -> None:
+    """Through the hub, by its number."""
+    reports: list[AuditReport] = []
+    query_id = api.hub.audits.ask(reports.append)
+    report = AuditReport(
+        query_id=query_id,
+        engine=engine_stats(),
+        live=(),
+        violations=(),
+        tokenizer_encoding=0,
+        tokenizer_decoding=0,
+    )
+    api.hub.receive(report)
+    assert reports == [report]
+
+
+class HubMachine(RuleBasedStateMachine):
+    """Requests, steps, leaving clients and dying processes in any order: one end each, and balanced accounts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.api = Api(max_sequences=12)
+        self.answers: list[Answer] = []
+        self.unsettled: dict[int, tuple[int, ...]] = {}
+        """Sequences whose terminal upstream has yet to say, with their group."""
+        self.accepted: set[int] = set()
+
+    @rule(n=st.integers(1, 3), stream=st.booleans())
+    def open(self, n: int, stream: bool) -> None:
+        try:
+            self.answers.append(open_answer(self.api, n=n, stream=stream))
+        except RequestError as exc:
+            assert exc.refusal == OVERLOADED
+            return
+        rids = self.api.upstream.requests[-1].rids
+        self.unsettled |= dict.fromkeys(rids, rids)
+
+    @precondition(lambda self: self.unsettled)
+    @rule(data=st.data(), is_accepted=st.booleans())
+    def admit(self, data: st.DataObject, is_accepted: bool) -> None:
+        rids = self.unsettled[data.draw(st.sampled_from(sorted(self.unsettled)))]
+        if self.accepted & set(rids) or any(rid not in self.unsettled for rid in rids):
+            return
+        if is_accepted:
+            self.accepted |= set(rids)
+            self.api.upstream.accept(*rids)
+        else:
+            self.api.upstream.say(Rejected(rids, TOO_LONG))
+            for rid in rids:
+                del self.unsettled[rid]
+
+    @precondition(lambda self: self.accepted)
+    @rule(data=st.data(), reason=st.sampled_from([None, *FinishReason]))
+    def step(self, data: st.DataObject, reason: FinishReason | None) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.accepted)))
+        self.api.upstream.speak("x", rid)
+        if reason is not None:
+            self.accepted.discard(rid)
+            del self.unsettled[rid]
+            self.api.upstream.finish(rid, reason)
+
+    @precondition(lambda self: self.answers)
+    @rule(data=st.data(), leaves=st.booleans())
+    def write(self, data: st.DataObject, leaves: bool) -> None:
+        answer = data.draw(st.sampled_from(self.answers))
+        if leaves:
+            self.api.hub.leave(answer)
+            self.answers.remove(answer)
+        else:
+            written(self.api, answer)
+
+    @rule()
+    def die(self) -> None:
+        self.api.hub.peer_down(Role.ENGINE, hung=False)
+        self.api.hub.peer_up(Role.ENGINE)
+        self.unsettled.clear()
+        self.accepted.clear()
+        assert all(answer.session.state is not State.OPEN for answer in self.answers)
+
+    @invariant()
+    def balances(self) -> None:
+        account = self.api.hub.account()
+        assert self.api.hub.violations() == []
+        assert account["sessions"] == len(self.answers)
+        assert account["live"] + account["tombstones"] == len(self.unsettled) <= 12
+        assert sum(self.api.metrics.finished.values()) == account["finished"]
+
+    def teardown(self) -> None:
+        for answer in self.answers:
+            self.api.hub.leave(answer)
+        self.api.upstream.say(*(finished(rid, FinishReason.CANCELLED) for rid in self.unsettled))
+        self.api.assert_quiet()
+        rids = list(itertools.chain.from_iterable(m.rids for m in self.api.upstream.pushed if isinstance(m, Tokenize)))
+        assert len(rids) == len(set(rids))
+
+
+TestHub = HubMachine.TestCase
+TestHub.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
