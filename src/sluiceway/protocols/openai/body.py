@@ -26,7 +26,7 @@ _SEARCHED_CHARACTERS = 1 << 20
 # All that comes before the next bracket, and the bracket. It cannot fail to match (a string may be open, the body may
 # be at its end), else the search would start again at every byte; and nothing in it backtracks. So it is linear.
 _TO_BRACKET = re.compile(rb'(?:[^\[\]{}"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+([\[\]{}]|\Z)', re.DOTALL)
-_KEY_AT_END = re.compile(rb'"([^"\\]{1,64})"\s*:\s*.\Z', re.DOTALL)
+_KEY_AT_END = re.compile(rb'(?<!\\)"([^"\\]{1,64})"\s*:\s*.\Z', re.DOTALL)
 
 
 class _OddNumber:
@@ -131,5 +131,5 @@ def _misshapen(opening: re.Match[bytes] | None, problem: str, code: str) -> Requ
     key = opening and _KEY_AT_END.search(opening[0][-128:])
     if not key:
         return invalid(f"The body {problem}.", code=code)
-    param = key[1].decode("utf-8", "replace")
+    param = join_path("", key[1].decode("utf-8", "replace"))
     return invalid(f"`{param}` {problem}.", param, code=code)

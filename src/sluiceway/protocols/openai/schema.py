@@ -184,7 +184,7 @@ class ChatFields(SamplingFields):
 
     @property
     def token_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return super().token_limit if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class CompletionFields(SamplingFields):

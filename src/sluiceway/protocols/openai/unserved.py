@@ -81,7 +81,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "kv_transfer_params": (),
     "length_penalty": (1,),
     "logits_processors": (),
-    "lora_path": (),
+    "lora_path": ("",),
     "mirostat": (0,),
     "mm_processor_kwargs": ({},),
     "n_predict": (),

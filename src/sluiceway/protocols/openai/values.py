@@ -18,7 +18,7 @@ def shorten(value: object) -> str:
     match value:
         case str():
             cut = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
-            return json.dumps(cut, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+            return _printable(cut)
         case dict():
             return "an object"
         case list():
@@ -30,11 +30,16 @@ def shorten(value: object) -> str:
             return f"a {type(value).__name__}"
 
 
+def _printable(text: str) -> str:
+    """A JSON string that can be logged: no control character, no half of a character."""
+    return json.dumps(text, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
 def join_path(path: str, key: str | int) -> str:
     """One step down in a JSON path: `messages`, `messages[0]`, `messages[0].content`. Long names are cut."""
     if isinstance(key, int):
         return f"{path}[{key}]"
-    name = key[:_SHOWN_CHARACTERS]
+    name = _printable(key[:_SHOWN_CHARACTERS])[1:-1]
     return f"{path}.{name}" if path else name
 
 

@@ -1,0 +1,114 @@
+"""Chat requests from their bytes: whole ones, and anything else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluiceway.errors import RequestError
+from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt
+from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.openai.chat import ChatRequest, parse_chat
+from sluiceway.protocols.openai.schema import ChatFields
+from sluiceway.protocols.openai.unserved import CHAT
+from sluiceway.types import SamplingParams
+
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def parse(**fields: Any) -> ChatRequest:
+    return parse_chat(json.dumps({**BODY, **fields}).encode())
+
+
+def test_request_is_lowered_when_it_is_whole() -> None:
+    """With what the framer needs beside the generation."""
+    request = parse(stream=True, stream_options={"include_usage": True}, stop="x", n=2, seed=1, user="u")
+    prompt = ChatPrompt((ChatMessage(role="user", content="hi"),))
+    assert request == ChatRequest(
+        Generation(model="m", prompts=(prompt,), n=2, sampling=SamplingParams(seed=1), stop=("x",), stream=True),
+        include_usage=True,
+        return_token_ids=False,
+    )
+
+
+def test_framer_follows_the_request_when_made() -> None:
+    """Its choices, its wishes, and the identity that the server gives."""
+    framer = parse(n=2, return_token_ids=True).framer(response_id="chatcmpl-1", model="served", created=5)
+    start = framer.start()
+    assert start.count(b'"id":"chatcmpl-1"') == 2
+    assert start.count(b'"model":"served"') == start.count(b'"created":5') == start.count(b'"token_ids":[]') == 2
+    assert b"usage" not in start
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", None),
+        (b"[]", None),
+        (b"{}", "model"),
+        (b'{"model": "m"}', "messages"),
+        (json.dumps({**BODY, "tools": [{"type": "function"}]}).encode(), "tools"),
+        (json.dumps({**BODY, "temperature": 3}).encode(), "temperature"),
+        (b'{"temperature": NaN}', "temperature"),
+        (b'{"x": ' + b"[" * 1_000_000, "x"),
+    ],
+)
+def test_request_is_refused_when_any_stage_finds_a_fault(body: bytes, param: str | None) -> None:
+    """Bytes, JSON, fields, and what is not served."""
+    with pytest.raises(RequestError) as caught:
+        parse_chat(body)
+    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)
+
+
+@pytest.mark.parametrize("field", ["tools", "response_format", "brand_new", "metadata"])
+@pytest.mark.parametrize("levels", [100, 3_000])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_nesting_is_refused_by_name_when_it_is_in_any_field(
+    field: str, levels: int, opening: str, closing: str
+) -> None:
+    """Also where nobody would look."""
+    deep = f'"{field}": ' + opening * levels + "1" + closing * levels
+    body = (json.dumps(BODY)[:-1] + ", " + deep + "}").encode()
+    with pytest.raises(RequestError) as caught:
+        parse_chat(body)
+    assert (caught.value.refusal.code, caught.value.refusal.param) == ("nested_too_deeply", field)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**40), 10**40)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["\ud800", "user", "text", "1", 10**400]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(max_size=3) | st.sampled_from(["role", "content", "type", "text", "include_usage", "1"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(sorted({*ChatFields.model_fields, *CHAT, "user", "brand_new"}))
+
+
+@settings(max_examples=400, derandomize=True)
+@given(fields=st.dictionaries(FIELDS, VALUES, max_size=3))
+def test_request_gives_a_generation_or_a_refusal_when_fields_are_anything(fields: dict[str, Any]) -> None:
+    """Nothing else comes out, and a refusal always says something."""
+    try:
+        request = parse(**fields)
+    except RequestError as error:
+        assert error.refusal.status == 400
+        assert error.refusal.message
+        assert len(error.refusal.message) < 600
+    else:
+        assert isinstance(request.generation, Generation)
+        assert request.generation.n_choices >= 1

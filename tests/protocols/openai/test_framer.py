@@ -1,0 +1,303 @@
+"""Streams and bodies: exact bytes once, the SDK's types for all, and no token late or lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from sluiceway.errors import InvariantError, Refusal
+from sluiceway.messages.to_api import Delta, Finished
+from sluiceway.protocols.generation import Choice, Framer, Usage
+from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
+from sluiceway.sse.decoder import Decoder
+from sluiceway.types import FinishReason
+
+USAGE = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
+USAGE_FIELDS = {
+    "prompt_tokens": 5,
+    "completion_tokens": 3,
+    "total_tokens": 8,
+    "prompt_tokens_details": {"cached_tokens": 4},
+    "completion_tokens_details": {"reasoning_tokens": 0},
+}
+REFUSAL = Refusal(status=500, code="engine_died", message="The engine died.")
+
+
+def response(n_choices: int = 1, **wishes: bool) -> Response:
+    wanted = {"include_usage": False, "return_token_ids": False, **wishes}
+    return Response(id="id-1", model="m", created=7, n_choices=n_choices, **wanted)
+
+
+def chat(n_choices: int = 1, **wishes: bool) -> ChatFramer:
+    return ChatFramer(response(n_choices, **wishes))
+
+
+def completion(n_choices: int = 1, max_tokens: int = 16, **wishes: bool) -> CompletionFramer:
+    return CompletionFramer(response(n_choices, **wishes), max_tokens=max_tokens)
+
+
+def delta(text: str, *token_ids: int) -> Delta:
+    return Delta(1, text, token_ids)
+
+
+def finished(reason: FinishReason = FinishReason.STOP) -> Finished:
+    return Finished(rid=1, reason=reason, completion_tokens=3)
+
+
+def chunks(raw: bytes) -> list[dict[str, Any]]:
+    """The chunks of a stream, without its end."""
+    datas = [event.data for event in Decoder().feed(raw)]
+    return [json.loads(data) for data in datas if data != "[DONE]"]
+
+
+def choices(raw: bytes) -> list[dict[str, Any]]:
+    return [choice for chunk in chunks(raw) for choice in chunk["choices"]]
+
+
+def test_chat_stream_is_exact_when_written() -> None:
+    """The whole of the format once, byte for byte."""
+    framer = chat()
+    head = 'data: {"id":"id-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,'
+    assert framer.start().decode() == (
+        head + '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+    )
+    assert framer.delta(0, delta('a"\n😀\u2028', 1)).decode() == (
+        head + '"delta":{"content":"a\\"\\n😀\\u2028"},"logprobs":null,"finish_reason":null}]}\n\n'
+    )
+    assert framer.finish(0, finished()).decode() == (head + '"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n')
+    assert framer.end(USAGE) == b"data: [DONE]\n\n"
+
+
+def test_completion_stream_is_exact_when_written() -> None:
+    """No first chunk without text, and the finish reason beside a text."""
+    framer = completion()
+    head = 'data: {"id":"id-1","object":"text_completion","created":7,"model":"m","choices":[{"index":0,'
+    assert framer.start() == b""
+    assert framer.delta(0, delta("a", 1)).decode() == (head + '"text":"a","logprobs":null,"finish_reason":null}]}\n\n')
+    assert framer.finish(0, finished()).decode() == (head + '"text":"","logprobs":null,"finish_reason":"stop"}]}\n\n')
+    assert framer.end(USAGE) == b"data: [DONE]\n\n"
+
+
+MAKERS: list[Callable[..., Framer]] = [chat, completion]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_usage_is_null_until_the_end_when_asked_for(make: Callable[..., Framer]) -> None:
+    """In every chunk but the last, which has no choices."""
+    framer = make(include_usage=True)
+    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
+    *before, last = chunks(raw)
+    assert before
+    assert all(chunk["usage"] is None for chunk in before)
+    assert (last["choices"], last["usage"]) == ([], USAGE_FIELDS)
+    assert {key: last[key] for key in ("id", "created", "model")} == {"id": "id-1", "created": 7, "model": "m"}
+    assert raw.endswith(b"}\n\ndata: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_usage_has_no_key_when_not_asked_for(make: Callable[..., Framer]) -> None:
+    """And no chunk is without choices."""
+    framer = make()
+    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
+    assert all("usage" not in chunk and chunk["choices"] for chunk in chunks(raw))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_delta_is_no_chunk_when_its_text_is_empty(make: Callable[..., Framer]) -> None:
+    """Clients count chunks, and render each."""
+    assert make().delta(0, delta("", 1, 2)) == b""
+    assert make(return_token_ids=True).delta(0, delta("", 1, 2)) == b""
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_token_ids_ride_on_the_next_chunk_when_their_text_is_empty(make: Callable[..., Framer]) -> None:
+    """Each choice has its own; none is lost, none is told twice."""
+    framer = make(2, return_token_ids=True)
+    raw = b"".join(
+        (
+            framer.start(),
+            framer.delta(0, delta("", 1)),
+            framer.delta(1, delta("x", 9)),
+            framer.delta(0, delta("ab", 2, 3)),
+            framer.delta(0, delta("", 4)),
+            framer.finish(0, finished()),
+            framer.finish(1, finished()),
+        )
+    )
+    told = [(choice["index"], choice["token_ids"]) for choice in choices(raw)]
+    assert [entry for entry in told if entry[1]] == [(1, [9]), (0, [1, 2, 3]), (0, [4])]
+    assert told[-1] == (1, [])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_token_ids_have_no_key_when_not_asked_for(make: Callable[..., Framer]) -> None:
+    """They are an extension."""
+    framer = make()
+    assert b"token_ids" not in framer.start() + framer.delta(0, delta("a", 1)) + framer.finish(0, finished())
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_end_by_the_server_is_no_finish_reason_when_framed(make: Callable[..., Framer]) -> None:
+    """It must be told as an error: a client would take any word for success."""
+    for reason in set(FinishReason) - {FinishReason.STOP, FinishReason.LENGTH}:
+        with pytest.raises(InvariantError, match=reason.value):
+            make().finish(0, finished(reason))
+        with pytest.raises(InvariantError, match=reason.value):
+            make().body([Choice("a", (1,), finished(reason))], USAGE)
+
+
+def test_roles_come_first_and_once_when_there_are_several_choices() -> None:
+    """One chunk per choice, content a string from the start."""
+    framer = chat(3)
+    first = choices(framer.start())
+    assert [choice["index"] for choice in first] == [0, 1, 2]
+    assert all(choice["delta"] == {"role": "assistant", "content": ""} for choice in first)
+    assert choices(framer.delta(1, delta("a", 1)))[0]["delta"] == {"content": "a"}
+
+
+def test_last_token_comes_with_the_finish_when_the_limit_is_reached() -> None:
+    """As many chunks as tokens, not one more."""
+    framer = completion(max_tokens=3)
+    raws = [framer.delta(0, delta("a", 1)), framer.delta(0, delta("b", 2)), framer.delta(0, delta("c", 3))]
+    raws.append(framer.finish(0, finished(FinishReason.LENGTH)))
+    told = choices(b"".join(raws))
+    assert [(choice["text"], choice["finish_reason"]) for choice in told] == [("a", None), ("b", None), ("c", "length")]
+    assert raws[2] == b""
+
+
+def test_text_that_was_held_back_joins_the_last_when_the_limit_is_reached() -> None:
+    """The decoder may flush after the last token."""
+    framer = completion(max_tokens=2, return_token_ids=True)
+    raw = framer.delta(0, delta("a", 1, 2)) + framer.delta(0, delta("\ufffd"))
+    assert raw == b""
+    (choice,) = choices(framer.finish(0, finished(FinishReason.LENGTH)))
+    assert (choice["text"], choice["token_ids"]) == ("a\ufffd", [1, 2])
+
+
+def test_kept_text_goes_out_when_the_stream_breaks_before_the_finish() -> None:
+    """Only of the choices that keep some."""
+    framer = completion(3, max_tokens=1, return_token_ids=True)
+    framer.delta(0, delta("a", 1))
+    framer.delta(2, delta("c", 3))
+    *kept, error = chunks(framer.error(REFUSAL))
+    assert [(c["choices"][0]["index"], c["choices"][0]["text"], c["choices"][0]["token_ids"]) for c in kept] == [
+        (0, "a", [1]),
+        (2, "c", [3]),
+    ]
+    assert error["error"]["code"] == "engine_died"
+
+
+DELTAS = st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 2)), max_size=12)
+
+
+@settings(max_examples=200, derandomize=True)
+@given(deltas=DELTAS, max_tokens=st.integers(1, 12))
+def test_completion_has_no_more_chunks_than_tokens_allowed_when_streamed(
+    deltas: list[tuple[str, int]], max_tokens: int
+) -> None:
+    """And all text, all ids, in order, with one finish at the very end; nothing waits before the limit."""
+    framer = completion(max_tokens=max_tokens, return_token_ids=True)
+    raw, text, n_tokens = b"", "", 0
+    for piece, n_new in deltas:
+        if not n_new or n_tokens + n_new > max_tokens:
+            continue
+        raw += framer.delta(0, Delta(1, piece, tuple(range(n_tokens, n_tokens + n_new))))
+        text, n_tokens = text + piece, n_tokens + n_new
+        if n_tokens < max_tokens:
+            assert "".join(choice["text"] for choice in choices(raw)) == text
+    told = choices(raw + framer.finish(0, finished()))
+    assert "".join(choice["text"] for choice in told) == text
+    assert [token for choice in told for token in choice["token_ids"]] == list(range(n_tokens))
+    assert [choice["finish_reason"] for choice in told] == [None] * (len(told) - 1) + ["stop"]
+    assert len(told) <= max_tokens
+
+
+def test_chat_body_is_a_completion_to_the_sdk_when_written() -> None:
+    """All required keys, null where there is nothing."""
+    ends = [Choice("a\u2028", (1, 2), finished()), Choice("", (3,), finished(FinishReason.LENGTH))]
+    raw = chat(2).body(ends, USAGE)
+    body = json.loads(raw)
+    parsed = ChatCompletion.model_validate(body, strict=False)
+    assert [choice.finish_reason for choice in parsed.choices] == ["stop", "length"]
+    assert parsed.choices[0].message.content == "a\u2028"
+    assert b"\\u2028" in raw
+    assert body["choices"][1] == {
+        "index": 1,
+        "message": {"role": "assistant", "content": "", "refusal": None},
+        "logprobs": None,
+        "finish_reason": "length",
+    }
+    assert (body["object"], body["id"], body["created"], body["model"]) == ("chat.completion", "id-1", 7, "m")
+    assert body["usage"] == USAGE_FIELDS
+
+
+def test_completion_body_is_a_completion_to_the_sdk_when_written() -> None:
+    """With the ids where they are wanted."""
+    body = json.loads(completion(return_token_ids=True).body([Choice("a", (1, 2), finished())], USAGE))
+    assert Completion.model_validate(body).choices[0].text == "a"
+    assert body["object"] == "text_completion"
+    assert body["choices"] == [
+        {"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop", "token_ids": [1, 2]}
+    ]
+
+
+def sdk(raw: bytes) -> tuple[httpx.Client, openai.OpenAI]:
+    """The official client, to which every request is answered with this stream."""
+    headers = {"content-type": "text/event-stream"}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=raw))
+    http: Any = httpx.Client(transport=transport)  # the SDK's type for it differs between its versions
+    return http, openai.OpenAI(api_key="k", base_url="http://server/v1", http_client=http, max_retries=0)
+
+
+def test_sdk_reads_the_chat_stream_when_it_is_whole() -> None:
+    """Strict types, one finish reason a choice, the same id throughout, the text as it was."""
+    framer = chat(2, include_usage=True)
+    texts = ["Hi", " \u2028😀\r\n", "\x85 \v\f", "data: [DONE]"]
+    raw = framer.start() + b"".join(framer.delta(i % 2, delta(text, 1)) for i, text in enumerate(texts))
+    raw += framer.finish(1, finished()) + framer.finish(0, finished(FinishReason.LENGTH)) + framer.end(USAGE)
+    for chunk in chunks(raw):
+        ChatCompletionChunk.model_validate(chunk)
+    http, client = sdk(raw)
+    with http, client:
+        read = list(client.chat.completions.create(model="m", messages=[], stream=True, n=2))
+    told = [choice for chunk in read for choice in chunk.choices]
+    assert {chunk.id for chunk in read} == {"id-1"}
+    assert "".join(choice.delta.content or "" for choice in told if choice.index == 0) == texts[0] + texts[2]
+    assert "".join(choice.delta.content or "" for choice in told if choice.index == 1) == texts[1] + texts[3]
+    assert [(c.index, c.finish_reason) for c in told if c.finish_reason] == [(1, "stop"), (0, "length")]
+    assert read[-1].usage is not None
+    assert read[-1].usage.total_tokens == 8
+
+
+def test_sdk_reads_the_completion_stream_when_it_is_whole() -> None:
+    """The same for the older endpoint."""
+    framer = completion(max_tokens=2)
+    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.delta(0, delta("b", 2))
+    raw += framer.finish(0, finished(FinishReason.LENGTH)) + framer.end(USAGE)
+    http, client = sdk(raw)
+    with http, client:
+        read = list(client.completions.create(model="m", prompt="x", stream=True))
+    assert [(chunk.choices[0].text, chunk.choices[0].finish_reason) for chunk in read] == [("a", None), ("b", "length")]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_sdk_raises_our_words_when_the_stream_breaks(make: Callable[..., Framer]) -> None:
+    """After the text that was sent; never a clean end."""
+    framer = make()
+    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL)
+    assert raw.endswith(b'"type":"server_error","param":null,"code":"engine_died"}}\n\ndata: [DONE]\n\n')
+    http, client = sdk(raw)
+    with http, client:
+        stream = client.chat.completions.create(model="m", messages=[], stream=True)
+        with pytest.raises(openai.APIError, match=r"The engine died\.") as caught:
+            list(stream)
+    assert caught.value.code == "engine_died"

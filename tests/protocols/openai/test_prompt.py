@@ -1,0 +1,66 @@
+"""The four forms of a prompt, and what is none of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import RequestError
+from sluiceway.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
+from sluiceway.protocols.openai.prompt import MAX_CHOICES, lower_prompt
+
+
+@pytest.mark.parametrize(
+    ("value", "prompts"),
+    [
+        ("a", (TextPrompt("a"),)),
+        (" \0\ufeff", (TextPrompt(" \0\ufeff"),)),
+        (["a", "b"], (TextPrompt("a"), TextPrompt("b"))),
+        ([1, 2], (TokenPrompt((1, 2)),)),
+        ([[1, 2], [0]], (TokenPrompt((1, 2)), TokenPrompt((0,)))),
+        (["a"] * MAX_CHOICES, (TextPrompt("a"),) * MAX_CHOICES),
+        ([7] * 1000, (TokenPrompt((7,) * 1000),)),
+    ],
+)
+def test_prompt_is_lowered_when_it_is_in_one_of_its_forms(value: Any, prompts: tuple[Prompt, ...]) -> None:
+    """Many token ids are one prompt, many texts are many."""
+    assert lower_prompt(value) == prompts
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        (None, "prompt"),
+        (1, "prompt"),
+        ({}, "prompt"),
+        ("", "prompt"),
+        ("\ud800", "prompt"),
+        ([], "prompt"),
+        ([None], "prompt[0]"),
+        ([True], "prompt[0]"),
+        ([1.0], "prompt[0]"),
+        ([{}], "prompt[0]"),
+        ([""], "prompt[0]"),
+        (["a", ""], "prompt[1]"),
+        (["a", "\udfff"], "prompt[1]"),
+        (["a", 1], "prompt[1]"),
+        ([1, "a"], "prompt[1]"),
+        ([1, True], "prompt[1]"),
+        ([1, -1], "prompt[1]"),
+        ([2**31], "prompt[0]"),
+        ([[]], "prompt[0]"),
+        ([[1], []], "prompt[1]"),
+        ([[1], 2], "prompt[1]"),
+        ([[1], ["a"]], "prompt[1][0]"),
+        ([[1, [2]]], "prompt[0][1]"),
+        (["a"] * (MAX_CHOICES + 1), "prompt"),
+        ([[1]] * (MAX_CHOICES + 1), "prompt"),
+    ],
+)
+def test_place_is_named_when_a_prompt_is_wrong(value: Any, param: str) -> None:
+    """Down to the token."""
+    with pytest.raises(RequestError) as caught:
+        lower_prompt(value)
+    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)
+    assert f"`{param}`" in caught.value.refusal.message

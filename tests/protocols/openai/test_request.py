@@ -1,0 +1,19 @@
+"""What a parsed request knows about its answer."""
+
+from __future__ import annotations
+
+from sluiceway.messages.to_tokenizer import TextPrompt
+from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.openai.framer import Response
+from sluiceway.protocols.openai.request import OpenAIRequest
+from sluiceway.types import SamplingParams
+
+
+def test_response_counts_all_choices_when_there_are_prompts_and_n() -> None:
+    """Its own wishes, and the identity that the server gives."""
+    prompts = (TextPrompt("a"), TextPrompt("b"))
+    generation = Generation(model="alias", prompts=prompts, n=2, sampling=SamplingParams(), stop=(), stream=True)
+    request = OpenAIRequest(generation, include_usage=True, return_token_ids=False)
+    assert request.response("cmpl-1", "served", 5) == Response(
+        id="cmpl-1", model="served", created=5, n_choices=4, include_usage=True, return_token_ids=False
+    )

@@ -1,0 +1,288 @@
+"""Ranges, defaults and types of the served fields, for both endpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.messages.to_tokenizer import TextPrompt
+from sluiceway.protocols.openai.schema import (
+    COMPLETION_MAX_TOKENS,
+    GREEDY_BELOW,
+    MAX_LOGIT_BIASES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    ChatFields,
+    CompletionFields,
+    check,
+)
+from sluiceway.types import SamplingParams
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+COMPLETION: dict[str, Any] = {"model": "m", "prompt": "x"}
+
+
+def chat(**fields: Any) -> ChatFields:
+    return check(ChatFields, {**CHAT, **fields})
+
+
+def completion(**fields: Any) -> CompletionFields:
+    return check(CompletionFields, {**COMPLETION, **fields})
+
+
+def sampling(**fields: Any) -> SamplingParams:
+    return chat(**fields).generation(()).sampling
+
+
+def refusal_of(call: Any, **fields: Any) -> Refusal:
+    with pytest.raises(RequestError) as caught:
+        call(**fields)
+    assert caught.value.refusal.status == 400
+    return caught.value.refusal
+
+
+def test_defaults_are_those_of_the_protocol_when_nothing_is_given() -> None:
+    """Chat runs to the end of the context, completions for sixteen tokens."""
+    lowered = chat().generation(())
+    assert lowered.sampling == SamplingParams()
+    assert (lowered.model, lowered.n, lowered.stop, lowered.stream) == ("m", 1, (), False)
+    assert completion().generation(()).sampling == SamplingParams(max_tokens=COMPLETION_MAX_TOKENS)
+
+
+def test_null_is_the_default_when_given_for_any_optional_field() -> None:
+    """SDKs send null for what their user did not set."""
+    for call, required in ((chat, CHAT), (completion, COMPLETION)):
+        fields = type(call()).model_fields
+        nulls = dict.fromkeys(fields.keys() - required.keys())
+        assert call(**nulls).generation(()) == call().generation(())
+
+
+def test_fields_are_lowered_when_all_are_given() -> None:
+    """Each in its place."""
+    fields = chat(
+        n=2,
+        stream=True,
+        stream_options={"include_usage": True, "include_obfuscation": False},
+        max_tokens=9,
+        min_tokens=3,
+        temperature=0.5,
+        top_p=0.25,
+        top_k=40,
+        min_p=0.125,
+        seed=7,
+        presence_penalty=1,
+        frequency_penalty=-2,
+        repetition_penalty=1.5,
+        logit_bias={"5": -100, "006": 0.5},
+        ignore_eos=True,
+        stop=["a", "b"],
+        stop_token_ids=[1, 2],
+        return_token_ids=True,
+    )
+    lowered = fields.generation((TextPrompt("x"),))
+    assert fields.include_usage
+    assert fields.return_token_ids
+    assert (lowered.n, lowered.n_choices, lowered.stop, lowered.stream) == (2, 2, ("a", "b"), True)
+    assert lowered.sampling == SamplingParams(
+        temperature=0.5,
+        top_p=0.25,
+        top_k=40,
+        min_p=0.125,
+        seed=7,
+        presence_penalty=1.0,
+        frequency_penalty=-2.0,
+        repetition_penalty=1.5,
+        logit_bias=((5, -100.0), (6, 0.5)),
+        ignore_eos=True,
+        min_tokens=3,
+        max_tokens=9,
+        stop_token_ids=(1, 2),
+    )
+
+
+GOOD: list[tuple[str, Any]] = [
+    ("n", 1),
+    ("n", 128),
+    ("max_tokens", 1),
+    ("max_tokens", 2**31 - 1),
+    ("max_completion_tokens", 1),
+    ("min_tokens", 0),
+    ("temperature", 0),
+    ("temperature", 2),
+    ("top_p", 1e-4),
+    ("top_p", 1),
+    ("top_k", -1),
+    ("top_k", 0),
+    ("min_p", 0),
+    ("min_p", 1),
+    ("seed", -(2**63)),
+    ("seed", 2**64 - 1),
+    ("presence_penalty", -2),
+    ("frequency_penalty", 2.0),
+    ("repetition_penalty", 1e-3),
+    ("repetition_penalty", 2),
+    ("logit_bias", {}),
+    ("logit_bias", {"0": 100}),
+    ("logit_bias", {str(i): 1 for i in range(MAX_LOGIT_BIASES)}),
+    ("stop", "x"),
+    ("stop", []),
+    ("stop", ["\0"]),
+    ("stop", ["x"] * MAX_STOPS),
+    ("stop", "x" * MAX_STOP_CHARACTERS),
+    ("stop_token_ids", []),
+    ("stop_token_ids", [0] * MAX_STOP_TOKEN_IDS),
+    ("stream_options", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), GOOD)
+def test_value_passes_when_it_is_at_the_edge_of_its_range(field: str, value: Any) -> None:
+    """Edges that belong to the range."""
+    chat(**{field: value})
+
+
+COUNTS: list[Any] = [0, -1, 2**31, 10**400, 1e18, 1.5, 2.0, "10", True, [], {}]
+FLOATS: list[Any] = ["0.5", True, [], {}, float("inf"), float("-inf"), float("nan"), 10**400]
+FLAGS: list[Any] = ["true", 1, 0, [], {}]
+
+
+def each(field: str, *values: Any) -> list[tuple[str, Any]]:
+    return [(field, value) for value in values]
+
+
+BAD: list[tuple[str, Any]] = [
+    *each("n", *COUNTS, 129, 10**9),
+    *each("max_tokens", *COUNTS),
+    *each("max_completion_tokens", *COUNTS),
+    *each("min_tokens", *COUNTS[1:]),
+    *each("temperature", *FLOATS, -0.1, 2.1),
+    *each("top_p", *FLOATS, 0, -1, 1.1),
+    *each("top_k", -2, 2**31, 1.5, "1", True),
+    *each("min_p", *FLOATS, -0.1, 1.1),
+    *each("seed", -(2**63) - 1, 2**64, 10**400, 1.5, "x", True),
+    *each("presence_penalty", *FLOATS, -2.1, 2.1),
+    *each("frequency_penalty", *FLOATS, -2.1, 2.1),
+    *each("repetition_penalty", *FLOATS, 0, -1, 2.1),
+    *each("ignore_eos", *FLAGS),
+    *each("stream", *FLAGS),
+    *each("return_token_ids", *FLAGS),
+    *each("model", None, 1, [], "\ud800"),
+    *each("logit_bias", [], "x", 1, {str(i): 1 for i in range(MAX_LOGIT_BIASES + 1)}),
+    *each("stop", 1, {}, True, "", "x" * (MAX_STOP_CHARACTERS + 1), ["x"] * (MAX_STOPS + 1)),
+    ("stop", ["x"] * 500_000),
+    *each("stop_token_ids", "x", 1, {}, [0] * (MAX_STOP_TOKEN_IDS + 1)),
+    *each("stream_options", [], "x", True),
+    ("stream_options", {}),
+    ("stream_options", {"include_usage": True}),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda value: repr(value)[:40])
+def test_field_is_named_when_its_value_is_wrong(field: str, value: Any) -> None:
+    """The message says which field, what it was, and is short whatever it was."""
+    refusal = refusal_of(chat, **{field: value})
+    assert refusal.param == field
+    assert f"`{field}`" in refusal.message
+    assert len(refusal.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("stop", ["x", ""], "stop[1]"),
+        ("stop", ["x", 1], "stop[1]"),
+        ("stop", [None], "stop[0]"),
+        ("stop", ["x", "y", "\ud800"], "stop[2]"),
+        ("stop", ["x" * (MAX_STOP_CHARACTERS + 1)], "stop[0]"),
+        ("stop_token_ids", [1, -1], "stop_token_ids[1]"),
+        ("stop_token_ids", [True], "stop_token_ids[0]"),
+        ("logit_bias", {"abc": 1}, "logit_bias.abc"),
+        ("logit_bias", {"-1": 1}, "logit_bias.-1"),
+        ("logit_bias", {"": 1}, "logit_bias."),
+        ("logit_bias", {"١": 1}, "logit_bias.١"),
+        ("logit_bias", {"2147483648": 1}, "logit_bias.2147483648"),
+        ("logit_bias", {"9" * 5000: 1}, "logit_bias." + "9" * 64),
+        ("logit_bias", {"5": 1e9}, "logit_bias.5"),
+        ("logit_bias", {"5": "1"}, "logit_bias.5"),
+        ("logit_bias", {"5": True}, "logit_bias.5"),
+        ("logit_bias", {"5": None}, "logit_bias.5"),
+        ("stream_options", {"include_usage": "yes"}, "stream_options.include_usage"),
+        ("stream_options", {"include_usage": 1}, "stream_options.include_usage"),
+    ],
+)
+def test_path_is_whole_when_the_fault_is_inside_a_field(field: str, value: Any, param: str) -> None:
+    """Index or key of the entry."""
+    assert refusal_of(chat, stream=True, **{field: value}).param == param
+
+
+def test_required_field_is_named_when_it_is_missing() -> None:
+    """With a code of its own."""
+    for fields, body, param in (
+        (ChatFields, {"messages": CHAT["messages"]}, "model"),
+        (ChatFields, {"model": "m"}, "messages"),
+        (CompletionFields, {"model": "m"}, "prompt"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            check(fields, body)
+        assert caught.value.refusal.param == param
+        assert caught.value.refusal.code == "missing_required_parameter"
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-10, GREEDY_BELOW / 2])
+def test_temperature_is_greedy_when_it_is_next_to_nothing(temperature: float) -> None:
+    """Dividing by it would overflow; the best token has all the probability anyway."""
+    assert sampling(temperature=temperature).temperature == 0.0
+    assert sampling(temperature=GREEDY_BELOW).temperature == GREEDY_BELOW
+
+
+def test_top_k_is_off_when_it_is_minus_one() -> None:
+    """Two customs, one meaning."""
+    assert sampling(top_k=-1).top_k == sampling(top_k=0).top_k == 0
+
+
+def test_newer_limit_wins_when_both_are_given() -> None:
+    """`max_tokens` is the deprecated name; it must be valid all the same."""
+    assert sampling(max_tokens=5, max_completion_tokens=7).max_tokens == 7
+    assert sampling(max_tokens=5).max_tokens == 5
+    assert sampling(max_completion_tokens=7).max_tokens == 7
+    assert refusal_of(chat, max_tokens=0, max_completion_tokens=7).param == "max_tokens"
+
+
+def test_least_is_refused_when_it_is_over_the_most() -> None:
+    """In chat only where there is a limit, in completions always."""
+    assert refusal_of(chat, min_tokens=6, max_tokens=5).param == "min_tokens"
+    assert refusal_of(completion, min_tokens=COMPLETION_MAX_TOKENS + 1).param == "min_tokens"
+    assert sampling(min_tokens=6).min_tokens == 6
+    assert sampling(min_tokens=5, max_tokens=5).min_tokens == 5
+
+
+def test_stream_options_are_taken_when_the_answer_is_streamed() -> None:
+    """Usage is told only if it is asked for."""
+    assert chat(stream=True, stream_options={"include_usage": True}).include_usage
+    for options in ({}, None, {"include_usage": False}, {"include_usage": None}, {"other": 1}):
+        assert not chat(stream=True, stream_options=options).include_usage
+
+
+def test_running_usage_is_refused_by_name_when_it_is_asked_for() -> None:
+    """Served by others, not here; asking for none of it is fine."""
+    chat(stream=True, stream_options={"continuous_usage_stats": False})
+    refusal = refusal_of(chat, stream=True, stream_options={"continuous_usage_stats": True})
+    assert (refusal.param, refusal.code) == ("stream_options.continuous_usage_stats", "unsupported_parameter")
+
+
+def test_best_of_is_refused_when_it_is_not_n() -> None:
+    """Equal to n it asks for nothing."""
+    completion(best_of=1)
+    completion(best_of=3, n=3)
+    assert refusal_of(completion, best_of=2).param == "best_of"
+    assert refusal_of(completion, best_of=1, n=2).param == "best_of"
+    assert refusal_of(completion, best_of=10**400).param == "best_of"
+
+
+def test_choices_are_bounded_when_prompts_and_n_multiply() -> None:
+    """Before anything is allocated for them."""
+    completion(prompt=["x"] * 64, n=2)
+    assert refusal_of(completion, prompt=["x"] * 64, n=3).param == "n"

@@ -1,0 +1,88 @@
+"""What is known and not served: accepted when it asks for nothing, refused by name when it asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import RequestError
+from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
+from sluiceway.protocols.openai.unserved import CHAT, COMPLETIONS, HARMLESS, refuse_unserved
+
+ASKING: list[tuple[str, Any]] = [
+    (field, value)
+    for field in sorted(CHAT)
+    for value in (7, 0.5, "please", {"a": 1}, [{"a": 1}], True)
+    if not any(value is neutral for neutral in CHAT[field])
+]
+
+
+@pytest.mark.parametrize(("field", "value"), ASKING)
+def test_field_is_refused_by_name_when_it_asks(field: str, value: Any) -> None:
+    """Whatever it asks, unless the value is listed as neutral for just this field."""
+    with pytest.raises(RequestError) as caught:
+        refuse_unserved({field: value}, CHAT)
+    refusal = caught.value.refusal
+    assert (refusal.status, refusal.param, refusal.code) == (400, field, "unsupported_parameter")
+    assert f"`{field}`" in refusal.message
+
+
+@pytest.mark.parametrize("field", sorted(CHAT))
+def test_field_is_accepted_when_it_asks_for_nothing(field: str) -> None:
+    """Null, false, an empty list, and the field's own neutral values."""
+    for value in (None, False, [], *CHAT[field]):
+        refuse_unserved({field: value}, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("logprobs", 0),
+        ("prompt_logprobs", 0),
+        ("web_search_options", {}),
+        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "text", "schema": {}}),
+        ("tool_choice", "required"),
+        ("modalities", ["text", "audio"]),
+        ("top_logprobs", 1),
+        ("skip_special_tokens", 1),
+        ("reasoning_effort", "low"),
+    ],
+)
+def test_field_is_refused_when_the_value_only_looks_like_nothing(field: str, value: Any) -> None:
+    """Zero is not false: it asks for the probability of the chosen token."""
+    with pytest.raises(RequestError):
+        refuse_unserved({field: value}, COMPLETIONS)
+
+
+def test_one_is_neutral_when_written_as_integer_or_float() -> None:
+    """JSON has one kind of number."""
+    refuse_unserved({"length_penalty": 1}, CHAT)
+    refuse_unserved({"length_penalty": 1.0}, CHAT)
+
+
+def test_special_tokens_are_neutral_by_endpoint_when_given() -> None:
+    """A template has written them already; a plain prompt gets them from the tokenizer."""
+    refuse_unserved({"add_special_tokens": True}, COMPLETIONS)
+    with pytest.raises(RequestError):
+        refuse_unserved({"add_special_tokens": True}, CHAT)
+
+
+def test_unknown_field_is_ignored_when_it_is_in_no_table() -> None:
+    """SDKs send new fields every month."""
+    refuse_unserved({"brand_new": {"x": 1}, "user": "u", "metadata": {}}, CHAT)
+
+
+def test_first_field_is_named_when_several_ask() -> None:
+    """Alphabetical, so that the answer does not depend on the order in the body."""
+    with pytest.raises(RequestError) as caught:
+        refuse_unserved({"tools": [{}], "audio": {}, "echo": True}, CHAT)
+    assert caught.value.refusal.param == "audio"
+
+
+def test_tables_are_disjoint_when_fields_are_served() -> None:
+    """A field that is served is not refused, and none is harmless and refused at once."""
+    assert not HARMLESS & CHAT.keys()
+    assert not ChatFields.model_fields.keys() & (CHAT.keys() | HARMLESS)
+    assert not CompletionFields.model_fields.keys() & (COMPLETIONS.keys() | HARMLESS)

@@ -1,0 +1,121 @@
+"""Single values: what passes, and what a refusal says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import RequestError
+from sluiceway.protocols.openai.values import (
+    MAX_TOKEN_ID,
+    join_path,
+    require_filled_text,
+    require_list,
+    require_number,
+    require_text,
+    require_token_ids,
+    shorten,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a\n", '"a\\n"'),
+        ("x" * 65, '"' + "x" * 64 + '…"'),
+        ("é", '"é"'),
+        ("\ud800", '"\\ud800"'),
+        ({"a": 1}, "an object"),
+        ([1, 2], "a list of 2"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (None, "null"),
+        (10**100, "a number of 101 characters"),
+        (object(), "a object"),
+    ],
+)
+def test_value_is_short_and_printable_when_shown(value: object, shown: str) -> None:
+    """A message never repeats a megabyte, nor half a character."""
+    assert shorten(value) == shown
+    shorten(value).encode()
+
+
+def test_path_is_in_the_style_of_openai_when_joined() -> None:
+    """Names by dots, indexes in brackets; long names are cut, and what cannot be logged is escaped."""
+    assert join_path(join_path(join_path("", "messages"), 0), "content") == "messages[0].content"
+    assert join_path("", "x" * 100) == "x" * 64
+    assert join_path("", "é\n\ud800") == "é\\n\\ud800"
+
+
+@pytest.mark.parametrize("text", ["", "a", "é😀", "\0", "\ufeff", "\uffff"])
+def test_text_passes_when_it_is_any_string_of_characters(text: str) -> None:
+    """NUL, a byte order mark and noncharacters are text."""
+    assert require_text(text, "prompt") == text
+
+
+@pytest.mark.parametrize("value", [None, 1, True, [], {}])
+def test_text_is_refused_when_it_is_no_string(value: object) -> None:
+    """Numbers are not turned into text."""
+    assert refused(lambda: require_text(value, "prompt")) == (
+        "prompt",
+        f"`prompt` must be a string, not {shorten(value)}.",
+    )
+
+
+@pytest.mark.parametrize(("text", "at"), [("\ud800", 0), ("ab\udfff\ud800", 2)])
+def test_text_is_refused_with_its_position_when_it_has_half_a_character(text: str, at: int) -> None:
+    """A lone surrogate can neither be encoded nor sent back."""
+    param, message = refused(lambda: require_text(text, "stop[2]"))
+    assert param == "stop[2]"
+    assert f"lone surrogate at character {at}" in message
+
+
+def test_filled_text_is_refused_when_it_is_empty() -> None:
+    """Where nothing would mean nothing."""
+    assert require_filled_text(" ", "stop") == " "
+    assert refused(lambda: require_filled_text("", "stop"))[0] == "stop"
+
+
+def test_list_is_refused_when_it_is_none_or_too_long() -> None:
+    """The cap counts before anyone looks at an item."""
+    assert require_list([1], "stop", expected="a list", max_items=1) == [1]
+    assert require_list([1, 2], "stop", expected="a list") == [1, 2]
+    assert refused(lambda: require_list("a", "stop", expected="a list"))[1] == '`stop` must be a list, not "a".'
+    assert refused(lambda: require_list([1, 2], "stop", expected="a list", max_items=1))[1].endswith(
+        "at most 1 entries, not 2."
+    )
+
+
+@pytest.mark.parametrize("ids", [[], [0], [1, MAX_TOKEN_ID]])
+def test_token_ids_pass_when_they_are_in_range(ids: list[object]) -> None:
+    """Whether the vocabulary has them is not known here."""
+    assert require_token_ids(ids, "prompt") == tuple(ids)
+
+
+@pytest.mark.parametrize("wrong", [-1, MAX_TOKEN_ID + 1, 10**30, True, 1.0, "1", None, [1]])
+def test_token_ids_are_refused_with_the_index_when_one_is_wrong(wrong: object) -> None:
+    """Booleans and whole floats are no ids."""
+    assert refused(lambda: require_token_ids([5, wrong, wrong], "prompt"))[0] == "prompt[1]"
+
+
+@pytest.mark.parametrize("value", [-100, 100, 0, 0.5])
+def test_number_passes_when_it_is_in_the_closed_range(value: float) -> None:
+    """Both ends belong to it."""
+    assert require_number(value, "x", low=-100, high=100) == value
+
+
+@pytest.mark.parametrize("value", [-100.1, 101, float("inf"), float("nan"), 10**400, True, "1", None])
+def test_number_is_refused_when_it_is_outside_or_none(value: object) -> None:
+    """Not finite is outside of every range."""
+    param, message = refused(lambda: require_number(value, "x", low=-100, high=100))
+    assert param == "x"
+    assert "a number from -100 to 100" in message
+
+
+def refused(call: Any) -> tuple[str | None, str]:
+    """The field and the message of the refusal, which must be a 400."""
+    with pytest.raises(RequestError) as caught:
+        call()
+    assert caught.value.refusal.status == 400
+    return caught.value.refusal.param, caught.value.refusal.message
