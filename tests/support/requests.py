@@ -82,7 +82,7 @@ def is_quiet(server: Server) -> bool:
         return False
     engine = stats["engine"]
     n_idle = engine["blocks_free"] + engine["blocks_cached"]
-    return n_idle == engine["blocks_total"] and engine["released_total"] == engine["accepted_total"]
+    return bool(n_idle == engine["blocks_total"] and engine["released_total"] == engine["accepted_total"])
 
 
 def wait_quiet(server: Server, timeout_s: float = SETTLE_S) -> None:
