@@ -50,6 +50,7 @@ def test_detokenizers_share_nothing() -> None:
     assert len(first) == len(second) == 2
     texts = [one.push(first[0]), other.push(second[0]), one.push(first[1]), other.push(second[1])]
     assert texts == ["", "", "ñ", "ÿ"]
+    assert tokenizer.decode([*first, 2, *second]) == "ñÿ"
 
 
 def test_sizes_are_the_vocabularys() -> None:
