@@ -69,7 +69,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_total: int
     generated_tokens_total: int
     wasted_tokens_total: int
-    """Tokens that were computed for a sequence which had ended meanwhile."""
+    """Tokens that were computed for a sequence which had ended, or lost its blocks, meanwhile."""
     step_s: float = 0.0
     """Duration of the step that this snapshot closes, seconds; 0.0 when no step ran."""
     step_tokens: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,13 @@ def test_abort_is_applied_when_it_arrives_while_the_step_is_computed() -> None:
 def test_abort_does_nothing_when_the_id_is_unknown() -> None:
     """Whoever sent it has had, or will have, its terminal from elsewhere."""
     assert Bench().step([Abort(9, FinishReason.CANCELLED), Pause(9), Resume(9), Park(9)]) == []
+
+
+def test_step_raises_when_a_message_is_none_that_it_knows() -> None:
+    """The pipe decodes a closed union: this would be a bug of ours."""
+    stranger: Any = object()
+    with pytest.raises(AssertionError):
+        Bench().step([stranger])
 
 
 def test_runner_learns_of_an_end_with_the_next_plan() -> None:

@@ -33,9 +33,9 @@ _FINISHER = 0xFF51AFD7ED558CCD
 """From the last step of MurmurHash3: it makes every bit count."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Block:
-    """What was written to a block. Digests stand for all tokens up to a position."""
+    """What was written to a block since its first position was. Digests stand for all tokens up to a position."""
 
     index: int
     digest_before: int
@@ -68,18 +68,17 @@ class FakeRunner:
         self._step_s = step_s
         self._sleep = sleep
         self._in_flight: deque[Plan] = deque()
-        self.sequences: set[Rid] = set()
-        """Sequences that were computed and not retired yet: what a runner with state per sequence would keep."""
+        self.sequences: dict[Rid, list[_Block]] = {}
+        """Sequences that were computed and not retired yet, and what they wrote. Their blocks need no second reading
+        as long as they are the same."""
 
     def launch(self, plan: Plan) -> FakeStep:
         """Check the shape of a plan. Raises `InvariantError` for rows that cannot be."""
-        self.sequences.difference_update(plan.retired)
         if len({row.rid for row in plan.rows}) != len(plan.rows):
             raise InvariantError(f"step {plan.step_id} has two rows of one sequence")
         owners: dict[BlockId, Rid] = {}
         for row in (row for other in (*self._in_flight, plan) for row in other.rows):
             self._claim(row, owners)
-        self.sequences.update(row.rid for row in plan.rows)
         self._in_flight.append(plan)
         return FakeStep(self, plan)
 
@@ -90,6 +89,8 @@ class FakeRunner:
         self._in_flight.popleft()
         if self._sleep is not None and self._step_s > 0:
             self._sleep(self._step_s)
+        for rid in plan.retired:
+            self.sequences.pop(rid, None)
         digests = [self._compute(row) for row in plan.rows]
         rows = zip(plan.rows, digests, strict=True)
         return StepResult(plan.step_id, [self._next_token(row, digest) for row, digest in rows if row.samples])
@@ -110,28 +111,39 @@ class FakeRunner:
 
     def _compute(self, row: Row) -> int:
         """Read the blocks before the row, write its own positions; the digest of all tokens up to its end."""
-        digest = self._read(row)
+        blocks = self._read(row)
+        digest = blocks[-1].digest if blocks else 0
         for position in range(row.start, row.start + row.n_tokens):
             index, offset = divmod(position, self._block_tokens)
-            block = self._blocks.get(row.block_ids[index]) if offset else None
-            if block is None:
-                block = self._blocks[row.block_ids[index]] = _Block(index, digest, digest)
+            if offset == 0:
+                blocks.append(_Block(index, digest, digest))
+                self._blocks[row.block_ids[index]] = blocks[-1]
             digest = (digest * _MULTIPLIER + row.known[position] + _INCREMENT) & _MASK
-            block.digest = digest
-            block.tokens.append(row.known[position])
+            blocks[-1].digest = digest
+            blocks[-1].tokens.append(row.known[position])
+        self.sequences[row.rid] = blocks
         return digest
 
-    def _read(self, row: Row) -> int:
-        """The digest of the tokens before the row, if its blocks hold exactly those."""
+    def _read(self, row: Row) -> list[_Block]:
+        """The blocks before the row, if they hold exactly its earlier tokens."""
+        block_ids = row.block_ids[: blocks_for(row.start, self._block_tokens)]
+        blocks = [block for block_id in block_ids if (block := self._blocks.get(block_id)) is not None]
+        if blocks != self.sequences.get(row.rid) or not self._reaches(blocks, row.start):
+            self._verify(row, blocks)
+        return blocks
+
+    def _reaches(self, blocks: list[_Block], n_tokens: int) -> bool:
+        return bool(blocks) and blocks[-1].index * self._block_tokens + len(blocks[-1].tokens) == n_tokens
+
+    def _verify(self, row: Row, blocks: list[_Block]) -> None:
         digest = 0
         for index in range(blocks_for(row.start, self._block_tokens)):
             first = index * self._block_tokens
             tokens = list(row.known[first : min(first + self._block_tokens, row.start)])
-            block = self._blocks.get(row.block_ids[index])
+            block = blocks[index] if index < len(blocks) else None
             if block is None or (block.index, block.digest_before, block.tokens) != (index, digest, tokens):
                 raise InvariantError(f"sequence {row.rid}: block {row.block_ids[index]} does not hold its tokens")
             digest = block.digest
-        return digest
 
     def _next_token(self, row: Row, digest: int) -> TokenId:
         n_generated = row.start + row.n_tokens - row.n_prompt
