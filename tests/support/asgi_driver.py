@@ -56,11 +56,13 @@ class FakeUpstream:
         self.is_gone = False
         self.script: list[str] | None = None
         self.audit: AuditReport | None = None
+        self._has_pushed = asyncio.Event()
 
     def push(self, message: FromApi) -> None:
         if self.is_gone:
             raise PeerGone("nobody is there")
         self.pushed.append(message)
+        self._has_pushed.set()
         match message:
             case Tokenize() if self.script is not None:
                 asyncio.get_running_loop().call_soon(self._play, message.rids, self.script)
@@ -78,6 +80,13 @@ class FakeUpstream:
                 asyncio.get_running_loop().call_soon(self.hub.receive, report)
             case _:
                 pass
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something to be pushed after which the condition holds. `TimeoutError` after ten seconds."""
+        async with asyncio.timeout(10.0):
+            while not condition():
+                self._has_pushed.clear()
+                await self._has_pushed.wait()
 
     @property
     def requests(self) -> list[Tokenize]:

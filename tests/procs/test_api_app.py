@@ -1,0 +1,144 @@
+"""Every route, and what is no route."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sluiceway.messages.to_child import Role
+from support.asgi_driver import MODEL, Api, AsgiDriver, chat, completion, fetch
+
+
+@pytest.fixture
+def api() -> Api:
+    api = Api()
+    api.upstream.script = ["Hello"]
+    return api
+
+
+def error_of(driver: AsgiDriver) -> dict[str, Any]:
+    error: dict[str, Any] = driver.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert "x-request-id" in driver.headers
+    return error
+
+
+async def test_chat_is_answered(api: Api) -> None:
+    """With an id of its kind, the served name and the time."""
+    answer = (await fetch(api.app, "POST", "/v1/chat/completions", chat())).json()
+    assert answer["choices"][0]["message"]["content"] == "Hello"
+    assert answer["id"].startswith("chatcmpl-") and answer["model"] == MODEL and answer["created"] == 1_700_000_000
+
+
+async def test_a_completion_is_answered(api: Api) -> None:
+    """Ids differ from answer to answer."""
+    answers = [(await fetch(api.app, "POST", "/v1/completions", completion())).json() for _ in range(2)]
+    assert answers[0]["choices"][0]["text"] == "Hello"
+    assert all(answer["id"].startswith("cmpl-") for answer in answers) and answers[0]["id"] != answers[1]["id"]
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", chat), ("/v1/completions", completion)])
+async def test_another_model_is_not_found(api: Api, path: str, body: Any) -> None:
+    """And makes no series of its own in the metrics."""
+    error = error_of(await fetch(api.app, "POST", path, body(model="other")))
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert not api.upstream.pushed
+    assert b"other" not in api.metrics.render()
+
+
+async def test_models_are_listed(api: Api) -> None:
+    """The one that is served; its card by its name."""
+    listed = (await fetch(api.app, "GET", "/v1/models")).json()
+    assert listed["object"] == "list" and [card["id"] for card in listed["data"]] == [MODEL]
+    assert (await fetch(api.app, "GET", f"/v1/models/{MODEL}")).json() == listed["data"][0]
+    assert listed["data"][0]["max_model_len"] == 200
+
+
+@pytest.mark.parametrize("name", ["org/other", "x", MODEL + "/"])
+async def test_the_card_of_another_model_is_not_found(api: Api, name: str) -> None:
+    """Names may have slashes."""
+    assert error_of(await fetch(api.app, "GET", f"/v1/models/{name}"))["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{MODEL}", "/health", "/health/ready"])
+async def test_nothing_is_ready_while_the_model_is_loaded(path: str) -> None:
+    """Only life is certain."""
+    api = Api(is_serving=False)
+    driver = await fetch(api.app, "GET", path)
+    assert driver.status == 503 and error_of(driver)["code"] == "model_loading" and driver.headers["retry-after"] == "1"
+    assert (await fetch(api.app, "GET", "/health/live")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/ready", "/health/live"])
+async def test_it_is_healthy_when_it_serves(api: Api, path: str) -> None:
+    """All three."""
+    assert (await fetch(api.app, "GET", path)).status == 200
+
+
+async def test_it_lives_but_is_not_ready_when_the_engine_is_down(api: Api) -> None:
+    """A supervisor of containers must not restart what restarts itself."""
+    api.hub.peer_down(Role.ENGINE, hung=False)
+    assert (await fetch(api.app, "GET", "/health/ready")).status == 503
+    assert (await fetch(api.app, "GET", "/health/live")).status == 200
+
+
+async def test_numbers_are_given(api: Api) -> None:
+    """As Prometheus text and as JSON."""
+    metrics = await fetch(api.app, "GET", "/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b"sluiceway_requests_running 0.0" in metrics.body
+    api.upstream.is_gone = True
+    stats = (await fetch(api.app, "GET", "/stats")).json()
+    assert stats["clean"] and stats["stale"] and stats["processes"] == {"api": 1}
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/nothing", "/v1/completions/", "//v1/completions", "/V1/models", "/docs", "/openapi.json"]
+)
+async def test_another_path_is_not_found(api: Api, path: str) -> None:
+    """In the envelope; near misses are not guessed at."""
+    for method in ("GET", "POST"):
+        driver = await fetch(api.app, method, path)
+        assert driver.status == 404 and error_of(driver)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/v1/completions", {"POST"}),
+        ("HEAD", "/v1/chat/completions", {"POST"}),
+        ("OPTIONS", "/v1/completions", {"POST"}),
+        ("POST", "/v1/models", {"GET", "HEAD"}),
+        ("DELETE", f"/v1/models/{MODEL}", {"GET", "HEAD"}),
+        ("PUT", "/health/live", {"GET", "HEAD"}),
+        ("POST", "/metrics", {"GET", "HEAD"}),
+    ],
+)
+async def test_another_method_is_not_allowed(api: Api, method: str, path: str, allow: set[str]) -> None:
+    """The answer says which is."""
+    driver = await fetch(api.app, method, path)
+    assert driver.status == 405 and error_of(driver)["code"] == "method_not_allowed"
+    assert set(driver.headers["allow"].split(", ")) == allow
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/health/live", "/metrics", "/stats"])
+async def test_the_head_of_what_can_be_read_can_be_asked_for(api: Api, path: str) -> None:
+    """HEAD where GET is."""
+    api.upstream.is_gone = True
+    driver = await fetch(api.app, "HEAD", path)
+    assert driver.status == 200 and int(driver.headers["content-length"]) > 0
+
+
+async def test_a_browser_of_another_site_gets_no_leave(api: Api) -> None:
+    """No header that would let its page read the answer."""
+    driver = await fetch(api.app, "GET", "/v1/models", origin="https://evil.example")
+    assert not [name for name in driver.headers if name.startswith("access-control")]
+
+
+async def test_a_client_accepts_compression_in_vain(api: Api) -> None:
+    """A compressor would hold events back."""
+    driver = await fetch(api.app, "POST", "/v1/completions", completion(stream=True), accept_encoding="gzip, br")
+    assert "content-encoding" not in driver.headers
+    assert json.loads(driver.events[0])["object"] == "text_completion"

@@ -1,0 +1,310 @@
+"""The connection itself: limits for heads, an eye on the client, order on a connection that is used again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+from starlette.types import Receive, Scope, Send
+
+from sluiceway.messages.to_tokenizer import Cancel
+from sluiceway.procs import http_protocol
+from sluiceway.types import FinishReason
+from support.asgi_driver import Api, chat, completion
+from support.live_http import LiveClient, head, live_http
+
+PATH = "/v1/completions"
+Leave = Callable[[LiveClient], None]
+
+leaves = pytest.mark.parametrize("leave", [LiveClient.finish, LiveClient.reset], ids=["fin", "rst"])
+loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+protocols = pytest.mark.parametrize("http", [None, "h11"], ids=["ours", "h11"])
+
+
+@asynccontextmanager
+async def connected(api: Api, http: str | None = None, **options: Any) -> AsyncIterator[LiveClient]:
+    async with live_http(api.app, http=http, **options) as port:
+        client = await LiveClient.connect(port)
+        try:
+            yield client
+        finally:
+            client.finish()
+
+
+def run(loop: Callable[[], asyncio.AbstractEventLoop], scenario: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario)
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    error: dict[str, Any] = json.loads(body)["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+# Clients that leave.
+
+
+@leaves
+@loops
+@protocols
+@pytest.mark.parametrize("moment", ["queued", "prefill", "decoding"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_is_noticed(
+    leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop], http: str | None, moment: str, stream: bool
+) -> None:
+    """On every loop and protocol, streamed or whole, before the headers and after; nothing is left of it."""
+
+    async def scenario() -> None:
+        api = Api()
+        async with connected(api, http) as client:
+            await client.request("POST", PATH, completion(stream=stream))
+            await api.upstream.until(lambda: api.upstream.requests)
+            if moment != "queued":
+                api.upstream.accept()
+            if moment == "decoding":
+                api.upstream.speak("x")
+            if moment != "queued" and stream:
+                await client.read_head()
+            leave(client)
+            await api.upstream.until(lambda: api.upstream.cancels)
+            assert api.upstream.cancels == [Cancel((1,), FinishReason.CANCELLED)]
+            api.upstream.end_cancelled(api.upstream.cancels[0])
+            api.assert_quiet()
+
+    run(loop, scenario())
+
+
+@leaves
+@loops
+def test_a_client_that_does_not_read_and_leaves_is_noticed(
+    leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Bytes that wait for it do not hide it."""
+
+    async def scenario() -> None:
+        api = Api()
+        async with live_http(api.app) as port:
+            client = await LiveClient.connect(port, receive_buffer_bytes=4096)
+            await client.request("POST", PATH, completion(stream=True))
+            await api.upstream.until(lambda: api.upstream.requests)
+            api.upstream.accept()
+            for _ in range(100):
+                api.upstream.speak("x" * 100_000)
+            await client.read_head()
+            leave(client)
+            await api.upstream.until(lambda: api.upstream.cancels)
+
+    run(loop, scenario())
+
+
+@leaves
+@loops
+@pytest.mark.parametrize("n_ahead", [1, 3])
+def test_a_client_that_asked_ahead_and_leaves_is_noticed(
+    leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop], n_ahead: int
+) -> None:
+    """Requests that wait behind the one that is answered do not hide it, and are not begun."""
+
+    async def scenario() -> None:
+        api = Api()
+        async with connected(api) as client:
+            body = completion()
+            request = head("POST", PATH, f"Content-Length: {len(body)}") + body
+            await client.send(request * (1 + n_ahead))
+            await api.upstream.until(lambda: api.upstream.requests)
+            leave(client)
+            await api.upstream.until(lambda: api.upstream.cancels)
+            assert len(api.upstream.requests) == 1
+
+    run(loop, scenario())
+
+
+# Connections that are used again.
+
+
+@protocols
+async def test_a_connection_is_used_again(http: str | None) -> None:
+    """After answers of every kind, errors among them."""
+    api = Api()
+    api.upstream.script = ["Hello"]
+    async with connected(api, http) as client:
+        for method, path, body, status in (
+            ("POST", PATH, completion(), 200),
+            ("POST", PATH, b"{", 400),
+            ("POST", PATH, completion(stream=True), 200),
+            ("POST", "/v1/chat/completions", chat(model="x"), 404),
+            ("GET", "/nothing", b"", 404),
+            ("DELETE", PATH, b"", 405),
+            ("GET", "/health", b"", 200),
+            ("POST", "/v1/chat/completions", chat(), 200),
+        ):
+            await client.request(method, path, body, "X-Request-Id: mine")
+            answer = await client.read_answer()
+            assert (answer.status, answer.headers["x-request-id"]) == (status, "mine")
+            assert "connection" not in answer.headers
+
+
+@protocols
+async def test_a_head_has_no_body(http: str | None) -> None:
+    """The connection stays in order."""
+    async with connected(Api(), http) as client:
+        await client.request("HEAD", "/v1/models")
+        assert (await client.read_answer(has_body=False)).status == 200
+        await client.request("GET", "/v1/models")
+        assert (await client.read_answer()).json()["object"] == "list"
+
+
+@protocols
+async def test_requests_sent_ahead_are_answered_in_order(http: str | None) -> None:
+    """Each after the one before it."""
+    api = Api()
+    api.upstream.script = ["Hello"]
+    async with connected(api, http) as client:
+        body = completion(stream=True)
+        first = head("POST", PATH, f"Content-Length: {len(body)}", "X-Request-Id: 0") + body
+        await client.send(first + b"".join(head("GET", "/health", f"X-Request-Id: {i}") for i in range(1, 4)))
+        ids = [(await client.read_answer()).headers["x-request-id"] for _ in range(4)]
+        assert ids == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "ahead", [head("GET", "/health") * 40, head("POST", PATH, "Content-Length: 999999") + b"x" * 200_000]
+)
+async def test_a_client_that_asks_too_far_ahead_is_cut_off(ahead: bytes) -> None:
+    """What waits is bounded, in requests and in bytes."""
+    api = Api()
+    async with connected(api) as client:
+        await client.request("POST", PATH, completion())
+        await api.upstream.until(lambda: api.upstream.requests)
+        await client.send(ahead)
+        await client.read_to_the_end()
+        await api.upstream.until(lambda: api.upstream.cancels)
+
+
+async def test_an_idle_connection_is_closed_in_the_end() -> None:
+    """One that never asked, one that asked, and one that only sends blank lines."""
+    async with live_http(Api().app, keep_alive_s=1.0) as port:
+        clients = [await LiveClient.connect(port) for _ in range(3)]
+        await clients[1].request("GET", "/health")
+        await clients[1].read_answer()
+        await clients[2].send(b"\r\n\r\n")
+        assert await asyncio.gather(*(client.read_to_the_end() for client in clients)) == [b"", b"", b""]
+        for client in clients:
+            client.finish()
+
+
+# Bodies.
+
+
+@protocols
+async def test_a_body_over_the_limit_is_refused(http: str | None) -> None:
+    """The answer comes at once, then the connection ends."""
+    async with connected(Api(), http) as client:
+        await client.send(head("POST", PATH, f"Content-Length: {1 << 40}") + b"{")
+        answer = await client.read_answer()
+        assert answer.status == 413 and answer.headers["connection"] == "close"
+        assert error_of(answer.body)["code"] == "body_too_large"
+
+
+@protocols
+async def test_the_answer_survives_when_the_client_sends_on(http: str | None) -> None:
+    """It sees the refusal although it sent all of a body that nobody wanted."""
+    async with connected(Api(), http) as client:
+        await client.send(head("POST", "/nothing", "Content-Length: 300000") + b"x" * 300_000)
+        assert (await client.read_answer()).status == 404
+        assert await client.read_to_the_end() == b""
+
+
+# Heads.
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET /health HTTP/1.1\r\n" + b"".join(b"X-%d: x\r\n" % i for i in range(20_000)) + b"\r\n",
+        b"GET /health HTTP/1.1\r\nX: " + b"x" * 2_000_000 + b"\r\n\r\n",
+        b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"X: x\r\n" * 129 + b"\r\n",
+    ],
+    ids=["fields", "bytes", "path", "one-field-too-many"],
+)
+async def test_a_head_that_is_too_large_is_refused(raw: bytes) -> None:
+    """Before it is whole; the others do not notice."""
+    async with live_http(Api().app) as port:
+        client = await LiveClient.connect(port)
+        try:
+            await client.send(raw)
+        except ConnectionError:
+            pass  # closed before all was sent
+        answer = await client.read_to_the_end()
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+        client.finish()
+        other = await LiveClient.connect(port)
+        await other.request("GET", "/health")
+        assert (await other.read_answer()).status == 200
+        other.finish()
+
+
+async def test_a_head_within_the_limits_is_taken() -> None:
+    """Large, but not too large."""
+    async with connected(Api()) as client:
+        await client.request("GET", "/health", b"", *(f"X-{i}: {'x' * 400}" for i in range(100)))
+        assert (await client.read_answer()).status == 200
+
+
+async def test_a_head_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time runs from its first byte."""
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    async with connected(Api()) as client:
+        await client.send(b"GET /health HTTP/1.1\r\nX: ")
+        answer = await client.read_answer()
+        assert answer.status == 408 and error_of(answer.body)["code"] == "request_timeout"
+        assert await client.read_to_the_end() == b""
+
+
+@pytest.mark.parametrize("raw", [b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"POST / HTTP/9.9\r\n\r\n"])
+async def test_what_is_not_http_is_refused_in_the_envelope(raw: bytes) -> None:
+    """With an id, as everything has."""
+    async with connected(Api()) as client:
+        await client.send(raw)
+        answer = await client.read_answer()
+        assert answer.status == 400 and error_of(answer.body)["code"] == "bad_request"
+        assert answer.headers["x-request-id"] and answer.headers["connection"] == "close"
+        assert await client.read_to_the_end() == b""
+
+
+async def test_garbage_does_not_get_an_answer_into_the_midst_of_another() -> None:
+    """The connection just ends, and what ran for it is cancelled."""
+    api = Api()
+    async with connected(api) as client:
+        await client.request("POST", PATH, completion(stream=True))
+        await api.upstream.until(lambda: api.upstream.requests)
+        api.upstream.accept()
+        api.upstream.speak("x")
+        await client.read_head()
+        await client.read_chunk()
+        await client.send(b"\x00garbage\r\n\r\n")
+        assert b"HTTP/1.1" not in await client.read_to_the_end()
+        await api.upstream.until(lambda: api.upstream.cancels)
+
+
+async def test_a_stream_that_breaks_inside_ends_without_its_last_chunk() -> None:
+    """A client must not take a part for the whole."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        raise ValueError("broken")
+
+    async with live_http(app) as port:
+        client = await LiveClient.connect(port)
+        await client.request("GET", "/")
+        assert (await client.read_head())[0] == 200
+        assert await client.read_to_the_end() == b"4\r\npart\r\n"
+        client.finish()

@@ -1,0 +1,124 @@
+"""A real HTTP server in the test's own loop, and a client on a bare connection to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from sluiceway.procs.http_server import HttpServer, bind
+
+TIMEOUT_S = 10.0
+
+
+@asynccontextmanager
+async def live_http(app: ASGIApp, *, http: str | None = None, keep_alive_s: float = 60.0) -> AsyncIterator[int]:
+    """Serve on a free port of the loopback, which is the value. `http` names another protocol of uvicorn's."""
+    listener = bind("127.0.0.1", 0)
+    port: int = listener.getsockname()[1]
+    started = asyncio.Event()
+    server = HttpServer(app, keep_alive_s=keep_alive_s, on_started=started.set)
+    if http is not None:
+        server.config.http = http
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        await asyncio.wait_for(started.wait(), TIMEOUT_S)
+        yield port
+    finally:
+        server.stop()
+        await serving
+
+
+@dataclass
+class LiveAnswer:
+    """Header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class LiveClient:
+    """One connection. Every wait is bounded."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, port: int, *, receive_buffer_bytes: int | None = None) -> LiveClient:
+        raw = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if receive_buffer_bytes is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=raw, limit=1 << 16)
+        return cls(reader, writer)
+
+    async def send(self, raw: bytes) -> None:
+        self._writer.write(raw)
+        await self._writer.drain()
+
+    async def request(self, method: str, path: str, body: bytes = b"", *more: str) -> None:
+        """Send a whole request; `more` are header lines."""
+        await self.send(head(method, path, f"Content-Length: {len(body)}", *more) + body)
+
+    async def read_head(self) -> tuple[int, dict[str, str]]:
+        raw = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
+        first, *lines = raw.decode("latin-1").rstrip().split("\r\n")
+        pairs = (line.partition(":") for line in lines)
+        return int(first.split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
+
+    async def read_answer(self, *, has_body: bool = True) -> LiveAnswer:
+        status, headers = await self.read_head()
+        body = b""
+        if has_body and headers.get("transfer-encoding") == "chunked":
+            while chunk := await self.read_chunk():
+                body += chunk
+        elif has_body:
+            n_bytes = int(headers.get("content-length", "0"))
+            body = await asyncio.wait_for(self._reader.readexactly(n_bytes), TIMEOUT_S)
+        return LiveAnswer(status, headers, body)
+
+    async def read_chunk(self) -> bytes:
+        """One chunk of a chunked body, empty at its end."""
+        line = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), TIMEOUT_S)
+        raw = await asyncio.wait_for(self._reader.readexactly(int(line, 16) + 2), TIMEOUT_S)
+        return raw[:-2]
+
+    async def read_to_the_end(self) -> bytes:
+        """Whatever comes until the server closes, in order or not."""
+        parts = []
+        try:
+            while part := await asyncio.wait_for(self._reader.read(1 << 16), TIMEOUT_S):
+                parts.append(part)
+        except ConnectionError:
+            pass
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        """Close in order (FIN)."""
+        self._writer.close()
+
+    def reset(self) -> None:
+        """Leave at once (RST)."""
+        raw = self._writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+
+def head(method: str, path: str, *lines: str) -> bytes:
+    """Request line and headers, with the blank line."""
+    return "\r\n".join(
+        [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *lines, "", ""]
+    ).encode()
