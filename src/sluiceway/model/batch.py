@@ -1,0 +1,59 @@
+"""The rows of a plan as the tensors of one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sluiceway.config import BLOCK_TOKENS
+from sluiceway.core.plan import Row
+from sluiceway.model.attention import AttentionPlan, IntArray, Span, plan_attention
+from sluiceway.model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All tokens of a step, row after row: everything that a forward pass takes besides weights and cache."""
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    """(tokens * n_kv_heads): where the keys and values of each token go, see `KVCache`."""
+    attention: AttentionPlan
+    sampled: Tensor
+    """The tokens whose logits are wanted: the last one of each row that samples."""
+
+
+def build_batch(rows: Sequence[Row], config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Batch:
+    """Costs time by the tokens and blocks of the step, not by what is known beyond it."""
+    counts = np.array([row.n_tokens for row in rows])
+    firsts = np.cumsum(counts) - counts
+    starts = np.array([row.start for row in rows])
+    positions = np.repeat(starts - firsts, counts) + np.arange(counts.sum())
+    spans = [Span(int(first), row.start, row.n_tokens, row.block_ids) for first, row in zip(firsts, rows, strict=True)]
+    is_sampled = np.array([row.samples for row in rows])
+    return Batch(
+        token_ids=_on(device, np.concatenate([row.known[row.start : row.start + row.n_tokens] for row in rows])),
+        positions=_on(device, positions),
+        slots=_on(device, _slots(rows, positions, config.n_kv_heads)),
+        attention=plan_attention(spans, config, dtype, device),
+        sampled=_on(device, (firsts + counts - 1)[is_sampled]),
+    )
+
+
+def _slots(rows: Sequence[Row], positions: IntArray, n_kv_heads: int) -> IntArray:
+    blocks = []
+    for row in rows:
+        first, last = row.start // BLOCK_TOKENS, (row.start + row.n_tokens - 1) // BLOCK_TOKENS
+        held = np.array(row.block_ids[first : last + 1])
+        blocks.append(held[np.arange(row.start, row.start + row.n_tokens) // BLOCK_TOKENS - first])
+    runs = np.concatenate(blocks)[:, None] * n_kv_heads + np.arange(n_kv_heads)
+    return (runs * BLOCK_TOKENS + positions[:, None] % BLOCK_TOKENS).reshape(-1)
+
+
+def _on(device: torch.device, values: IntArray) -> Tensor:
+    return torch.from_numpy(values).to(device)

@@ -1,0 +1,68 @@
+"""Typed reading of a model file's own settings: a value of the wrong type is an error that names the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sluiceway.errors import ConfigError
+
+
+class Fields:
+    """A mapping out of a file, `where` names it in errors. A key that is null counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values = values
+        self._where = where
+
+    def has(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def raw(self, key: str) -> Any:
+        return self._values.get(key)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(key, f"must be a whole number, not {value!r}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.wrong(key, f"must be a finite number, not {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"must be true or false, not {value!r}")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, f"must be text, not {value!r}")
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """One whole number or a list of them; nothing where the key is absent."""
+        value = self._values.get(key)
+        if value is None:
+            return ()
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            raise self.wrong(key, f"must be a whole number or a list of them, not {value!r}")
+        return tuple(items)
+
+    def wrong(self, key: str, message: str) -> ConfigError:
+        return ConfigError(f"{self._where}: {key}", message)
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self._values.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.wrong(key, "is missing")
+        return default

@@ -1,0 +1,36 @@
+"""The paged cache of keys and values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sluiceway.config import BLOCK_TOKENS
+from sluiceway.model.config import ModelConfig
+
+
+class KVCache:
+    """Keys and values, each (n_layers, n_blocks, n_kv_heads, BLOCK_TOKENS, head_dim).
+
+    Heads stand outside tokens so that what one head reads of a block is contiguous. `slots` and `runs` name places
+    in a layer: a slot is one token of one head, a run is one block of one head. Memory is taken as blocks are used.
+    """
+
+    def __init__(self, config: ModelConfig, n_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (config.n_layers, n_blocks, config.n_kv_heads, BLOCK_TOKENS, config.head_dim)
+        keys, values = torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
+        self._key_slots = keys.view(config.n_layers, -1, config.head_dim)
+        self._value_slots = values.view(config.n_layers, -1, config.head_dim)
+        self._key_runs = keys.view(config.n_layers, -1, BLOCK_TOKENS * config.head_dim)
+        self._value_runs = values.view(config.n_layers, -1, BLOCK_TOKENS * config.head_dim)
+        self.n_bytes = 2 * keys.nbytes
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Stores keys and values (tokens, n_kv_heads, head_dim); `slots` names a place for each head of each token."""
+        head_dim = keys.shape[-1]
+        self._key_slots[layer].index_copy_(0, slots, keys.reshape(-1, head_dim))
+        self._value_slots[layer].index_copy_(0, slots, values.reshape(-1, head_dim))
+
+    def gather(self, layer: int, runs: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values of these runs, each (runs, BLOCK_TOKENS * head_dim)."""
+        return self._key_runs[layer].index_select(0, runs), self._value_runs[layer].index_select(0, runs)

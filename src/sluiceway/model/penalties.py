@@ -1,0 +1,77 @@
+"""Which tokens each sequence has, counted once and kept: a step costs its new tokens, not its history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sluiceway.types import Rid, SamplingParams, TokenId
+
+FloatRow = npt.NDArray[np.float32]
+
+
+def has_penalties(sampling: SamplingParams) -> bool:
+    return bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0)
+
+
+class TokenCounts:
+    """The distinct tokens of one sequence and how often each was generated (0: it is in the prompt only)."""
+
+    def __init__(self) -> None:
+        self.n_seen = 0
+        self._index_of: dict[TokenId, int] = {}
+        self._ids = np.empty(64, dtype=np.int64)
+        self._generated = np.empty(64, dtype=np.float32)
+
+    def advance(self, known: Sequence[TokenId], n_known: int, n_prompt: int) -> None:
+        """Counts `known` up to `n_known`; a sequence only ever grows."""
+        for position in range(self.n_seen, n_known):
+            self._count(known[position], 1 if position >= n_prompt else 0)
+        self.n_seen = n_known
+
+    def apply(self, logits: FloatRow, sampling: SamplingParams) -> None:
+        """Lowers the logits (vocab_size) of tokens that were there, in place."""
+        n = len(self._index_of)
+        ids, generated = self._ids[:n], self._generated[:n]
+        values = logits[ids]
+        repetition = np.float32(sampling.repetition_penalty)
+        values = np.where(values > 0, values / repetition, values * repetition)
+        values -= np.float32(sampling.frequency_penalty) * generated
+        values -= np.float32(sampling.presence_penalty) * (generated > 0)
+        logits[ids] = values
+
+    def _count(self, token_id: TokenId, n_generated: int) -> None:
+        index = self._index_of.get(token_id)
+        if index is None:
+            index = self._index_of[token_id] = len(self._index_of)
+            if index == len(self._ids):
+                self._ids = np.concatenate((self._ids, np.empty_like(self._ids)))
+                self._generated = np.concatenate((self._generated, np.empty_like(self._generated)))
+            self._ids[index] = token_id
+            self._generated[index] = 0
+        self._generated[index] += n_generated
+
+
+class PenaltyTable:
+    """The counts of all sequences that have penalties, until they are forgotten."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Rid, TokenCounts] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def counts_of(self, rid: Rid, known: Sequence[TokenId], n_known: int, n_prompt: int) -> TokenCounts:
+        """Up to date with `known[:n_known]`; counted from the start for a sequence that is new here."""
+        counts = self._counts.get(rid)
+        if counts is None or counts.n_seen > n_known:
+            counts = self._counts[rid] = TokenCounts()
+        counts.advance(known, n_known, n_prompt)
+        return counts
+
+    def forget(self, rids: Iterable[Rid]) -> None:
+        """Any id, known or not."""
+        for rid in rids:
+            self._counts.pop(rid, None)

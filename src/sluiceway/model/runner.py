@@ -1,0 +1,87 @@
+"""Computes plans with a real model: one forward pass and one draw a step."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from sluiceway.config import BLOCK_TOKENS
+from sluiceway.core.plan import Plan, Row, StepResult
+from sluiceway.model.batch import build_batch
+from sluiceway.model.kv import KVCache
+from sluiceway.model.load import LoadedModel
+from sluiceway.model.sampler import Sampler
+from sluiceway.types import SamplingParams
+
+_WARM_UP_ROWS = (1, 32)
+_WARM_UP_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedStep:
+    """A step that was over when `launch` returned."""
+
+    result: StepResult
+
+    def wait(self) -> StepResult:
+        return self.result
+
+
+class TorchRunner:
+    """Implements `engine.runner.Runner`. Owns the cache; keeps counts of sequences with penalties until they retire.
+
+    `threads` 0: one for each core that the process may use. It sets the number for the whole process.
+    """
+
+    def __init__(self, model: LoadedModel, n_blocks: int, *, threads: int = 0) -> None:
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        self._model = model
+        self._n_blocks = n_blocks
+        self._cache = KVCache(model.config, n_blocks, model.dtype, model.device)
+        self._sampler = Sampler(model.config.eos_token_ids)
+
+    def launch(self, plan: Plan) -> ComputedStep:
+        self._sampler.forget(plan.retired)
+        return ComputedStep(StepResult(plan.step_id, self._compute(plan.rows)))
+
+    def warm_up(self) -> None:
+        """Makes the first step of each size as fast as the others. Before any step: it writes into the first blocks."""
+        for n_rows in _WARM_UP_ROWS:
+            self._compute(tuple(_warm_up_row(index % self._n_blocks, 1) for index in range(n_rows)))
+        n_tokens = min(_WARM_UP_TOKENS, self._n_blocks * BLOCK_TOKENS, self._model.config.max_model_len)
+        self._compute((_warm_up_row(0, n_tokens),))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the whole cache; memory is taken as blocks are used for the first time."""
+        return self._cache.n_bytes
+
+    @property
+    def n_remembered(self) -> int:
+        """Sequences that something is kept for between steps."""
+        return self._sampler.n_remembered
+
+    def _compute(self, rows: tuple[Row, ...]) -> list[int]:
+        if not rows:
+            return []
+        with torch.inference_mode():
+            batch = build_batch(rows, self._model.config, self._model.dtype, self._model.device)
+            logits = self._model.decoder.forward(batch, self._cache)
+            return self._sampler.sample(logits, [row for row in rows if row.samples])
+
+
+def _warm_up_row(first_block: int, n_tokens: int) -> Row:
+    n_blocks = -(-n_tokens // BLOCK_TOKENS)
+    return Row(
+        rid=-1,
+        known=[0] * n_tokens,
+        start=0,
+        n_tokens=n_tokens,
+        block_ids=range(first_block, first_block + n_blocks),
+        samples=True,
+        n_prompt=n_tokens,
+        sampling=SamplingParams(temperature=0.0),
+        seed=0,
+    )

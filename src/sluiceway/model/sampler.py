@@ -1,0 +1,146 @@
+"""Chooses the next token of each row of a mixed batch.
+
+The order: penalties, logit bias, bans; then the largest logit where the temperature is 0, else temperature, min_p,
+top_k, top_p, and one draw. A row's token is a function of its own logits, settings, seed and position: no random state
+is kept, so a sequence that is computed again, or in other company, gets the same tokens.
+
+Filters cut by value: tokens with equal logits are kept or dropped together, so that no tie is broken by the order in
+which a sort happened to leave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from sluiceway.core.plan import Row
+from sluiceway.model.penalties import FloatRow, PenaltyTable, has_penalties
+from sluiceway.types import Rid, SamplingParams, TokenId
+
+_GREEDY_BELOW = 1e-5
+"""Temperatures under this choose the largest logit: the quotient would leave the range of float32."""
+
+_DRAW_BITS = 50
+_SUM_BLOCK = 256
+"""Weights are summed by blocks and then within one: rounding stays small and the long pass is a plain sum."""
+
+FloatRows = npt.NDArray[np.float32]
+DoubleRow = npt.NDArray[np.float64]
+
+
+class Sampler:
+    """Keeps token counts of sequences with penalties, and nothing else."""
+
+    def __init__(self, eos_token_ids: Sequence[TokenId]) -> None:
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._penalties = PenaltyTable()
+
+    def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[TokenId]:
+        """One token for each row of logits (rows, vocab_size), which may be written over."""
+        values: FloatRows = logits.float().cpu().numpy()
+        for row_values, row in zip(values, rows, strict=True):
+            self._adjust(row_values, row)
+        tokens = np.argmax(values, axis=-1)
+        drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= _GREEDY_BELOW]
+        if drawn:
+            tokens[drawn] = draw(values[drawn], [rows[index] for index in drawn])
+        return [int(token) for token in tokens]
+
+    def forget(self, rids: Iterable[Rid]) -> None:
+        self._penalties.forget(rids)
+
+    @property
+    def n_remembered(self) -> int:
+        """Sequences that something is kept for."""
+        return len(self._penalties)
+
+    def _adjust(self, logits: FloatRow, row: Row) -> None:
+        sampling = row.sampling
+        if has_penalties(sampling):
+            self._penalties.counts_of(row.rid, row.known, _position(row), row.n_prompt).apply(logits, sampling)
+        for token_id, bias in sampling.logit_bias:
+            if token_id < logits.size:
+                logits[token_id] += np.float32(bias)
+        if _position(row) - row.n_prompt < sampling.min_tokens:
+            banned = (*self._eos_token_ids, *sampling.stop_token_ids)
+            logits[[token_id for token_id in banned if token_id < logits.size]] = -np.inf
+
+
+def draw(logits: FloatRows, rows: Sequence[Row]) -> npt.NDArray[np.int64]:
+    """Tokens drawn from logits (rows, vocab_size), each row by its own settings."""
+    weights = _weights(logits, rows)
+    _filter(weights, [row.sampling for row in rows])
+    uniforms = uniform([row.seed for row in rows], [_position(row) for row in rows])
+    return np.array([_invert(row, u) for row, u in zip(weights, uniforms, strict=True)])
+
+
+def uniform(seeds: Sequence[int], positions: Sequence[int]) -> DoubleRow:
+    """A number in [0, 1) for each pair, by SplitMix64 (https://doi.org/10.1145/2714064.2660195), twice."""
+    seed_bits = np.array(seeds, dtype=np.uint64)
+    position_bits = np.array(positions, dtype=np.uint64)
+    bits = _mix(_mix(seed_bits) + position_bits)
+    return (bits >> np.uint64(64 - _DRAW_BITS)).astype(np.float64) * 2.0**-_DRAW_BITS
+
+
+def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    mixed = state + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _position(row: Row) -> int:
+    """The place of the token that is sampled."""
+    return row.start + row.n_tokens
+
+
+def _weights(logits: FloatRows, rows: Sequence[Row]) -> FloatRows:
+    """Unnormalised probabilities, 1 for the likeliest token of each row; NaN counts as impossible."""
+    largest = float(np.finfo(np.float32).max)
+    finite = np.nan_to_num(logits, nan=-np.inf, posinf=largest, neginf=-np.inf)
+    top = finite.max(axis=-1, keepdims=True)
+    # A row without any possible token: its largest logits, all of them, are as good as each other.
+    top = np.where(np.isneginf(top), np.float32(0.0), top)
+    temperatures = np.array([row.sampling.temperature for row in rows], dtype=np.float32)[:, None]
+    weights: FloatRows = np.exp((finite - top) / temperatures)
+    weights[~weights.any(axis=-1), 0] = 1.0
+    return weights
+
+
+def _filter(weights: FloatRows, settings: Sequence[SamplingParams]) -> None:
+    """Sets to zero what min_p, top_k and top_p leave out, in this order."""
+    for row, sampling in zip(weights, settings, strict=True):
+        if sampling.min_p > 0.0:
+            row[row < np.float32(sampling.min_p)] = 0.0
+        is_top_k = 0 < sampling.top_k < row.size
+        if is_top_k or sampling.top_p < 1.0:
+            row[row < _smallest_kept(row, sampling.top_k if is_top_k else row.size, sampling.top_p)] = 0.0
+
+
+def _smallest_kept(weights: FloatRow, top_k: int, top_p: float) -> np.float32:
+    ascending = np.sort(weights)
+    by_k = ascending[-top_k]
+    if top_p >= 1.0:
+        return np.float32(by_k)
+    kept = ascending[np.searchsorted(ascending, by_k) :][::-1]
+    sums = np.cumsum(kept, dtype=np.float64)
+    n_kept = int(np.searchsorted(sums, top_p * sums[-1])) + 1
+    return np.float32(kept[min(n_kept, kept.size) - 1])
+
+
+def _invert(weights: FloatRow, u: float) -> int:
+    """The token at which the running sum of weights passes `u` of their total."""
+    starts = np.arange(0, weights.size, _SUM_BLOCK)
+    block_sums = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
+    target = u * block_sums[-1]
+    block = int(np.searchsorted(block_sums, target, side="right"))
+    first = block * _SUM_BLOCK
+    sums = np.cumsum(weights[first : first + _SUM_BLOCK], dtype=np.float64)
+    sums += block_sums[block - 1] if block else 0.0
+    within = int(np.searchsorted(sums, target, side="right"))
+    # The two sums may differ in the last bit: stay on a token that can be.
+    last = int(np.flatnonzero(weights[first : first + _SUM_BLOCK])[-1])
+    return first + min(within, last)
