@@ -42,10 +42,13 @@ async def test_an_audit_is_given_up_when_nobody_answers() -> None:
 
 
 async def test_an_audit_is_given_up_when_nobody_is_there() -> None:
-    """At once."""
+    """At once, whether that is known or shows now."""
     api = Api()
     api.upstream.is_gone = True
     assert await ask_for_audit(api.hub) is None
+    loading = Api(is_serving=False)
+    assert await ask_for_audit(loading.hub) is None
+    assert loading.upstream.pushed == []
 
 
 async def test_an_answer_to_an_asker_that_left_is_ignored() -> None:

@@ -61,9 +61,19 @@ class LiveClient:
         if receive_buffer_bytes is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         raw.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+        try:
+            await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+        except BaseException:
+            raw.close()
+            raise
         reader, writer = await asyncio.open_connection(sock=raw, limit=1 << 16)
         return cls(reader, writer)
+
+    @property
+    def port(self) -> int:
+        """The server's."""
+        port: int = self._writer.get_extra_info("peername")[1]
+        return port
 
     async def send(self, raw: bytes) -> None:
         self._writer.write(raw)

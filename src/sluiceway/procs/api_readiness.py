@@ -23,18 +23,19 @@ class Readiness:
         """Why nothing new can be served now; None if it can."""
         if self._is_draining:
             return DRAINING
-        if self._serves:
+        if self.serves:
             return None
         return ENGINE_UNAVAILABLE if self._has_served else LOADING
 
     @property
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Whether every process that a request passes through serves."""
         return self._up >= _NEEDED and not self._hung
 
     def went_up(self, role: Role) -> None:
         self._up.add(role)
         self._hung.discard(role)
-        self._has_served = self._has_served or self._serves
+        self._has_served = self._has_served or self.serves
 
     def hangs(self, role: Role) -> None:
         self._hung.add(role)

@@ -18,7 +18,9 @@ AUDIT_TIMEOUT_S = 2.0
 
 
 async def ask_for_audit(hub: Hub, timeout_s: float = AUDIT_TIMEOUT_S) -> AuditReport | None:
-    """The report of tokenizer and engine, None if they do not answer in time."""
+    """The report of tokenizer and engine; None if they do not answer in time, or are known not to be there."""
+    if not hub.is_served:
+        return None
     answered: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
     try:
         query_id = hub.audits.ask(lambda report: None if answered.done() else answered.set_result(report))

@@ -95,6 +95,11 @@ class Hub:
         """Why nothing new can be served now; None if it can."""
         return self._readiness.refusal
 
+    @property
+    def is_served(self) -> bool:
+        """Whether tokenizer and engine are there to answer, be it only what is open already."""
+        return self._readiness.serves
+
     # From clients.
 
     def open(

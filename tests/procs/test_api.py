@@ -1,0 +1,236 @@
+"""The API process carries out orders, says that it lives, and leaves when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+import zmq
+
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+from sluiceway.errors import ConfigError
+from sluiceway.messages.codec import Decoder
+from sluiceway.messages.to_api import Accepted, Delta, EngineIsUp, Events, Finished, ToApi
+from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToChild
+from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
+from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
+from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.api import run_api, serve_api
+from sluiceway.types import FinishReason
+from sluiceway.wire.control import ControlServer
+from sluiceway.wire.endpoint import Inlet, Outlet
+from support.asgi_driver import FACTS, MODEL, completion
+from support.live_http import LiveClient
+
+CONFIG = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL), port=0)
+PATH = "/v1/completions"
+
+
+class Ends:
+    """Pipes and supervisor of a process under test, as queues."""
+
+    def __init__(self) -> None:
+        self.pushed: asyncio.Queue[FromApi] = asyncio.Queue()
+        self.events: asyncio.Queue[ToApi] = asyncio.Queue()
+        self.orders: asyncio.Queue[ToChild] = asyncio.Queue()
+        self.reports: asyncio.Queue[ToSupervisor] = asyncio.Queue()
+        self.pipes = _PipeEnd(self)
+        self.control = _ControlEnd(self)
+
+    async def reported(self, kind: type[ToSupervisor]) -> ToSupervisor:
+        """The next report of this kind."""
+        async with asyncio.timeout(10.0):
+            while not isinstance(report := await self.reports.get(), kind):
+                pass
+            return report
+
+    async def request(self) -> Tokenize:
+        message = await asyncio.wait_for(self.pushed.get(), 10.0)
+        assert isinstance(message, Tokenize)
+        return message
+
+
+class _PipeEnd:
+    def __init__(self, ends: Ends) -> None:
+        self.push = ends.pushed.put_nowait
+        self.take = ends.events.get
+
+
+class _ControlEnd:
+    def __init__(self, ends: Ends) -> None:
+        self.report = ends.reports.put_nowait
+        self.take = ends.orders.get
+
+
+@asynccontextmanager
+async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> AsyncIterator[tuple[Ends, LiveClient]]:
+    """A process in this loop and a client of it; in the end the process is told to stop, and does."""
+    ends = Ends()
+    process = asyncio.create_task(run_api(config, ends.pipes, ends.control))
+    ready = await ends.reported(Ready)
+    assert isinstance(ready, Ready)
+    client = await LiveClient.connect(int(ready.facts["port"]))
+    if serves:
+        ends.events.put_nowait(EngineIsUp(FACTS))
+        for role in (Role.TOKENIZER, Role.ENGINE):
+            ends.orders.put_nowait(PeerUp(role, 7))
+        await status_becomes(client, 200)
+    try:
+        yield ends, client
+        ends.orders.put_nowait(Stop())
+        await asyncio.wait_for(process, 10.0)
+    finally:
+        client.finish()
+        process.cancel()
+
+
+async def status_becomes(client: LiveClient, status: int) -> None:
+    """Ask for readiness until it is so."""
+    async with asyncio.timeout(10.0):
+        while True:
+            await client.request("GET", "/health/ready")
+            if (await client.read_answer()).status == status:
+                return
+
+
+def answer(request: Tokenize, *texts: str) -> Events:
+    (rid,) = request.rids
+    deltas = [Delta(rid, text, (1,)) for text in texts]
+    end = Finished(rid=rid, reason=FinishReason.STOP, completion_tokens=len(texts))
+    return Events(events=[Accepted(rid, 3, 0), *deltas, end])
+
+
+async def test_it_serves_what_upstream_answers() -> None:
+    """From the body to the pipe and back."""
+    async with running() as (ends, client):
+        await client.request("POST", PATH, completion())
+        ends.events.put_nowait(answer(await ends.request(), "Hel", "lo"))
+        assert (await client.read_answer()).json()["choices"][0]["text"] == "Hello"
+
+
+async def test_it_lives_from_the_first_moment_on() -> None:
+    """While the others load it answers, and says that it is not ready."""
+    async with running(serves=False) as (ends, client):
+        await client.request("GET", "/health/live")
+        assert (await client.read_answer()).status == 200
+        await status_becomes(client, 503)
+        beat = await ends.reported(Heartbeat)
+        later = await ends.reported(Heartbeat)
+        assert isinstance(beat, Heartbeat) and isinstance(later, Heartbeat) and later.at_s > beat.at_s
+
+
+async def test_open_requests_end_when_the_engine_dies() -> None:
+    """At once; then it is not ready, and knows no process id for it."""
+    async with running() as (ends, client):
+        await client.request("POST", PATH, completion())
+        await ends.request()
+        ends.orders.put_nowait(PeerDown(Role.ENGINE))
+        refused = await client.read_answer()
+        assert refused.status == 503 and refused.json()["error"]["code"] == "engine_lost"
+        await status_becomes(client, 503)
+        await client.request("GET", "/stats")
+        assert set((await client.read_answer()).json()["processes"]) == {"api", "tokenizer"}
+
+
+async def test_a_hang_keeps_what_is_open() -> None:
+    """It is not ready meanwhile."""
+    async with running() as (ends, client):
+        ends.orders.put_nowait(PeerDown(Role.ENGINE, hung=True))
+        await status_becomes(client, 503)
+        ends.orders.put_nowait(PeerUp(Role.ENGINE, 7))
+        await status_becomes(client, 200)
+
+
+async def test_a_drain_lets_what_is_open_finish() -> None:
+    """New requests are refused, and the end is reported when the last answer is over."""
+    async with running() as (ends, client):
+        await client.request("POST", PATH, completion(stream=True))
+        request = await ends.request()
+        ends.events.put_nowait(Events(events=[Accepted(request.rids[0], 3, 0)]))
+        assert (await client.read_head())[0] == 200
+        ends.orders.put_nowait(Drain(30.0))
+        ends.events.put_nowait(Events(events=answer(request, "x").events[1:]))
+        body = b""
+        while chunk := await client.read_chunk():
+            body += chunk
+        assert body.endswith(b"data: [DONE]\n\n") and b"error" not in body
+        await ends.reported(Drained)
+        await client.request("POST", PATH, completion())
+        assert (await client.read_answer()).json()["error"]["code"] == "draining"
+
+
+async def test_a_drain_ends_what_does_not_finish() -> None:
+    """The client is told why, and so is upstream."""
+    async with running() as (ends, client):
+        await client.request("POST", PATH, completion())
+        (rid,) = (await ends.request()).rids
+        ends.orders.put_nowait(Drain(0.0))
+        assert (await client.read_answer()).json()["error"]["code"] == "draining"
+        await ends.reported(Drained)
+        assert await ends.pushed.get() == Cancel((rid,), FinishReason.DRAINING)
+
+
+async def test_a_reader_that_does_not_read_holds_no_drain_up() -> None:
+    """The end was said; whether it is heard is the client's affair."""
+    async with running() as (ends, client):
+        await client.request("POST", PATH, completion(stream=True))
+        (rid,) = (await ends.request()).rids
+        ends.events.put_nowait(Events(events=[Accepted(rid, 3, 0)]))
+        ends.events.put_nowait(Events(events=[Delta(rid, "x" * 30_000_000, (1,))]))
+        await client.read_head()
+        ends.orders.put_nowait(Drain(0.0))
+        await ends.reported(Drained)
+
+
+async def test_it_stops_at_once_when_it_is_told_to() -> None:
+    """What is open is told; nobody is waited for."""
+    async with running() as (ends, client):
+        await client.request("POST", PATH, completion())
+        await ends.request()
+        ends.orders.put_nowait(Stop())
+        assert (await client.read_answer()).status == 503
+
+
+async def test_a_port_that_cannot_be_had_is_an_error_of_the_configuration() -> None:
+    """Before anything is reported."""
+    async with running() as (_, client):
+        port = client.port
+        ends = Ends()
+        with pytest.raises(ConfigError, match=f"port {port}"):
+            await run_api(msgspec.structs.replace(CONFIG, port=port), ends.pipes, ends.control)
+        assert ends.reports.empty()
+
+
+def test_it_speaks_to_real_pipes() -> None:
+    """In a thread, on the loop that it brings along."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    addresses = Addresses.in_process("api-test")
+    supervisor = ControlServer(context, addresses.control)
+    thread = threading.Thread(target=serve_api, args=(CONFIG, context, addresses))
+    thread.start()
+    try:
+        _wait_for_report(supervisor, Ready)
+        from_api: Inlet[FromApi] = Inlet(context, addresses.api_to_tokenizer, Decoder(FromApi), bind=False)
+        to_api: Outlet[ToApi] = Outlet(context, addresses.tokenizer_to_api, bind=False)
+        to_api.push(EngineIsUp(FACTS))
+        _wait_for_report(supervisor, Heartbeat)
+    finally:
+        supervisor.send(Role.API, Stop())
+        thread.join(10.0)
+    assert not thread.is_alive()
+    from_api.close()
+    to_api.close()
+    supervisor.close()
+    context.term()
+
+
+def _wait_for_report(supervisor: ControlServer, kind: type[ToSupervisor]) -> None:
+    for _ in range(100):
+        supervisor.socket.poll(100)
+        if any(isinstance(report, kind) for _, report in supervisor.drain()):
+            return
+    raise AssertionError(f"no {kind.__name__} came")
