@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -50,6 +52,20 @@ def test_reader_that_has_gone_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(exits, "_forget_stdout", lambda: forgotten.append(True))
     assert run(BrokenPipeError()) == (1, "")
     assert forgotten == [True]
+
+
+def test_program_is_silent_when_its_reader_has_gone() -> None:
+    """In a real process: neither a traceback nor the interpreter's complaint about a buffer at its end."""
+    code = (
+        "import typer\nfrom sluiceway.cli.exits import command\n"
+        "@command\ndef talk() -> None:\n    while True:\n        print('words')\n"
+        "app = typer.Typer()\napp.command()(talk)\napp()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None and program.stderr is not None
+        program.stdout.close()
+        assert program.stderr.read() == b""
+    assert program.returncode == 1
 
 
 def test_unexpected_error_is_not_hidden() -> None:

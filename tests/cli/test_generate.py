@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from sluiceway.cli.generate import print_stream, read_prompt
 from sluiceway.cli.main import app
 from sluiceway.errors import invalid
 from support.offline_llm import Script, script_llm
@@ -64,3 +67,19 @@ def test_refused_prompt_is_a_sentence(script: Script) -> None:
     script.fault = invalid("the prompt is too long")
     result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "x"])
     assert (result.exit_code, result.stderr) == (1, "error: the prompt is too long\n")
+
+
+def test_line_is_ended_where_a_person_reads(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The prompt of the shell must not stand behind the text."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_stream(script.stream())
+    assert capsys.readouterr().out == "one two\n"
+
+
+def test_prompt_is_asked_for_when_nothing_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than waiting for a person who does not know."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    with pytest.raises(typer.BadParameter, match="give a text, or pipe one in"):
+        read_prompt(None)

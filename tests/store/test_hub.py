@@ -143,3 +143,17 @@ def test_download_that_fails_is_a_sentence(hub: Hub, endpoint: str, tmp_path: Pa
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ModelSourceError, match="cannot write in"):
         pull(NAME, tmp_path / "file", endpoint)
+
+
+def test_unexpected_fault_of_the_client_is_a_sentence(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's errors belong to whichever HTTP library it was built on."""
+    import huggingface_hub
+
+    def break_off(*args: object, **kwargs: object) -> str:
+        raise RuntimeError("the connection was reset\nby the other side")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", break_off)
+    with pytest.raises(ModelSourceError, match=r"cannot be reached \(the connection was reset\)"):
+        pull(NAME, tmp_path, endpoint)

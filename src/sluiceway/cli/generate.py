@@ -50,7 +50,7 @@ def generate(
     source: ModelSource = Source.AUTO,
 ) -> None:
     """Complete one prompt, without a server. The prompt goes to the model as it is, without a chat template."""
-    text = _prompt(prompt)
+    text = read_prompt(prompt)
     sampling = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
     files = fetch(model, source)
 
@@ -60,10 +60,11 @@ def generate(
         if as_json:
             typer.echo(msgspec.json.encode(llm.generate(text, sampling, stop=stop or ())[0]))
         else:
-            _print_stream(llm.stream(text, sampling, stop=stop or ()))
+            print_stream(llm.stream(text, sampling, stop=stop or ()))
 
 
-def _prompt(given: str | None) -> str:
+def read_prompt(given: str | None) -> str:
+    """The text of the flag, else all of standard input."""
     if given is not None:
         return given
     if sys.stdin.isatty():
@@ -71,7 +72,7 @@ def _prompt(given: str | None) -> str:
     return sys.stdin.read()
 
 
-def _print_stream(pieces: Generator[str, None, None]) -> None:
+def print_stream(pieces: Generator[str, None, None]) -> None:
     """A line end is added for a person only: a pipe gets exactly the text."""
     try:
         for piece in pieces:

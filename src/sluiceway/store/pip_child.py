@@ -73,7 +73,7 @@ class Unfetched(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg.startswith("Could not fetch URL"):
-            self.last = f": {record.getMessage()}"
+            self.last = record.getMessage().removesuffix(" - skipping")
 
     def listen(self) -> None:
         pages = logging.getLogger("pip._internal.index.collector")
@@ -89,7 +89,7 @@ def send_wheel(project: str, version: str, sha256: str, offset: int) -> str:
         unfetched.listen()
         link = choose(pip.candidates(project), version, sha256)
         if link is None:
-            return f"the package index has no wheel of {project} {version} with sha256 {sha256}{unfetched.last}"
+            return unfetched.last or f"the package index has no wheel of {project} {version} with sha256 {sha256}"
         copy(pip.open(link, offset), offset, sys.stdout.buffer)
     return ""
 
