@@ -1,0 +1,117 @@
+"""The decoder against transformers on small random models: prefill, decode, chunks, mixed batches, company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row
+from torch import Tensor
+
+from sluiceway.model.linear import has_mkl_linear
+
+PROMPT = [(7 * i * i + 3 * i + 5) % 160 for i in range(300)]
+
+ROPE = {
+    "linear": {"rope_type": "linear", "factor": 2.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "tied": ("Llama", {"tie_word_embeddings": True}),
+    "one key head": ("Llama", {"num_key_value_heads": 1}),
+    "as many key heads as heads": ("Llama", {"num_key_value_heads": 4}),
+    "wide heads": ("Llama", {"head_dim": 32}),
+    "biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "window": ("Mistral", {"sliding_window": 40}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2 window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 150, "max_window_layers": 0}),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    **{f"rope {name}": ("Llama", {"rope_scaling": scaling}) for name, scaling in ROPE.items()},
+}
+
+
+def assert_close(ours: Tensor, reference: Tensor) -> None:
+    """Within a thousandth of the range of the logits."""
+    assert (ours - reference).abs().max() < 1e-3 * reference.abs().max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_transformers_however_a_prompt_is_cut(tmp_path: Path, name: str) -> None:
+    """Whole, in chunks that cross blocks and segments, and token by token."""
+    kind, settings = MODELS[name]
+    reference = reference_model(kind, **settings)
+    stepper = Stepper(loaded(reference, tmp_path))
+    expected = reference_logits(reference, PROMPT)
+
+    assert_close(stepper.step(row(PROMPT, 0, 300, 0))[0], expected[-1])
+    position = 0
+    for n_tokens in (1, 30, 90, 7, 100, 50, 1, 1):
+        logits = stepper.step(row(PROMPT, position, n_tokens, 30))
+        position += n_tokens
+        assert_close(logits[0], expected[position - 1])
+
+
+def test_rows_keep_apart_when_prefill_and_decode_share_a_batch(tmp_path: Path) -> None:
+    """Four rows in four stages, one of which wants no logits."""
+    reference = reference_model()
+    stepper = Stepper(loaded(reference, tmp_path))
+    prompts = [PROMPT[i : i + n] for i, n in ((0, 40), (40, 150), (3, 17), (100, 129))]
+    blocks = (0, 10, 30, 40)
+    stepper.step(
+        row(prompts[0], 0, 39, blocks[0], samples=False),
+        row(prompts[1], 0, 100, blocks[1], samples=False),
+        row(prompts[3], 0, 128, blocks[3], samples=False),
+    )
+
+    logits = stepper.step(
+        row(prompts[0], 39, 1, blocks[0]),
+        row(prompts[1], 100, 20, blocks[1], samples=False),
+        row(prompts[2], 0, 17, blocks[2]),
+        row(prompts[3], 128, 1, blocks[3]),
+    )
+
+    assert len(logits) == 3
+    for ours, prompt in zip(logits, (prompts[0], prompts[2], prompts[3]), strict=True):
+        assert_close(ours, reference_logits(reference, prompt)[-1])
+
+
+@pytest.mark.skipif(not has_mkl_linear(), reason="only MKL's packed product gives each row the same bits")
+@pytest.mark.parametrize("name", ["llama", "one key head", "as many key heads as heads", "window", "qwen3"])
+def test_logits_keep_every_bit_in_any_company_and_chunking(tmp_path: Path, name: str) -> None:
+    """float32: the same row alone, in a crowd of other stages, and computed in other chunks."""
+    kind, settings = MODELS[name]
+    model = loaded(reference_model(kind, **settings), tmp_path)
+    crowd = [PROMPT[i : i + 20 + 9 * i] for i in range(25)]
+    stepper = Stepper(model)
+    alone = stepper.step(row(PROMPT, 0, 300, 0))
+
+    company = Stepper(model)
+    starts = (0, 1, 90, 97, 240, 299, 300)
+    for start, end in zip(starts, starts[1:], strict=False):
+        others = [row(tokens, 0, len(tokens), 20 + 16 * i) for i, tokens in enumerate(crowd[: start % 13])]
+        logits = company.step(*others, row(PROMPT, start, end - start, 0))
+    assert torch.equal(logits[-1], alone[0])
+
+    crowded = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(40)])
+    assert all(torch.equal(logits, alone[0]) for logits in crowded)
+
+
+def test_bfloat16_follows_float32(tmp_path: Path) -> None:
+    """Half the bits: near in each logit, not equal."""
+    reference = reference_model()
+    stepper = Stepper(loaded(reference, tmp_path, "bfloat16"))
+    ours = stepper.step(row(PROMPT, 0, 200, 0))[0].float()
+    expected = reference_logits(reference, PROMPT[:200])[-1]
+    assert (ours - expected).abs().max() < 0.05 * expected.abs().max()

@@ -1,0 +1,103 @@
+"""Small models of random weights that transformers computes too, and rows that run through ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluiceway.config import BLOCK_TOKENS, Dtype, ModelFiles, ModelKind
+from sluiceway.core.plan import Row
+from sluiceway.model.batch import build_batch
+from sluiceway.model.kv import KVCache
+from sluiceway.model.load import LoadedModel, load_model
+from sluiceway.types import SamplingParams
+
+GREEDY = SamplingParams(temperature=0.0)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "initializer_range": 0.15,
+}
+
+
+def reference_model(kind: str = "Llama", seed: int = 0, **settings: Any) -> Any:
+    """A transformers model in float32; biases and norms are random too."""
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(**(SIZES | settings))
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def reference_logits(model: Any, token_ids: Sequence[int]) -> Tensor:
+    """(positions, vocab_size)"""
+    with torch.no_grad():
+        logits: Tensor = model(torch.tensor([list(token_ids)])).logits[0]
+    return logits
+
+
+def saved(model: Any, directory: Path, **options: Any) -> ModelFiles:
+    model.save_pretrained(directory, **options)
+    return ModelFiles(kind=ModelKind.DIRECTORY, path=str(directory), name="tiny")
+
+
+def loaded(model: Any, directory: Path, dtype: Dtype = "float32") -> LoadedModel:
+    return load_model(saved(model, directory), dtype)
+
+
+def row(
+    known: Sequence[int],
+    start: int,
+    n_tokens: int,
+    first_block: int,
+    *,
+    rid: int = 0,
+    samples: bool = True,
+    n_prompt: int | None = None,
+    sampling: SamplingParams = GREEDY,
+    seed: int = 0,
+) -> Row:
+    """A row whose blocks follow one another from `first_block`."""
+    n_blocks = -(-(start + n_tokens) // BLOCK_TOKENS)
+    return Row(
+        rid=rid,
+        known=known,
+        start=start,
+        n_tokens=n_tokens,
+        block_ids=list(range(first_block, first_block + n_blocks)),
+        samples=samples,
+        n_prompt=len(known) if n_prompt is None else n_prompt,
+        sampling=sampling,
+        seed=seed,
+    )
+
+
+class Stepper:
+    """Runs rows through a model, step after step, over one cache."""
+
+    def __init__(self, model: LoadedModel, n_blocks: int = 256) -> None:
+        self._model = model
+        self._cache = KVCache(model.config, n_blocks, model.dtype, model.device)
+
+    def step(self, *rows: Row) -> Tensor:
+        """Logits of the rows that sample."""
+        with torch.inference_mode():
+            batch = build_batch(rows, self._model.config, self._model.dtype, self._model.device)
+            return self._model.decoder.forward(batch, self._cache).cpu()
