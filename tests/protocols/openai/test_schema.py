@@ -286,3 +286,23 @@ def test_choices_are_bounded_when_prompts_and_n_multiply() -> None:
     """Before anything is allocated for them."""
     completion(prompt=["x"] * 64, n=2)
     assert refusal_of(completion, prompt=["x"] * 64, n=3).param == "n"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("n", "10", '`n` must be an integer, not "10".'),
+        ("top_p", True, "`top_p` must be a number, not true."),
+        ("stream", "yes", '`stream` must be true or false, not "yes".'),
+        ("stream_options", [1, 2], "`stream_options` must be an object, not a list of 2."),
+        ("temperature", 3, "`temperature` must be less than or equal to 2, not 3."),
+    ],
+)
+def test_message_says_what_would_be_right_when_a_value_is_wrong(field: str, value: Any, message: str) -> None:
+    """In words of JSON, for people who may never have seen Python."""
+    assert refusal_of(chat, **{field: value}).message == message
+
+
+def test_last_bias_counts_when_a_token_has_two_keys() -> None:
+    """As in JSON, where the last of two equal names counts."""
+    assert sampling(logit_bias={"5": 1, "05": 2}).logit_bias == ((5, 2.0),)

@@ -68,7 +68,7 @@ def _lower_logit_bias(value: object) -> tuple[tuple[int, float], ...]:
         raise wrong(value, "logit_bias", "an object of token ids and numbers")
     if len(value) > MAX_LOGIT_BIASES:
         raise invalid(f"`logit_bias` may have at most {MAX_LOGIT_BIASES} entries, not {len(value)}.", "logit_bias")
-    return tuple((_bias_token_id(key), _bias(key, bias)) for key, bias in value.items())
+    return tuple({_bias_token_id(key): _bias(key, bias) for key, bias in value.items()}.items())
 
 
 def _bias_token_id(key: str) -> int:
@@ -212,6 +212,14 @@ class CompletionFields(SamplingFields):
             )
 
 
+# Where pydantic speaks of Python. Of ranges it speaks well.
+_EXPECTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "model_type": "an object",
+}
+
 FieldsT = TypeVar("FieldsT", bound=SamplingFields)
 
 
@@ -231,4 +239,5 @@ def _refused(error: ErrorDetails) -> RequestError:
         param = join_path(param, key)
     if error["type"] == "missing":
         return invalid(f"`{param}` is required.", param, code="missing_required_parameter")
-    return wrong(error["input"], param, error["msg"].removeprefix("Input should be "))
+    expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
+    return wrong(error["input"], param, expected)
