@@ -59,6 +59,9 @@ class _PipeEnd:
         self.push = ends.pushed.put_nowait
         self.take = ends.events.get
 
+    def has_peer(self) -> bool:
+        return True
+
 
 class _ControlEnd:
     def __init__(self, ends: Ends) -> None:

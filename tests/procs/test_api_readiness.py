@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sluiceway.messages.to_child import Role
 from sluiceway.procs.api_readiness import Readiness
 from sluiceway.procs.api_refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
 
 
-def serving() -> Readiness:
-    readiness = Readiness()
+def serving(has_peer: Callable[[], bool] = lambda: True) -> Readiness:
+    readiness = Readiness(has_peer)
     readiness.went_up(Role.TOKENIZER)
     readiness.went_up(Role.ENGINE)
+    readiness.engine_heard()
     return readiness
 
 
 def test_it_loads_until_both_have_been_up() -> None:
     """An engine that dies while it loads does not make it a failure of a server that worked."""
-    readiness = Readiness()
+    readiness = Readiness(lambda: True)
     assert readiness.refusal == LOADING
     readiness.went_up(Role.ENGINE)
     assert readiness.refusal == LOADING
     readiness.died(Role.ENGINE)
     assert readiness.refusal == LOADING
-    assert serving().refusal is None
+    readiness.went_up(Role.TOKENIZER)
+    readiness.engine_heard()
+    assert readiness.refusal == LOADING
+    readiness.went_up(Role.ENGINE)
+    assert readiness.refusal is None
 
 
 def test_it_is_unavailable_while_one_is_down() -> None:
@@ -32,6 +39,16 @@ def test_it_is_unavailable_while_one_is_down() -> None:
     assert readiness.refusal == ENGINE_UNAVAILABLE
     readiness.went_up(Role.TOKENIZER)
     assert readiness.refusal is None
+
+
+def test_it_waits_for_the_word_of_a_new_engine() -> None:
+    """The supervisor's word alone does not mean that the pipes are connected; the old engine's word is void."""
+    readiness = serving()
+    readiness.died(Role.ENGINE)
+    readiness.went_up(Role.ENGINE)
+    seen = [readiness.refusal]
+    readiness.engine_heard()
+    assert [*seen, readiness.refusal] == [ENGINE_UNAVAILABLE, None]
 
 
 def test_it_is_unavailable_while_one_hangs() -> None:
@@ -44,7 +61,17 @@ def test_it_is_unavailable_while_one_hangs() -> None:
     readiness.hangs(Role.ENGINE)
     readiness.died(Role.ENGINE)
     readiness.went_up(Role.ENGINE)
+    readiness.engine_heard()
     assert [*seen, readiness.refusal] == [ENGINE_UNAVAILABLE, None, None]
+
+
+def test_it_is_unavailable_while_the_pipe_is_not_connected() -> None:
+    """A process that has just started needs a moment, and one that was killed is gone before anybody says so."""
+    connected = [False]
+    readiness = serving(lambda: connected[0])
+    seen = [readiness.refusal]
+    connected[0] = True
+    assert [*seen, readiness.refusal] == [ENGINE_UNAVAILABLE, None]
 
 
 def test_draining_is_for_good() -> None:

@@ -79,7 +79,8 @@ def test_nothing_is_served_before_both_processes_are_up() -> None:
     for role in (Role.TOKENIZER, Role.ENGINE):
         assert refusal_of(lambda: open_answer(api)) == LOADING
         api.hub.peer_up(role)
-    assert api.hub.unready is None
+    assert refusal_of(lambda: open_answer(api)) == LOADING
+    api.hub.receive(EngineIsUp(FACTS))
     open_answer(api)
 
 
@@ -363,6 +364,7 @@ def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUps
     api.assert_quiet()
     assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
     api.hub.peer_up(role)
+    api.hub.receive(EngineIsUp(FACTS))
     open_answer(api)
 
 
@@ -493,6 +495,7 @@ class HubMachine(RuleBasedStateMachine):
     def die(self) -> None:
         self.api.hub.peer_down(Role.ENGINE, hung=False)
         self.api.hub.peer_up(Role.ENGINE)
+        self.api.hub.receive(EngineIsUp(FACTS))
         self.unsettled.clear()
         self.accepted.clear()
         assert all(answer.session.state is not State.OPEN for answer in self.answers)

@@ -152,6 +152,7 @@ class Api:
         self.processes = {"api": 1}
         self.hub = Hub(
             push=self.upstream.push,
+            has_peer=lambda: True,
             next_rid=itertools.count(1).__next__,
             clock=lambda: self.now_s,
             metrics=self.metrics,

@@ -61,6 +61,18 @@ def _wait_for_peer(outlet: Outlet[ToEngine]) -> None:
     raise AssertionError("nobody connected within five seconds")
 
 
+def test_a_peer_is_known_when_it_is_connected(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """Exactly then a push succeeds."""
+    address = f"ipc://{tmp_path}/pipe"
+    outlet: Outlet[ToEngine] = Outlet(context, address, bind=True)
+    assert not outlet.has_peer()
+    inlet: Inlet[ToEngine] = Inlet(context, address, Decoder(ToEngine), bind=False)
+    _wait_for_peer(outlet)
+    assert outlet.has_peer()
+    outlet.close()
+    inlet.close()
+
+
 def test_push_raises_peer_gone_when_nobody_is_connected(
     context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ class _ZmqPipes:
         self._out: Outlet[FromApi] = Outlet(context, addresses.api_to_tokenizer, bind=True)
         self._in: AsyncInlet[ToApi] = AsyncInlet(context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
         self.push = self._out.push
+        self.has_peer = self._out.has_peer
         self.take = self._in.take
 
     def close(self) -> None:
@@ -72,6 +73,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
     processes = {Role.API.value: os.getpid()}
     hub = Hub(
         push=pipes.push,
+        has_peer=pipes.has_peer,
         next_rid=itertools.count(1).__next__,
         clock=time.monotonic,
         metrics=metrics,

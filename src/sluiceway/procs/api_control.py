@@ -16,6 +16,9 @@ class Pipes(Protocol):
     def push(self, message: FromApi) -> None:
         """Does not wait. Raises `PeerGone` if nobody is there."""
 
+    def has_peer(self) -> bool:
+        """Whether a push would reach the tokenizer now."""
+
     async def take(self) -> ToApi:
         """The next message."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_child import Role
 from sluiceway.procs.api_refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
@@ -10,11 +12,17 @@ _NEEDED = frozenset({Role.TOKENIZER, Role.ENGINE})
 
 
 class Readiness:
-    """What the supervisor said last. A process serves when it is up and does not hang."""
+    """What the supervisor said last, and what the pipes show.
 
-    def __init__(self) -> None:
+    The supervisor's word comes by a way of its own and may be first: a request that is sent then finds no pipe yet.
+    """
+
+    def __init__(self, has_peer: Callable[[], bool]) -> None:
+        """`has_peer`: whether the pipe to the tokenizer is connected now."""
+        self._has_peer = has_peer
         self._up: set[Role] = set()
         self._hung: set[Role] = set()
+        self._is_engine_heard = False
         self._has_served = False
         self._is_draining = False
 
@@ -29,13 +37,22 @@ class Readiness:
 
     @property
     def serves(self) -> bool:
-        """Whether every process that a request passes through serves."""
-        return self._up >= _NEEDED and not self._hung
+        """Whether every process that a request passes through serves, and can be reached."""
+        return self._should_serve and self._has_peer()
+
+    @property
+    def _should_serve(self) -> bool:
+        return self._up >= _NEEDED and self._is_engine_heard and not self._hung
 
     def went_up(self, role: Role) -> None:
         self._up.add(role)
         self._hung.discard(role)
-        self._has_served = self._has_served or self.serves
+        self._has_served = self._has_served or self._should_serve
+
+    def engine_heard(self) -> None:
+        """The engine's first word came through the pipes."""
+        self._is_engine_heard = True
+        self._has_served = self._has_served or self._should_serve
 
     def hangs(self, role: Role) -> None:
         self._hung.add(role)
@@ -43,6 +60,8 @@ class Readiness:
     def died(self, role: Role) -> None:
         self._up.discard(role)
         self._hung.discard(role)
+        if role is Role.ENGINE:
+            self._is_engine_heard = False
 
     def drain(self) -> None:
         """For good."""

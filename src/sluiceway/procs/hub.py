@@ -58,6 +58,7 @@ class Hub:
         self,
         *,
         push: Callable[[FromApi], None],
+        has_peer: Callable[[], bool],
         next_rid: Callable[[], Rid],
         clock: Callable[[], float],
         metrics: Metrics,
@@ -76,7 +77,7 @@ class Hub:
         self.audits = Audits(push)
         self._touched: set[Answer] = set()
         self._when_empty: list[Callable[[], None]] = []
-        self._readiness = Readiness()
+        self._readiness = Readiness(has_peer)
         self._account = Account()
         self.facts: EngineFacts | None = None
         """What the engine can hold; None before the first one has started."""
@@ -169,6 +170,7 @@ class Hub:
                 self.audits.answered(message)
             case EngineIsUp(facts):
                 self.facts = facts
+                self._readiness.engine_heard()
             case _:
                 assert_never(message)
 

@@ -41,6 +41,10 @@ class Outlet(Generic[T]):
         except zmq.Again as exc:
             raise PeerGone("the process at the other end is not running") from exc
 
+    def has_peer(self) -> bool:
+        """Whether somebody is connected now (bound side only). A peer that has started may need a moment for it."""
+        return bool(self._socket.get(zmq.EVENTS) & zmq.POLLOUT)
+
     def close(self, linger_ms: int = 0) -> None:
         """Close; wait up to `linger_ms` in the background for what was pushed to leave."""
         self._socket.close(linger=linger_ms)
