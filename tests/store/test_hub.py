@@ -50,6 +50,12 @@ def test_model_is_found_again_without_the_hub(endpoint: str, tmp_path: Path) -> 
     assert local_snapshot(NAME, tmp_path) == folder
 
 
+def test_name_is_refused_when_the_hub_does_not_allow_it(tmp_path: Path) -> None:
+    """The hub's own rules, beyond the form that we check."""
+    with pytest.raises(ModelSourceError, match="org/tiny--model is no name of a hub repository"):
+        local_snapshot(HubName(repo="org/tiny--model"), tmp_path)
+
+
 def test_one_gguf_file_is_fetched_when_it_is_named(hub: Hub, endpoint: str, tmp_path: Path) -> None:
     """The path is the file's, and nothing else comes along."""
     name = HubName(repo=REPO, file="tiny.gguf")

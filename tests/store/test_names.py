@@ -38,7 +38,23 @@ def test_name_is_read_as_what_it_is(name: str, expected: ModelName) -> None:
     assert parse(name, ALIASES) == expected
 
 
-@pytest.mark.parametrize("name", ["", "nix", "a/b/c", "org/repo:model.bin", "org/repo@", "ö/repo", "org/-x", "a b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "nix",
+        "a/b/c",
+        "org/repo:model.bin",
+        "org/repo@",
+        "ö/repo",
+        "org/-x",
+        "a b",
+        "org/..",
+        "org/r@../x",
+        "org/r:../x.gguf",
+        "org/r:/x.gguf",
+    ],
+)
 def test_other_names_are_refused_with_what_is_accepted(name: str) -> None:
     """Nothing is guessed; the message lists the forms."""
     with pytest.raises(ModelSourceError, match="accepted are the default model `smollm2-135m`"):

@@ -29,9 +29,12 @@ NEEDED = (
 
 
 def local_snapshot(name: HubName, cache: Path | None) -> Path | None:
-    """The model where it already lies whole in the hub cache: its folder, or its GGUF file. No network."""
+    """The model where it already lies whole in the hub cache: its folder, or its GGUF file. No network.
+
+    Raises `ModelSourceError` for a name that the hub does not allow.
+    """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         folder = Path(
@@ -45,6 +48,8 @@ def local_snapshot(name: HubName, cache: Path | None) -> Path | None:
         )
     except LocalEntryNotFoundError:
         return None
+    except HFValidationError as fault:
+        raise ModelSourceError(f"{name.repo} is no name of a hub repository: {fault}") from fault
     return _whole(name, folder)
 
 

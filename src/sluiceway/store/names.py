@@ -15,7 +15,10 @@ ACCEPTED = (
 )
 
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
-_HUB = re.compile(rf"(?P<repo>{_PART}/{_PART})(?:@(?P<revision>[\w./-]+))?(?::(?P<file>[\w./-]+\.gguf))?", re.ASCII)
+_HUB = re.compile(
+    rf"(?!.*\.\.)(?P<repo>{_PART}/{_PART})(?:@(?P<revision>[\w./-]+))?(?::(?P<file>\w[\w./-]*\.gguf))?", re.ASCII
+)
+"""Two dots are in no name of the hub, and would lead out of the repository's folder."""
 
 
 class FakeName(msgspec.Struct, frozen=True):

