@@ -43,7 +43,7 @@ class Outlet(Generic[T]):
 
     def has_peer(self) -> bool:
         """Whether somebody is connected now (bound side only). A peer that has started may need a moment for it."""
-        return bool(self._socket.get(zmq.EVENTS) & zmq.POLLOUT)
+        return bool(self._socket.poll(0, zmq.POLLOUT))
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; wait up to `linger_ms` in the background for what was pushed to leave."""
