@@ -68,7 +68,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_tokens_have_the_reference_probabilities(name: str) -> None:
-    """4000 draws of seeds 0.. from 600 logits: none outside the support, frequencies within five deviations."""
+    """4000 draws of seeds 0.. from 600 logits: none outside the support, frequencies within five deviations (and three draws, for the rarest)."""
     logits = np.random.default_rng(3).normal(0, 2, 600)
     n = 4000
     params = {"temperature": 1.0} | FILTERS[name]
@@ -78,7 +78,7 @@ def test_tokens_have_the_reference_probabilities(name: str) -> None:
     expected = reference_weights(logits, rows[0].sampling)
     assert all(expected[token] > 0 for token in tokens)
     for token, p in enumerate(expected):
-        assert abs(tokens[token] - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 1
+        assert abs(tokens[token] - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 3
 
 
 def test_positions_draw_independently_of_each_other() -> None:

@@ -122,7 +122,8 @@ class GgufCheckpoint:
         for begin in range(0, info.n_bytes, step):
             piece = data[begin : begin + step]
             n_rows = _PIECE_ROWS if piece.size == step else 1
-            values = dequantize(piece.reshape(n_rows, -1), info.quantization).reshape(-1)
+            with np.errstate(all="ignore"):  # some formats compute with halves that they then throw away
+                values = dequantize(piece.reshape(n_rows, -1), info.quantization).reshape(-1)
             first = begin // block_bytes * block_len
             out[first : first + values.size] = values
 
@@ -159,6 +160,8 @@ def _read_infos(path: str, begin: int, n_tensors: int, alignment: int) -> dict[s
     base = -(-end // alignment) * alignment
     infos = {}
     for entry in raw:
+        if entry.offset % alignment:
+            raise ModelSourceError(f"{path}: tensor {entry.name!r} does not begin at a multiple of {alignment} bytes")
         info = _checked(path, entry, base)
         if info.start + info.n_bytes > size:
             raise ModelSourceError(f"{path}: is cut short: tensor {entry.name!r} ends after the file's {size} bytes")

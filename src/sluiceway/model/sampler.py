@@ -102,11 +102,11 @@ def _weights(logits: FloatRows, rows: Sequence[Row]) -> FloatRows:
     largest = float(np.finfo(np.float32).max)
     finite = np.nan_to_num(logits, nan=-np.inf, posinf=largest, neginf=-np.inf)
     top = finite.max(axis=-1, keepdims=True)
-    # A row without any possible token: its largest logits, all of them, are as good as each other.
-    top = np.where(np.isneginf(top), np.float32(0.0), top)
+    top[np.isneginf(top)] = 0.0
     temperatures = np.array([row.sampling.temperature for row in rows], dtype=np.float32)[:, None]
-    weights: FloatRows = np.exp((finite - top) / temperatures)
-    weights[~weights.any(axis=-1), 0] = 1.0
+    with np.errstate(over="ignore"):  # to minus infinity: impossible, as it should be
+        weights: FloatRows = np.exp((finite - top) / temperatures)
+    weights[~weights.any(axis=-1), 0] = 1.0  # nothing is possible, yet some token must come
     return weights
 
 

@@ -1,0 +1,96 @@
+"""GGUF metadata: what is understood, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import ConfigError
+from sluiceway.model.config import LinearScaling, YarnScaling
+from sluiceway.model.gguf_config import config_from_metadata
+
+BASE: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.context_length": 256,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "tokenizer.ggml.eos_token_id": 2,
+}
+SHAPES = {"token_embd.weight": (100, 64)}
+
+
+def config(shapes: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> Any:
+    """Keys are given without `llama.`, dots as double underscores."""
+    named = {f"llama.{key.replace('__', '.')}": value for key, value in changes.items()}
+    return config_from_metadata(BASE | named, SHAPES | (shapes or {}))
+
+
+def test_defaults_fill_what_the_file_leaves_out() -> None:
+    """The vocabulary is as large as the embedding; a file without output matrix is tied."""
+    c = config()
+    assert (c.n_kv_heads, c.head_dim, c.vocab_size, c.rope_theta) == (4, 16, 100, 10_000.0)
+    assert c.is_tied and c.rope_scaling is c.sliding_window is None
+    assert c.eos_token_ids == (2,)
+
+
+def test_tensors_tell_of_biases_norms_and_the_head() -> None:
+    """What no key says."""
+    names = ("output.weight", "blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.ffn_down.bias")
+    c = config({name: (1,) for name in (*names, "blk.0.attn_q_norm.weight")})
+    assert not c.is_tied
+    assert c.has_qkv_bias and c.has_out_bias and c.has_mlp_bias and c.has_qk_norm
+
+
+def test_each_end_token_counts() -> None:
+    """End of text and end of turn."""
+    metadata = BASE | {"tokenizer.ggml.eot_token_id": 7}
+    assert config_from_metadata(metadata, SHAPES).eos_token_ids == (2, 7)
+
+
+def test_each_scaling_gets_its_numbers() -> None:
+    """The old key for linear scaling too."""
+    assert config(rope__scaling__type="none", rope__scaling__factor=3.0).rope_scaling is None
+    assert config(rope__scaling__type="linear", rope__scaling__factor=3.0).rope_scaling == LinearScaling(3.0)
+    assert config(rope__scale_linear=2.0).rope_scaling == LinearScaling(2.0)
+    yarn = config(rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=64)
+    assert yarn.rope_scaling == YarnScaling(4.0, 64, pytest.approx(1.138629))
+
+
+def test_heads_and_window_are_read() -> None:
+    """A head size that is not the quotient."""
+    c = config(attention__key_length=32, attention__value_length=32, attention__sliding_window=8)
+    assert (c.head_dim, c.sliding_window) == (32, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope__scaling__type": "longrope"}, "longrope.*supported: none, linear, yarn"),
+        ({"rope__dimension_count": 8}, r"rope\.dimension_count"),
+        ({"attention__value_length": 8}, r"attention\.value_length"),
+        ({"expert_count": 8}, "expert_count"),
+        ({"logit_scale": 2.0}, "logit_scale"),
+        ({"block_count": None}, "block_count: is missing"),
+        ({"attention__head_count": [4, 4]}, "head_count"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    """Nothing that changes the numbers is passed over in silence."""
+    with pytest.raises(ConfigError, match=message):
+        config(**changes)
+
+
+def test_an_unknown_architecture_is_refused_by_name() -> None:
+    """With those that are known."""
+    with pytest.raises(ConfigError, match=r"'gemma3'.*supported: llama, qwen2, qwen3"):
+        config_from_metadata(BASE | {"general.architecture": "gemma3"}, SHAPES)
+
+
+def test_a_file_without_embedding_is_refused() -> None:
+    """It holds a vocabulary at most."""
+    with pytest.raises(ConfigError, match=r"token_embd\.weight"):
+        config_from_metadata(BASE, {})

@@ -1,0 +1,67 @@
+"""Products with a weight: right in every form, and float32 rows that keep every bit in any company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sluiceway.model import linear
+from sluiceway.model.linear import MklLinear, OneDnnLinear, PlainLinear, has_mkl_linear, has_onednn_linear, pack
+
+SHAPES = [(96, 64), (576, 1536), (960, 576)]
+ROW_COUNTS = [1, 2, 3, 4, 7, 16, 17, 33, 64, 100, 128]
+
+
+def tensors(shape: tuple[int, int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows, weight, bias."""
+    generator = torch.Generator().manual_seed(0)
+    rows, weight = torch.randn(128, shape[1], generator=generator), torch.randn(shape, generator=generator) * 0.05
+    return rows.to(dtype), weight.to(dtype), torch.randn(shape[0], generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_equal_the_definition(shape: tuple[int, int], dtype: torch.dtype, has_bias: bool) -> None:
+    """In float64, to the precision of the dtype."""
+    rows, weight, bias = tensors(shape, dtype)
+    product = pack(weight, bias if has_bias else None)
+    expected = rows.double() @ weight.double().T + (bias.double() if has_bias else 0)
+    error = 1e-5 if dtype == torch.float32 else 1e-2
+    with torch.inference_mode():
+        torch.testing.assert_close(product(rows).double(), expected, rtol=error, atol=error * 3)
+
+
+@pytest.mark.skipif(not has_mkl_linear(), reason="this torch has no MKL")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_float32_row_keeps_every_bit_in_any_company(shape: tuple[int, int]) -> None:
+    """Any number of rows, any place among them."""
+    rows, weight, _ = tensors(shape, torch.float32)
+    product = pack(weight)
+    with torch.inference_mode():
+        whole = product(rows)
+        for n in ROW_COUNTS:
+            assert torch.equal(product(rows[-n:].contiguous()), whole[-n:]), f"{n} rows"
+
+
+def test_the_weight_is_free_to_go_when_it_is_packed() -> None:
+    """Written over after packing, it changes nothing."""
+    rows, weight, _ = tensors((96, 64), torch.float32)
+    product = pack(weight)
+    if isinstance(product, PlainLinear):
+        pytest.skip("nothing is packed here")
+    before = product(rows)
+    weight.zero_()
+    assert torch.equal(product(rows), before)
+
+
+def test_the_form_follows_dtype_and_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed where torch offers it, plain everywhere else."""
+    _, weight, _ = tensors((96, 64), torch.float32)
+    assert isinstance(pack(weight), MklLinear if has_mkl_linear() else PlainLinear)
+    assert isinstance(pack(weight.bfloat16()), OneDnnLinear if has_onednn_linear() else PlainLinear)
+    assert isinstance(pack(weight.double()), PlainLinear)
+    monkeypatch.setattr(linear, "has_mkl_linear", lambda: False)
+    monkeypatch.setattr(linear, "has_onednn_linear", lambda: False)
+    assert isinstance(pack(weight), PlainLinear)
+    assert isinstance(pack(weight.bfloat16()), PlainLinear)
