@@ -156,7 +156,7 @@ class LLM:
                 return
             self._is_closed = True
         self._reader.join()  # first: it reads the control socket, which only one thread may use
-        for role in (Role.TOKENIZER, Role.ENGINE):
+        for role in (Role.ENGINE, Role.TOKENIZER):
             self._control.send(role, Stop())
         for thread in self._threads:
             thread.join()

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 import zmq
 
 from sluiceway.engine.engine import Engine
+from sluiceway.errors import PeerGone
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
 from sluiceway.messages.to_engine import Abort, ToEngine
@@ -47,14 +48,20 @@ class EngineLoop:
                     poller.poll(int(HEARTBEAT_S * 1000))
                 self._obey()
                 for message in self._engine.step(self._receive):
-                    self._outlet.push(message)
+                    self._publish(message)
         finally:
             for end in (self._inlet, self._outlet, self._control):
                 end.close()
 
     def _say_hello(self) -> None:
-        self._outlet.push(EngineUp(self._facts))
+        self._publish(EngineUp(self._facts))
         self._control.report(Ready({"blocks": self._facts.n_blocks, "max_model_len": self._facts.max_model_len}))
+
+    def _publish(self, message: FromEngine) -> None:
+        try:
+            self._outlet.push(message)
+        except PeerGone:
+            pass  # between threads, where a closed end is gone for good: nobody is left to read this
 
     def _receive(self) -> Iterator[ToEngine]:
         orphans, self._orphans = self._orphans, []
@@ -73,7 +80,7 @@ class EngineLoop:
                     # Nobody can turn tokens into text any more, nor tell us of a client that left.
                     self._orphans += [Abort(rid, FinishReason.CANCELLED) for rid in self._engine.live_rids()]
                 case PeerUp(Role.TOKENIZER):
-                    self._outlet.push(EngineUp(self._facts))
+                    self._publish(EngineUp(self._facts))
                 case PeerDown() | PeerUp() | Drain():
                     pass
                 case Stop():
