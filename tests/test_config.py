@@ -1,0 +1,93 @@
+"""Settings are checked where they are made, and a wrong one is named."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from sluiceway.config import EngineConfig, ModelFiles, ModelKind, ServeConfig
+from sluiceway.errors import ConfigError
+
+FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
+
+
+def engine(**fields: Any) -> EngineConfig:
+    usual: dict[str, Any] = {"n_blocks": 4, "max_model_len": 100, "vocab_size": 10, "eos_token_ids": (9,)}
+    return EngineConfig(**usual | fields)
+
+
+def serve(field: str, value: object) -> ServeConfig:
+    changed: dict[str, Any] = {field: value}
+    return ServeConfig(model=FAKE, **changed)
+
+
+@pytest.mark.parametrize(
+    "field", ["n_blocks", "max_model_len", "vocab_size", "block_tokens", "max_running", "max_step_tokens"]
+)
+def test_an_engine_has_at_least_one_of_everything(field: str) -> None:
+    """Zero is named, one is taken (a step must then hold one row)."""
+    with pytest.raises(ConfigError, match=field) as caught:
+        engine(**{field: 0})
+    assert caught.value.field == field
+    assert engine(**{"max_running": 1, "max_step_tokens": 1} | {field: 1})
+
+
+def test_a_queue_may_be_empty_but_not_negative() -> None:
+    """Zero waiting means: start at once or be refused."""
+    assert engine(max_waiting=0).max_waiting == 0
+    with pytest.raises(ConfigError, match="max_waiting"):
+        engine(max_waiting=-1)
+
+
+def test_a_step_has_room_for_a_token_of_every_row() -> None:
+    """Otherwise the youngest rows would never move."""
+    assert engine(max_running=8, max_step_tokens=8)
+    with pytest.raises(ConfigError, match="max_step_tokens"):
+        engine(max_running=8, max_step_tokens=7)
+
+
+@pytest.mark.parametrize(("n_blocks", "longest"), [(4, 64), (6, 96), (7, 100)])
+def test_a_sequence_fits_into_the_context_and_into_the_cache(n_blocks: int, longest: int) -> None:
+    """The smaller of the two counts."""
+    assert engine(n_blocks=n_blocks).max_sequence_tokens == longest
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high"),
+    [
+        ("port", 0, 65_535),
+        ("max_running", 1, 512),
+        ("max_waiting", 0, 1_000_000),
+        ("max_step_tokens", 64, 1_000_000),
+        ("max_model_len", 2, 1 << 32),
+        ("kv_cache_tokens", 16, 1 << 32),
+        ("drain_timeout_s", 0.0, 86_400.0),
+        ("heartbeat_timeout_s", 0.5, 3_600.0),
+        ("keep_alive_s", 1.0, 86_400.0),
+        ("max_body_bytes", 1024, 1 << 32),
+        ("threads", 0, 1024),
+    ],
+)
+def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: float) -> None:
+    """Both ends are within; what is beyond is named. (512 rows are what the default step has tokens for.)"""
+    for value in (low, high):
+        assert getattr(serve(field, value), field) == value
+    for value in (low - 1, high + 1):
+        with pytest.raises(ConfigError) as caught:
+            serve(field, value)
+        assert caught.value.field == field or (field, value) == ("max_running", high + 1)
+
+
+@pytest.mark.parametrize("field", ["drain_timeout_s", "heartbeat_timeout_s", "keep_alive_s"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_time_is_a_number(field: str, value: float) -> None:
+    """NaN compares with nothing, so it would pass a careless check."""
+    with pytest.raises(ConfigError, match=field):
+        serve(field, value)
+
+
+def test_the_context_is_the_models_own_when_nothing_is_said() -> None:
+    """None is no number and is not checked as one."""
+    assert ServeConfig(model=FAKE).max_model_len is None
