@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sluiceway.errors import ModelSourceError
@@ -9,7 +11,7 @@ from sluiceway.model.checkpoint import check_shapes, expected_shapes
 from sluiceway.model.config import ModelConfig
 
 
-def config(**changes: bool) -> ModelConfig:
+def config(**changes: Any) -> ModelConfig:
     return ModelConfig(
         architecture="llama",
         n_layers=2,

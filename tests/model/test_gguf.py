@@ -11,13 +11,13 @@ import pytest
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize
-from support.gguf_models import write_gguf
-from support.tiny_models import Stepper, reference_logits, reference_model, row
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError, SluicewayError
 from sluiceway.model.gguf import GgufCheckpoint
 from sluiceway.model.load import load_model
+from support.gguf_models import write_gguf
+from support.tiny_models import Stepper, reference_logits, reference_model, row
 
 Q = GGMLQuantizationType
 PROMPT = [(5 * i * i + i) % 160 for i in range(150)]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row
 from torch import Tensor
 
 from sluiceway.model.linear import has_mkl_linear
+from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row
 
 PROMPT = [(7 * i * i + 3 * i + 5) % 160 for i in range(300)]
 

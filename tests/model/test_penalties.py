@@ -11,7 +11,7 @@ from sluiceway.types import SamplingParams
 SAMPLING = SamplingParams(repetition_penalty=1.5, presence_penalty=0.25, frequency_penalty=0.125)
 
 
-def expected(logits: np.ndarray, known: list[int], n_prompt: int) -> np.ndarray:  # type: ignore[type-arg]
+def expected(logits: np.ndarray, known: list[int], n_prompt: int) -> np.ndarray:
     """By the definitions, token by token."""
     out = logits.astype(np.float64)
     for token in set(known):

@@ -6,20 +6,35 @@ Another runner is another entry in `RUNNERS`: it makes fresh ones, all over the 
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.blocks import BlockPool, blocks_for
 from sluiceway.core.plan import Plan, Row
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
+from sluiceway.model.load import LoadedModel
+from sluiceway.model.runner import TorchRunner
 from sluiceway.types import BlockId, Rid, SamplingParams, TokenId
+from support.tiny_models import loaded, reference_model
 
 N_BLOCKS = 64
-BLOCK_TOKENS = 4
 VOCAB_SIZE = 128
+
+
+@functools.cache
+def tiny_model() -> LoadedModel:
+    """Random weights, float32."""
+    with tempfile.TemporaryDirectory() as directory:
+        return loaded(reference_model(vocab_size=VOCAB_SIZE), Path(directory))
+
 
 RUNNERS: dict[str, Callable[[], Runner]] = {
     "fake": lambda: FakeRunner(n_blocks=N_BLOCKS, block_tokens=BLOCK_TOKENS),
+    "torch": lambda: TorchRunner(tiny_model(), N_BLOCKS, threads=1),
 }
 
 

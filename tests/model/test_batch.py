@@ -1,0 +1,52 @@
+"""Rows laid out as tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from sluiceway.config import BLOCK_TOKENS
+from sluiceway.model.batch import build_batch
+from sluiceway.model.config import ModelConfig
+from support.tiny_models import row
+
+CONFIG = ModelConfig(
+    architecture="llama",
+    n_layers=1,
+    hidden_size=64,
+    intermediate_size=96,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=8,
+    vocab_size=100,
+    max_model_len=256,
+    rms_eps=1e-5,
+    rope_theta=1e4,
+)
+
+
+def test_rows_stand_one_after_the_other() -> None:
+    """A chunk across a block border without a sample, a row that decodes, a whole prompt."""
+    known = list(range(100, 140))
+    batch = build_batch(
+        (row(known, 14, 4, 5, samples=False), row(known, 33, 1, 20), row(known[:2], 0, 2, 9)),
+        CONFIG,
+        torch.float32,
+        torch.device("cpu"),
+    )
+    assert batch.token_ids.tolist() == [114, 115, 116, 117, 133, 100, 101]
+    assert batch.positions.tolist() == [14, 15, 16, 17, 33, 0, 1]
+    assert batch.sampled.tolist() == [4, 6]
+    blocks_and_offsets = [(5, 14), (5, 15), (6, 0), (6, 1), (22, 1), (9, 0), (9, 1)]
+    assert batch.slots.tolist() == [
+        (block * 2 + head) * BLOCK_TOKENS + offset for block, offset in blocks_and_offsets for head in (0, 1)
+    ]
+    assert len(batch.attention.order) == 7
+
+
+def test_only_the_entries_of_the_step_are_read() -> None:
+    """The lists of a row grow while it runs; what lies beyond the step is not part of it."""
+    growing = row([1, 2, 3, 4, 5], 1, 2, 7)
+    growing.block_ids.append(999)  # type: ignore[attr-defined]
+    batch = build_batch((growing,), CONFIG, torch.float32, torch.device("cpu"))
+    assert batch.token_ids.tolist() == [2, 3]
+    assert batch.attention.groups[0].runs.max() == 15

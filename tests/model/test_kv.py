@@ -1,0 +1,44 @@
+"""The cache: what is written to a slot is read from its block, and from no other."""
+
+from __future__ import annotations
+
+import torch
+
+from sluiceway.config import BLOCK_TOKENS
+from sluiceway.model.config import ModelConfig
+from sluiceway.model.kv import KVCache
+
+CONFIG = ModelConfig(
+    architecture="llama",
+    n_layers=2,
+    hidden_size=64,
+    intermediate_size=96,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=8,
+    vocab_size=100,
+    max_model_len=256,
+    rms_eps=1e-5,
+    rope_theta=1e4,
+)
+
+
+def test_what_is_written_is_gathered_by_block_and_head() -> None:
+    """One token at offset 5 of block 3, in the second layer."""
+    cache = KVCache(CONFIG, 4, torch.float32, torch.device("cpu"))
+    keys = torch.arange(16.0).view(1, 2, 8)
+    slots = torch.tensor([(3 * 2 + head) * BLOCK_TOKENS + 5 for head in (0, 1)])
+    cache.write(1, slots, keys, -keys)
+
+    gathered_keys, gathered_values = cache.gather(1, torch.tensor([7, 6, 0]))
+    by_token = gathered_keys.view(3, BLOCK_TOKENS, 8)
+    assert torch.equal(by_token[0, 5], keys[0, 1]) and torch.equal(by_token[1, 5], keys[0, 0])
+    assert torch.equal(gathered_values, -gathered_keys)
+    assert by_token.count_nonzero() == 15  # one of the 16 numbers is zero itself
+    assert cache.gather(0, torch.arange(8))[0].count_nonzero() == 0
+
+
+def test_the_size_is_that_of_keys_and_values_of_all_layers() -> None:
+    """In the dtype of the cache."""
+    cache = KVCache(CONFIG, 4, torch.bfloat16, torch.device("cpu"))
+    assert cache.n_bytes == CONFIG.kv_token_elements * 4 * BLOCK_TOKENS * 2

@@ -1,0 +1,125 @@
+"""From files to a decoder: progress, dtypes, shards, memory, and files that do not fit together."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.errors import ConfigError, ModelSourceError
+from sluiceway.model import load
+from sluiceway.model.load import has_native_bfloat16, load_model, resolve_dtype
+from support.tiny_models import Stepper, loaded, reference_model, row, saved
+
+CPU = torch.device("cpu")
+PROMPT = list(range(20))
+
+
+def logits_of(files: ModelFiles) -> torch.Tensor:
+    return Stepper(load_model(files, "float32")).step(row(PROMPT, 0, 20, 0))
+
+
+def test_shards_give_the_same_model_as_one_file(tmp_path: Path) -> None:
+    """Split so that the parts of one fused matrix lie in different files."""
+    model = reference_model()
+    one = saved(model, tmp_path / "one")
+    many = saved(model, tmp_path / "many", max_shard_size="20KB")
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 3
+    assert torch.equal(logits_of(one), logits_of(many))
+
+
+def test_progress_reaches_the_total_once(tmp_path: Path) -> None:
+    """In bytes of the file's tensors, never backwards."""
+    seen: list[tuple[int, int]] = []
+    model = reference_model()
+    load_model(saved(model, tmp_path), "bfloat16", lambda done, total: seen.append((done, total)))
+    done = [d for d, _ in seen]
+    assert done == sorted(set(done))
+    assert seen[-1] == (sum(p.nbytes for p in model.parameters()),) * 2
+
+
+def test_a_tied_head_that_the_file_repeats_is_no_error(tmp_path: Path) -> None:
+    """Some checkpoints carry both."""
+    files = saved(reference_model(tie_word_embeddings=True), tmp_path)
+    before = logits_of(files)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(
+        tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, tmp_path / "model.safetensors"
+    )
+    assert torch.equal(logits_of(files), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.norm.weight": None}, r"has no tensor 'model\.norm\.weight'"),
+        (
+            {"model.layers.1.self_attn.k_proj.weight": torch.ones(7, 64)},
+            r"'model\.layers\.1\.self_attn\.k_proj\.weight'",
+        ),
+        ({"model.layers.2.mlp.up_proj.weight": torch.ones(2, 2)}, r"'model\.layers\.2\.mlp\.up_proj\.weight'"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(
+    tmp_path: Path, change: dict[str, torch.Tensor | None], message: str
+) -> None:
+    """Missing, misshapen, of a layer that the settings do not have."""
+    files = saved(reference_model(), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors") | change
+    save_file({name: t for name, t in tensors.items() if t is not None}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelSourceError, match=message):
+        load_model(files, "float32")
+
+
+def test_an_unsupported_architecture_is_refused(tmp_path: Path) -> None:
+    """By name, before a tensor is read."""
+    files = saved(reference_model(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["FalconForCausalLM"]}))
+    with pytest.raises(ConfigError, match="FalconForCausalLM"):
+        load_model(files, "float32")
+
+
+def test_the_fake_model_has_nothing_to_load() -> None:
+    """It has a runner of its own."""
+    with pytest.raises(ModelSourceError):
+        load_model(ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), "auto")
+
+
+def test_matrices_exist_once_when_they_are_packed(tmp_path: Path) -> None:
+    """After loading, no plain copy of a layer's matrix is alive."""
+    model = loaded(reference_model(vocab_size=200), tmp_path)
+    gc.collect()
+    shapes = [
+        tuple(x.shape)
+        for x in gc.get_objects()
+        if type(x) is torch.Tensor and x.layout == torch.strided and x.stride() != (0, 0) and x.ndim == 2
+    ]
+    if not torch._C.has_mkl:
+        pytest.skip("nothing is packed here")
+    assert (2 * 96, 64) not in shapes
+    assert model.config.vocab_size == 200
+
+
+def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Always on a GPU; on a CPU by its instructions; what is asked for is what one gets."""
+    assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(load, "has_native_bfloat16", lambda native=native: native)
+        assert resolve_dtype("auto", CPU) == expected
+        assert resolve_dtype("float32", CPU) == torch.float32
+        assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
+
+
+@pytest.mark.parametrize(("flag", "expected"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
+def test_native_bfloat16_is_told_by_the_instruction_set(
+    monkeypatch: pytest.MonkeyPatch, flag: str, expected: bool
+) -> None:
+    """Each of the two is enough."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
+    assert has_native_bfloat16() is expected

@@ -1,0 +1,88 @@
+"""The real runner: plans in, tokens out, and what it keeps between steps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from sluiceway.core.plan import Plan, Row
+from sluiceway.model.load import LoadedModel
+from sluiceway.model.runner import TorchRunner
+from sluiceway.types import SamplingParams
+from support.tiny_models import GREEDY, loaded, reference_logits, reference_model, row
+
+PROMPT = [(3 * i * i + i) % 160 for i in range(40)]
+REFERENCE = reference_model()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return loaded(REFERENCE, tmp_path_factory.mktemp("model"))
+
+
+def run(runner: TorchRunner, *rows: Row, step_id: int = 1, retired: tuple[int, ...] = ()) -> list[int]:
+    result = runner.launch(Plan(step_id, rows, retired)).wait()
+    assert result.step_id == step_id
+    return list(result.token_ids)
+
+
+def test_greedy_tokens_are_the_largest_logits(model: LoadedModel) -> None:
+    """Only rows that sample have a token, in the order of the rows."""
+    runner = TorchRunner(model, 16, threads=1)
+    tokens = run(runner, row(PROMPT, 0, 30, 0), row(PROMPT, 0, 9, 4, samples=False), row(PROMPT[:12], 0, 12, 8))
+    assert tokens == [int(reference_logits(REFERENCE, PROMPT[:n])[-1].argmax()) for n in (30, 12)]
+
+
+def test_a_plan_without_rows_has_no_tokens(model: LoadedModel) -> None:
+    """It may still carry ids to forget."""
+    assert run(TorchRunner(model, 4, threads=1), step_id=9, retired=(5,)) == []
+
+
+def test_a_plan_in_which_no_row_samples_has_no_tokens(model: LoadedModel) -> None:
+    """A chunk of a prompt."""
+    assert run(TorchRunner(model, 4, threads=1), row(PROMPT, 0, 9, 0, samples=False)) == []
+
+
+def test_what_is_kept_for_a_sequence_is_forgotten_when_it_retires(model: LoadedModel) -> None:
+    """Counts for penalties are all there is."""
+    runner = TorchRunner(model, 16, threads=1)
+    penalised = SamplingParams(temperature=0.0, presence_penalty=0.5)
+    run(runner, *[row(PROMPT[:5], 0, 5, rid, rid=rid, sampling=penalised) for rid in range(4)])
+    run(runner, row(PROMPT[:5], 0, 5, 9, rid=9, sampling=GREEDY), retired=(0, 1, 77))
+    assert runner.n_remembered == 2
+
+
+def test_warming_up_changes_no_answer(model: LoadedModel) -> None:
+    """Also where the cache has fewer blocks than the warm-up has rows."""
+    runner, warm = TorchRunner(model, 3, threads=1), TorchRunner(model, 3, threads=1)
+    warm.warm_up()
+    assert run(warm, row(PROMPT, 0, 40, 0)) == run(runner, row(PROMPT, 0, 40, 0))
+    assert warm.n_remembered == 0
+
+
+def test_threads_are_those_asked_for_or_all_cores(model: LoadedModel) -> None:
+    """A setting of the whole process."""
+    before = torch.get_num_threads()
+    try:
+        TorchRunner(model, 1, threads=3)
+        assert torch.get_num_threads() == 3
+        TorchRunner(model, 1)
+        assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_size_of_the_cache_is_known(model: LoadedModel) -> None:
+    """Before it is touched."""
+    assert TorchRunner(model, 7, threads=1).cache_bytes == model.config.kv_token_elements * 7 * 16 * 4
+
+
+def test_nothing_of_the_runner_needs_files_any_more(tmp_path: Path) -> None:
+    """Except where weights lie in the files' own dtype, which stay mapped, unlinked or not."""
+    gone = loaded(REFERENCE, tmp_path / "m")
+    for file in (tmp_path / "m").iterdir():
+        file.unlink()
+    assert run(TorchRunner(gone, 16, threads=1), row(PROMPT, 0, 30, 0))
