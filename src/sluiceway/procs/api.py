@@ -74,7 +74,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
     hub = Hub(
         push=pipes.push,
         has_peer=pipes.has_peer,
-        next_rid=itertools.count(1).__next__,
+        next_rid=itertools.count(time.monotonic_ns() // 1000).__next__,  # never those of an API process that died
         clock=time.monotonic,
         metrics=metrics,
         log=log,

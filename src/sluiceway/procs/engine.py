@@ -79,7 +79,8 @@ class EngineLoop:
                 case PeerDown(Role.TOKENIZER, hung=False):
                     # Nobody can turn tokens into text any more, nor tell us of a client that left.
                     self._orphans += [Abort(rid, FinishReason.CANCELLED) for rid in self._engine.live_rids()]
-                case PeerUp(Role.TOKENIZER):
+                case PeerUp(Role.TOKENIZER | Role.API):
+                    # Whoever starts again has not heard it; the tokenizer passes it on to the API process.
                     self._publish(EngineUp(self._facts))
                 case PeerDown() | PeerUp() | Drain():
                     pass
