@@ -308,3 +308,65 @@ async def test_a_stream_that_breaks_inside_ends_without_its_last_chunk() -> None
         assert (await client.read_head())[0] == 200
         assert await client.read_to_the_end() == b"4\r\npart\r\n"
         client.finish()
+
+
+@protocols
+async def test_an_offer_of_another_protocol_is_passed_over(http: str | None) -> None:
+    """Clients that would rather speak HTTP/2 offer it with every request, and go on in HTTP/1.1 if that is ignored."""
+    api = Api()
+    api.upstream.script = ["Hello"]
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
+    async with connected(api, http) as client:
+        for _ in range(2):
+            await client.request("POST", PATH, completion(), *offer)
+            assert (await client.read_answer()).json()["choices"][0]["text"] == "Hello"
+            await client.request("GET", "/health", b"", "Connection: keep-alive, upgrade", "Upgrade: websocket")
+            assert (await client.read_answer()).status == 200
+        await client.request("GET", "/health", b"", "Connection: Upgrade, close", "Upgrade: h2c")
+        assert (await client.read_answer()).headers["connection"] == "close"
+
+
+async def test_it_is_no_proxy() -> None:
+    """A tunnel is not opened."""
+    async with connected(Api()) as client:
+        await client.send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
+        assert (await client.read_answer()).status == 400
+
+
+@protocols
+@pytest.mark.parametrize(("n_bytes", "statuses"), [(1 << 40, [413]), (None, [100, 200])], ids=["too-long", "right"])
+async def test_a_client_that_asks_before_it_sends_is_answered(
+    http: str | None, n_bytes: int | None, statuses: list[int]
+) -> None:
+    """`Expect: 100-continue`: a body that would be refused is never sent."""
+    api, body = Api(), completion()
+    api.upstream.script = ["Hello"]
+    async with connected(api, http) as client:
+        await client.send(head("POST", PATH, f"Content-Length: {n_bytes or len(body)}", "Expect: 100-continue"))
+        seen = [(await client.read_answer()).status]
+        if seen == [100]:
+            await client.send(body)
+            seen.append((await client.read_answer()).status)
+        assert seen == statuses
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "GET /v1/modèls HTTP/1.1\r\n\r\n".encode(),
+    ],
+    ids=["two-lengths", "length-and-chunks", "negative", "huge", "no-chunk", "path"],
+)
+async def test_a_request_whose_end_is_in_doubt_is_refused(raw: bytes) -> None:
+    """Two readings of one request are how requests are smuggled past a proxy."""
+    api = Api()
+    async with connected(api) as client:
+        await client.send(raw)
+        answer = await client.read_to_the_end()
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+        assert not api.upstream.pushed

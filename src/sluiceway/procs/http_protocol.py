@@ -3,6 +3,7 @@
 * A request's head is bounded in bytes, in fields and in time, and so is the time before the first one.
 * A client that leaves is noticed at once, also when it has sent further requests ahead (uvicorn then stops reading, and
   marks only the last of them as disconnected) or when what it was sent still waits for it.
+* An offer to speak another protocol (`Upgrade: h2c`) is passed over; the parser would take it and lose the body.
 * What cannot be parsed is answered in the usual envelope, and never in the midst of another answer.
 """
 
@@ -75,11 +76,10 @@ class WatchfulProtocol(HttpToolsProtocol):
     # Bytes.
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
-            return
         if self.pipeline:
             self._ahead_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._head_timer is not None:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
@@ -105,6 +105,31 @@ class WatchfulProtocol(HttpToolsProtocol):
         else:
             self.flow.resume_reading()
 
+    # The parser.
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as exc:
+            if self.parser.get_method() == b"CONNECT":
+                self._refuse(400)  # we are no proxy
+            else:
+                self._feed_without_offer(data[exc.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(400)
+
+    def _feed_without_offer(self, rest: bytes) -> None:
+        """Parse the request again as if it did not offer another protocol: the parser stops after such a head.
+
+        A server may ignore the offer: https://www.rfc-editor.org/rfc/rfc9110#section-7.8
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        lines += [b"%b: %b" % field for field in map(_without_offer, self.headers) if field is not None]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the one before it
+        self._feed(b"\r\n".join([*lines, b"", rest]))
+
     # Heads.
 
     def on_message_begin(self) -> None:
@@ -120,8 +145,12 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
-        if not self._is_refused:
+        if not self._is_refused and not self.parser.should_upgrade():
             super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -129,9 +158,6 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     # Refusals.
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400)
 
     def _refuse(self, status: int) -> None:
         """Answer what is no proper request, and close. In the midst of an answer only the closing is left."""
@@ -145,6 +171,16 @@ class WatchfulProtocol(HttpToolsProtocol):
             return
         self.transport.write(_raw_refusal(status))
         self.transport.close()
+
+
+def _without_offer(field: tuple[bytes, bytes]) -> tuple[bytes, bytes] | None:
+    name, value = field
+    if name == b"upgrade":
+        return None
+    if name == b"connection":
+        words = [word.strip() for word in value.split(b",")]
+        value = b", ".join(word for word in words if word.lower() != b"upgrade")
+    return name, value
 
 
 def _raw_refusal(status: int) -> bytes:
