@@ -285,7 +285,7 @@ def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstr
     api.hub.leave(answer)
     api.hub.leave(answer)
     assert upstream.cancels == [Cancel((1, 2), FinishReason.CANCELLED)]
-    assert (api.hub.n_open, api.hub.n_tombstones) == (0, 2)
+    assert (api.hub.n_open, api.hub.account()["tombstones"]) == (0, 2)
     upstream.speak("late", n_tokens=2)
     api.now_s = 1.5
     upstream.end_cancelled(upstream.cancels[0])

@@ -88,10 +88,6 @@ class Hub:
         return len(self._open)
 
     @property
-    def n_tombstones(self) -> int:
-        return len(self._tombstones)
-
-    @property
     def unready(self) -> Refusal | None:
         """Why nothing new can be served now; None if it can."""
         return self._readiness.refusal
