@@ -11,7 +11,10 @@ from sluiceway.obs.metrics import Metrics
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
 from support.cli_page import page
-from support.mirror import ROOT
+from support.mirror import PACKAGE, ROOT
+
+UNREACHED = {"slow_client", "deadline_exceeded"}
+"""Codes of ends that no code path of today gives."""
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -29,6 +32,13 @@ def test_the_page_of_the_command_line_is_up_to_date() -> None:
 def test_every_served_field_is_on_the_page_of_the_api() -> None:
     """A field that is served and not told of is of no use."""
     assert ({*ChatFields.model_fields, *CompletionFields.model_fields} | unserved.HARMLESS) <= words_of("api.md")
+
+
+def test_every_error_code_is_on_the_page_of_the_api() -> None:
+    """Programs act on codes, so each has its line; those for which nothing is built yet have none."""
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    codes = set(re.findall(r"\bcode=\"([a-z_]+)\"", source))
+    assert codes and codes - UNREACHED <= words_of("api.md")
 
 
 def test_every_metric_is_on_its_page() -> None:
