@@ -40,7 +40,7 @@ def sample(logits: Any, *rows: Row) -> list[int]:
 
 def reference_weights(logits: npt.NDArray[np.float64], params: SamplingParams) -> npt.NDArray[np.float64]:
     """Probabilities by the definitions, one step after the other."""
-    p = np.exp((logits - logits.max()) / params.temperature)
+    p: npt.NDArray[np.float64] = np.exp((logits - logits.max()) / params.temperature)
     p /= p.sum()
     p[p < params.min_p * p.max()] = 0
     if 0 < params.top_k < p.size:
