@@ -189,7 +189,7 @@ def test_a_rejection_is_a_plain_error(api: Api, upstream: FakeUpstream) -> None:
     api.hub.leave(answer)
     assert not upstream.cancels and api.metrics.rejected == {"context_length_exceeded": 1}
     assert api.hub.account()["rejected"] == 3
-    assert api.lines[-1]["event"] == "rejected"
+    assert (api.lines[-1]["event"], api.lines[-1]["status"]) == ("rejected", 400)
     api.assert_quiet()
 
 

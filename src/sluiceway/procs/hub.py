@@ -137,17 +137,7 @@ class Hub:
             return
         self._open.discard(answer)
         self._metrics.tokens_dropped(answer.session.take().n_tokens)
-        first, now_s = answer.first_token_s, self._clock()
-        was_rejected = not answer.session.is_accepted and answer.outcome != FinishReason.CANCELLED.value
-        self._log.info(
-            "rejected" if was_rejected else "finished",
-            request_id=answer.request_id,
-            reason=answer.outcome,
-            prompt_tokens=answer.usage.prompt_tokens,
-            completion_tokens=answer.usage.completion_tokens,
-            first_token_s=None if first is None else round(first - answer.opened_s, 6),
-            duration_s=round(now_s - answer.opened_s, 6),
-        )
+        self._log_end(answer)
         while self._when_empty and not self._open:
             self._when_empty.pop()()
 
@@ -335,6 +325,20 @@ class Hub:
         else:
             self._metrics.inter_token.observe(now_s - route.last_token_s)
         route.last_token_s = now_s
+
+    def _log_end(self, answer: Answer) -> None:
+        log = self._log.bind(request_id=answer.request_id, reason=answer.outcome)
+        if answer.head is not None and not answer.session.is_accepted:
+            log.info("rejected", status=answer.head.status)
+            return
+        first_s, usage = answer.first_token_s, answer.usage
+        log.info(
+            "finished",
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            first_token_s=None if first_s is None else round(first_s - answer.opened_s, 6),
+            duration_s=round(self._clock() - answer.opened_s, 6),
+        )
 
     def _wake(self) -> None:
         for answer in self._touched:
