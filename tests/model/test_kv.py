@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import torch
 
 from sluiceway.config import BLOCK_TOKENS
@@ -42,3 +45,18 @@ def test_the_size_is_that_of_keys_and_values_of_all_layers() -> None:
     """In the dtype of the cache."""
     cache = KVCache(CONFIG, 4, torch.bfloat16, torch.device("cpu"))
     assert cache.n_bytes == CONFIG.kv_token_elements * 4 * BLOCK_TOKENS * 2
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_memory_is_taken_when_blocks_are_used() -> None:
+    """A cache of 256 MB costs nearly nothing until something is in it."""
+    wide = replace(CONFIG, n_layers=16, head_dim=128)
+    before = resident_bytes()
+    cache = KVCache(wide, 512, torch.float32, torch.device("cpu"))
+    assert cache.n_bytes == 2**28
+    assert resident_bytes() - before < cache.n_bytes / 10
+    assert cache.gather(15, torch.tensor([0]))[0].count_nonzero() == 0

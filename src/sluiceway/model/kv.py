@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +21,7 @@ class KVCache:
 
     def __init__(self, config: ModelConfig, n_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (config.n_layers, n_blocks, config.n_kv_heads, BLOCK_TOKENS, config.head_dim)
-        keys, values = torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
+        keys, values = _zeros(shape, dtype, device), _zeros(shape, dtype, device)
         self._key_slots = keys.view(config.n_layers, -1, config.head_dim)
         self._value_slots = values.view(config.n_layers, -1, config.head_dim)
         self._key_runs = keys.view(config.n_layers, -1, BLOCK_TOKENS * config.head_dim)
@@ -34,3 +37,10 @@ class KVCache:
     def gather(self, layer: int, runs: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values of these runs, each (runs, BLOCK_TOKENS * head_dim)."""
         return self._key_runs[layer].index_select(0, runs), self._value_runs[layer].index_select(0, runs)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU of pages that the system gives out zeroed, each when it is first used; torch would write them all."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
