@@ -11,6 +11,7 @@ from support.requests import wait_quiet
 from support.server import Server
 
 E2E_TIMEOUT_S = 180
+SLOW_TIMEOUT_S = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,7 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(os.path.dirname(__file__)):
             item.add_marker(pytest.mark.e2e)
-            item.add_marker(pytest.mark.timeout(E2E_TIMEOUT_S))
+            is_slow = item.get_closest_marker("slow") is not None
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S if is_slow else E2E_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
