@@ -159,12 +159,17 @@ def test_server_drains_then_stops_when_asked_once() -> None:
     assert _deeds(mind) == [Tell(role, Stop()) for role in ROLES]
     mind.reported(Role.API, Drained(), 3.0)
     assert _deeds(mind) == []
-    assert mind.exit_code is None
+    assert not _has_ended(mind)
     _exit_all(mind, 4.0)
+    assert _has_ended(mind)
     assert mind.exit_code == 0
     mind.tick(5.0)
     mind.asked_to_stop(5.0)
     assert _deeds(mind) == []
+
+
+def _has_ended(mind: Supervision) -> bool:
+    return mind.exit_code is not None
 
 
 def test_drain_is_cut_short_when_asked_twice_and_skipped_when_asked_three_times() -> None:
