@@ -22,9 +22,9 @@ from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, 
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.api_app import World, build_app
-from sluiceway.procs.api_body import BodyLimits
-from sluiceway.procs.hub import Hub
+from sluiceway.procs.api.app import World, build_app
+from sluiceway.procs.api.body import BodyLimits
+from sluiceway.procs.api.hub import Hub
 from sluiceway.types import EngineFacts, EngineStats, FinishReason, Rid
 
 MODEL = "fake-model"

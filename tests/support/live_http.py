@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from sluiceway.procs.http_server import HttpServer, bind
+from sluiceway.procs.api.http_server import HttpServer, bind
 
 TIMEOUT_S = 10.0
 

@@ -75,7 +75,7 @@ def _leave_with_parent(directory: Path) -> None:
 
 
 def _api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
-    from sluiceway.procs.api import serve_api
+    from sluiceway.procs.api.process import serve_api
 
     serve_api(config, context, addresses)
 

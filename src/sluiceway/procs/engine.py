@@ -17,7 +17,7 @@ from sluiceway.messages.to_engine import Abort, ToEngine
 from sluiceway.messages.to_supervisor import Heartbeat, Ready
 from sluiceway.messages.to_tokenizer import EngineUp, FromEngine
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.control import HEARTBEAT_S
+from sluiceway.procs.loops import HEARTBEAT_S
 from sluiceway.types import EngineFacts, FinishReason
 from sluiceway.wire.control import ControlClient
 from sluiceway.wire.endpoint import Inlet, Outlet

@@ -26,7 +26,7 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
 )
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.control import HEARTBEAT_S, run_until_first
+from sluiceway.procs.loops import HEARTBEAT_S, run_until_first
 from sluiceway.procs.translator import Encoded, Translator
 from sluiceway.text.tokenizer import Tokenizer
 from sluiceway.types import TokenId

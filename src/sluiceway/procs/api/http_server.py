@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sluiceway.errors import ConfigError
-from sluiceway.procs.http_protocol import WatchfulProtocol
+from sluiceway.procs.api.http_protocol import WatchfulProtocol
 
 _BACKLOG = 2048
 

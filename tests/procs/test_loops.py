@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluiceway.procs.control import run_until_first
+from sluiceway.procs.loops import run_until_first
 
 
 class Endless:

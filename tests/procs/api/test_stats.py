@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluiceway.messages.to_api import AuditReport
-from sluiceway.procs.api_stats import account, ask_for_audit, engine_violations
+from sluiceway.procs.api.stats import account, ask_for_audit, engine_violations
 from sluiceway.types import LiveSequence
 from support.asgi_driver import Api
 from support.snapshots import engine_stats

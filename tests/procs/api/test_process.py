@@ -19,7 +19,7 @@ from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToC
 from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.api import run_api, serve_api
+from sluiceway.procs.api.process import run_api, serve_api
 from sluiceway.types import FinishReason
 from sluiceway.wire.control import ControlServer
 from sluiceway.wire.endpoint import Inlet, Outlet

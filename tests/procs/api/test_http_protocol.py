@@ -13,7 +13,7 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from sluiceway.messages.to_tokenizer import Cancel
-from sluiceway.procs import http_protocol
+from sluiceway.procs.api import http_protocol
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, chat, completion
 from support.live_http import LiveClient, head, live_http

@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta
-from sluiceway.procs.api_answer import Answer
+from sluiceway.procs.api.answer import Answer
 from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body

@@ -13,11 +13,11 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.api_answer import Answer
-from sluiceway.procs.api_body import BodyLimits, read_json_body
-from sluiceway.procs.api_edge import request_id_of
-from sluiceway.procs.api_head import Head, refusal_head
-from sluiceway.procs.hub import Hub
+from sluiceway.procs.api.answer import Answer
+from sluiceway.procs.api.body import BodyLimits, read_json_body
+from sluiceway.procs.api.edge import request_id_of
+from sluiceway.procs.api.head import Head, refusal_head
+from sluiceway.procs.api.hub import Hub
 from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.stream.session import State

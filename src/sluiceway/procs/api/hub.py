@@ -21,11 +21,11 @@ from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, 
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.api_account import Account
-from sluiceway.procs.api_answer import Answer
-from sluiceway.procs.api_audits import Audits
-from sluiceway.procs.api_readiness import Readiness
-from sluiceway.procs.api_refusals import ENGINE_LOST, ENGINE_UNAVAILABLE, OVERLOADED
+from sluiceway.procs.api.account import Account
+from sluiceway.procs.api.answer import Answer
+from sluiceway.procs.api.audits import Audits
+from sluiceway.procs.api.readiness import Readiness
+from sluiceway.procs.refusals import ENGINE_LOST, ENGINE_UNAVAILABLE, OVERLOADED
 from sluiceway.protocols.ends import INTERNAL_ERROR
 from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.stream.session import CancelUpstream, Effect, EndResponse, State

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.procs.api_body import BodyLimits, read_json_body
+from sluiceway.procs.api.body import BodyLimits, read_json_body
 from support.asgi_driver import AsgiDriver, settle
 
 LIMITS = BodyLimits(max_bytes=10)

@@ -22,12 +22,12 @@ from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready
 from sluiceway.messages.to_tokenizer import FromApi
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.api_app import World, build_app
-from sluiceway.procs.api_control import Control, Pipes
-from sluiceway.procs.api_refusals import DRAINING
-from sluiceway.procs.control import HEARTBEAT_S, run_until_first
-from sluiceway.procs.http_server import HttpServer, bind
-from sluiceway.procs.hub import Hub
+from sluiceway.procs.api.app import World, build_app
+from sluiceway.procs.api.http_server import HttpServer, bind
+from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.links import Control, Pipes
+from sluiceway.procs.loops import HEARTBEAT_S, run_until_first
+from sluiceway.procs.refusals import DRAINING
 from sluiceway.types import FinishReason
 from sluiceway.wire.control import AsyncControlClient
 from sluiceway.wire.endpoint import AsyncInlet, Outlet

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta
 from sluiceway.messages.to_tokenizer import Cancel
-from sluiceway.procs.api_body import BodyLimits
-from sluiceway.procs.api_refusals import DRAINING
+from sluiceway.procs.api.body import BodyLimits
+from sluiceway.procs.refusals import DRAINING
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, AsgiDriver, completion, fetch, settle
 

@@ -15,13 +15,13 @@ from structlog.typing import FilteringBoundLogger
 from sluiceway.config import ServeConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import CONTENT_TYPE, Metrics
-from sluiceway.procs.api_body import BodyLimits
-from sluiceway.procs.api_edge import Edge, Linger
-from sluiceway.procs.api_exchange import Door, Exchange, Lower
-from sluiceway.procs.api_head import RawHeaders, refusal_head
-from sluiceway.procs.api_refusals import LOADING
-from sluiceway.procs.api_stats import account, ask_for_audit
-from sluiceway.procs.hub import Hub
+from sluiceway.procs.api.body import BodyLimits
+from sluiceway.procs.api.edge import Edge, Linger
+from sluiceway.procs.api.exchange import Door, Exchange, Lower
+from sluiceway.procs.api.head import RawHeaders, refusal_head
+from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.stats import account, ask_for_audit
+from sluiceway.procs.refusals import LOADING
 from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.protocols.openai.chat import parse_chat
 from sluiceway.protocols.openai.completions import parse_completion

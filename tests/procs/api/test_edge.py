@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sluiceway.procs import api_edge
-from sluiceway.procs.api_edge import Edge, Linger, request_id_of
+from sluiceway.procs.api import edge
+from sluiceway.procs.api.edge import Edge, Linger, request_id_of
 from support.asgi_driver import AsgiDriver, record_log, settle
 
 
-def edge(app: ASGIApp) -> tuple[ASGIApp, list[dict[str, Any]]]:
+def edged(app: ASGIApp) -> tuple[ASGIApp, list[dict[str, Any]]]:
     log, lines = record_log()
     return Edge(app, new_id=lambda: "made-up", log=log), lines
 
@@ -41,7 +41,7 @@ async def stream(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.mark.parametrize("given", ["x", "abc-123_~!", "z" * 128])
 async def test_a_sane_id_is_taken_over(given: str) -> None:
     """Printable and short."""
-    driver = AsgiDriver(edge(answer)[0], headers={"X-Request-Id": given})
+    driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
     await driver.run()
     assert driver.headers["x-request-id"] == given
 
@@ -49,7 +49,7 @@ async def test_a_sane_id_is_taken_over(given: str) -> None:
 @pytest.mark.parametrize("given", ["", "z" * 129, "a b", "a\tb", "a\r\nset-cookie: x", "é", "\x7f"])
 async def test_another_id_is_replaced(given: str) -> None:
     """It is never echoed."""
-    driver = AsgiDriver(edge(answer)[0], headers={"X-Request-Id": given})
+    driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
     await driver.run()
     assert driver.headers["x-request-id"] == "made-up"
 
@@ -62,7 +62,7 @@ async def test_the_application_knows_the_id() -> None:
         seen.append(request_id_of(scope))
         await answer(scope, receive, send)
 
-    await AsgiDriver(edge(app)[0]).run()
+    await AsgiDriver(edged(app)[0]).run()
     assert seen == ["made-up"]
 
 
@@ -75,7 +75,7 @@ async def test_an_unexpected_fault_is_a_500_in_the_envelope() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise ValueError("/secret/path")
 
-    guarded, lines = edge(app)
+    guarded, lines = edged(app)
     driver = AsgiDriver(guarded, path="/x")
     await driver.run()
     assert driver.status == 500 and driver.headers["x-request-id"] == "made-up"
@@ -90,7 +90,7 @@ async def test_a_fault_in_an_answer_breaks_it_off() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise ValueError("broken")
 
-    driver = AsgiDriver(edge(app)[0])
+    driver = AsgiDriver(edged(app)[0])
     with pytest.raises(ValueError, match="broken"):
         await driver.run()
     assert not driver.is_over
@@ -127,7 +127,7 @@ async def test_the_rest_of_an_unread_body_is_read_before_the_connection_ends(app
 
 async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in bytes."""
-    monkeypatch.setattr(api_edge, "LINGER_BYTES", 10)
+    monkeypatch.setattr(edge, "LINGER_BYTES", 10)
     driver = AsgiDriver(Linger(answer), "POST", body=[b"abcd"] * 9)
     await driver.run()
     assert driver.is_over and len(driver._pieces) == 6
@@ -135,7 +135,7 @@ async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPa
 
 async def test_a_body_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in time; the answer is there meanwhile."""
-    monkeypatch.setattr(api_edge, "LINGER_S", 0.0)
+    monkeypatch.setattr(edge, "LINGER_S", 0.0)
     driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False)
     await driver.run()
     assert driver.is_over

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.procs.http_server import bind
+from sluiceway.procs.api.http_server import bind
 from support.asgi_driver import Api
 from support.live_http import LiveClient, live_http
 
@@ -48,7 +48,7 @@ def test_a_port_that_takes_more_rights_is_named(monkeypatch: pytest.MonkeyPatch)
         def bind(self, address: object) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("sluiceway.procs.http_server.socket.socket", Forbidding)
+    monkeypatch.setattr("sluiceway.procs.api.http_server.socket.socket", Forbidding)
     with pytest.raises(ConfigError, match="more rights"):
         bind("127.0.0.1", 80)
 

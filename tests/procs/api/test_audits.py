@@ -7,7 +7,7 @@ import pytest
 from sluiceway.errors import PeerGone
 from sluiceway.messages.to_api import AuditReport
 from sluiceway.messages.to_tokenizer import AuditQuery, FromApi
-from sluiceway.procs.api_audits import Audits
+from sluiceway.procs.api.audits import Audits
 from support.snapshots import engine_stats
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.procs.api_account import Account
+from sluiceway.procs.api.account import Account
 
 
 def test_nothing_is_wrong_when_the_counts_agree() -> None:

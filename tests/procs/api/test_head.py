@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluiceway.errors import Refusal
-from sluiceway.procs.api_head import STREAM_HEAD, json_head, refusal_head
+from sluiceway.procs.api.head import STREAM_HEAD, json_head, refusal_head
 
 
 def test_a_stream_passes_through_proxies_unheld() -> None:

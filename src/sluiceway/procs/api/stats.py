@@ -11,7 +11,7 @@ import msgspec
 from sluiceway.errors import PeerGone
 from sluiceway.messages.to_api import AuditReport
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.hub import Hub
+from sluiceway.procs.api.hub import Hub
 from sluiceway.types import EngineStats
 
 AUDIT_TIMEOUT_S = 2.0

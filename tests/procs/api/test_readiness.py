@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluiceway.messages.to_child import Role
-from sluiceway.procs.api_readiness import Readiness
-from sluiceway.procs.api_refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
+from sluiceway.procs.api.readiness import Readiness
+from sluiceway.procs.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
 
 
 def serving(has_peer: Callable[[], bool] = lambda: True) -> Readiness:

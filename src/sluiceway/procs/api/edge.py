@@ -14,8 +14,8 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.procs.api_body import header_of
-from sluiceway.procs.api_head import refusal_head
+from sluiceway.procs.api.body import header_of
+from sluiceway.procs.api.head import refusal_head
 from sluiceway.protocols.ends import INTERNAL_ERROR
 from sluiceway.protocols.openai.errors import error_body
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sluiceway.procs.api_head import refusal_head
+from sluiceway.procs.api.head import refusal_head
 from sluiceway.protocols.openai.errors import error_body, refusal_for_status
 
 MAX_HEAD_BYTES = 64 * 1024

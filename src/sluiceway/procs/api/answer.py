@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta, Finished
-from sluiceway.procs.api_head import STREAM_HEAD, Head, json_head, refusal_head
+from sluiceway.procs.api.head import STREAM_HEAD, Head, json_head, refusal_head
 from sluiceway.protocols.ends import refusal_of_end
 from sluiceway.protocols.generation import Choice, Framer, Generation, Usage
 from sluiceway.stream.session import Effect, Session

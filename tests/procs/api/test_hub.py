@@ -14,8 +14,8 @@ from sluiceway.errors import Refusal, RequestError
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Finished, Rejected
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, Tokenize
-from sluiceway.procs.api_answer import Answer
-from sluiceway.procs.api_refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
+from sluiceway.procs.api.answer import Answer
+from sluiceway.procs.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
 from sluiceway.protocols.generation import Choice, Usage
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
