@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.model.attention import SEGMENT_TOKENS, Span, attend, plan_attention
+from sluiceway.model.attention import SEGMENT_TOKENS, Span, Tiling, attend, plan_attention, tiling_of
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kv import KVCache
 
@@ -34,11 +34,11 @@ def config(n_heads: int = 6, n_kv_heads: int = 2, window: int | None = None) -> 
     )
 
 
-def filled_cache(c: ModelConfig) -> tuple[KVCache, Tensor, Tensor]:
+def filled_cache(c: ModelConfig, dtype: torch.dtype = torch.float32) -> tuple[KVCache, Tensor, Tensor]:
     """A cache full of numbers, and its keys and values (blocks * tokens, n_kv_heads, head_dim)."""
-    cache = KVCache(c, N_BLOCKS, torch.float32, CPU)
+    cache = KVCache(c, N_BLOCKS, dtype, CPU)
     generator = torch.Generator().manual_seed(0)
-    keys, values = torch.randn(2, N_BLOCKS * BLOCK_TOKENS, c.n_kv_heads, c.head_dim, generator=generator)
+    keys, values = torch.randn(2, N_BLOCKS * BLOCK_TOKENS, c.n_kv_heads, c.head_dim, generator=generator).to(dtype)
     tokens = torch.arange(N_BLOCKS * BLOCK_TOKENS)[:, None]
     runs = tokens // BLOCK_TOKENS * c.n_kv_heads + torch.arange(c.n_kv_heads)
     cache.write(0, (runs * BLOCK_TOKENS + tokens % BLOCK_TOKENS).reshape(-1), keys, values)
@@ -70,11 +70,14 @@ SPANS: dict[str, list[tuple[int, int]]] = {
 
 @pytest.mark.parametrize("window", [None, 30])
 @pytest.mark.parametrize("heads", [(6, 2), (4, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", SPANS)
-def test_outputs_equal_the_definition(name: str, heads: tuple[int, int], window: int | None) -> None:
-    """Blocks are anywhere in the cache; rows may share them."""
+def test_outputs_equal_the_definition(
+    name: str, dtype: torch.dtype, heads: tuple[int, int], window: int | None
+) -> None:
+    """Blocks are anywhere in the cache; rows may share them. In tiles (float32) and whole."""
     c = config(*heads, window=window)
-    cache, keys, values = filled_cache(c)
+    cache, keys, values = filled_cache(c, dtype)
     generator = torch.Generator().manual_seed(1)
     spans, owners = [], []
     n_tokens = 0
@@ -83,24 +86,37 @@ def test_outputs_equal_the_definition(name: str, heads: tuple[int, int], window:
         spans.append(Span(n_tokens, start, n, block_ids))
         owners += [(position, block_ids) for position in range(start, start + n)]
         n_tokens += n
-    queries = torch.randn(n_tokens, c.n_heads, c.head_dim, generator=generator)
+    queries = torch.randn(n_tokens, c.n_heads, c.head_dim, generator=generator).to(dtype)
 
-    outputs = attend(queries, cache, 0, plan_attention(spans, c, torch.float32, CPU))
+    outputs = attend(queries, cache, 0, plan_attention(spans, c, dtype, CPU))
 
     assert outputs.shape == (n_tokens, c.n_heads * c.head_dim)
     for token in range(0, n_tokens, 7):
         position, block_ids = owners[token]
         places = [block * BLOCK_TOKENS + offset for block in block_ids for offset in range(BLOCK_TOKENS)]
         expected = by_definition(c, queries[token], position, places, keys, values)
-        torch.testing.assert_close(outputs[token].double(), expected, rtol=1e-4, atol=1e-5)
+        error = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(outputs[token].double(), expected, rtol=error, atol=error)
 
 
 def test_rows_in_one_stage_share_a_call() -> None:
     """32 rows that decode within one segment are one group, whatever their lengths."""
     spans = [Span(i, i * 3, 1, list(range(8))) for i in range(32)]
-    plan = plan_attention(spans, config(), torch.float32, CPU)
-    assert [group.n_pieces for group in plan.groups] == [32]
-    assert plan.order.tolist() == list(range(32))
+    for dtype in (torch.float32, torch.bfloat16):
+        plan = plan_attention(spans, config(), dtype, CPU)
+        assert [group.n_pieces for group in plan.groups] == [32]
+        assert len(plan.order) == 32
+
+
+@pytest.mark.parametrize("group_size", range(1, 33))
+def test_tiles_hold_a_multiple_of_six_vectors(group_size: int) -> None:
+    """And at least one whole token; without tiles, a piece is one."""
+    tiling = tiling_of(100, group_size, is_tiled=True)
+    assert tiling.n_vectors % 6 == 0
+    assert group_size <= tiling.n_queries * group_size <= tiling.n_vectors
+    assert tiling.n_tiles * tiling.n_queries >= 100 > (tiling.n_tiles - 1) * tiling.n_queries
+    assert tiling_of(100, group_size, is_tiled=False) == Tiling(1, 112, 112 * group_size)
+    assert tiling_of(1, group_size, is_tiled=False) == Tiling(1, 1, group_size)
 
 
 def test_keys_are_computed_up_to_the_end_of_a_query_s_own_segment() -> None:

@@ -8,7 +8,7 @@ import torch
 from sluiceway.model import linear
 from sluiceway.model.linear import MklLinear, OneDnnLinear, PlainLinear, has_mkl_linear, has_onednn_linear, pack
 
-SHAPES = [(96, 64), (576, 1536), (960, 576)]
+SHAPES = [(96, 64), (128, 64), (576, 1536), (960, 576)]
 ROW_COUNTS = [1, 2, 3, 4, 7, 16, 17, 33, 64, 100, 128]
 
 

@@ -5,6 +5,10 @@ at the multiples of `SEGMENT_TOKENS` positions. All queries of one piece see the
 their segment, the later ones masked. So the number of keys that a query is computed with is a function of its own
 position, and the order in which its sums are added depends neither on the chunk in which it came nor on other rows.
 Pieces with the same numbers of queries and keys form one `Group`, one call.
+
+What else changes the order of sums is the number of query vectors in one matrix product, since its kernel treats a
+remainder differently. So in float32 on the CPU, where results must not change by a bit, a piece is cut once more, into
+tiles of one fixed number of vectors. In bfloat16 a tile is the whole piece.
 """
 
 from __future__ import annotations
@@ -26,12 +30,13 @@ from sluiceway.model.kv import KVCache
 SEGMENT_TOKENS = 128
 """Larger: more masked keys are computed in vain. Smaller: rows of mixed lengths fall into more calls."""
 
-_MIN_STACKED_QUERIES = 3
-"""Query vectors on one key head in one call, at least: with fewer the product takes another kernel, with other sums."""
+_TILE_VECTORS = 6
+"""Query vectors of a tile in float32, or a multiple: whole tiles of MKL's kernels, both with AVX2 (6 rows) and with
+AVX-512. Measured with 3 to 32 vectors: 8, 16 and 32 change bits with the place in the tile under AVX2; 6 costs half as
+much again as one large tile at 128 keys, and 3 costs twice as much."""
 
 _QUERY_MULTIPLE = 16
-"""Pieces with more than one token are filled up to a multiple of this many, so that more of them share a call and no
-remainder of the kernel's own query blocks is too small."""
+"""Without tiles, pieces of more than one token are filled up to a multiple of this: more of them share a call."""
 
 IntArray = npt.NDArray[np.int64]
 
@@ -62,18 +67,27 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiling:
+    """How the queries of a piece are laid out: tiles of `n_queries` tokens in `n_vectors` vectors for each key head."""
+
+    n_tiles: int
+    n_queries: int
+    n_vectors: int
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """Pieces that are computed in one call: `n_pieces`, each filled up to `n_queries` tokens, over `n_keys` keys."""
+    """Pieces that are computed in one call over `n_keys` keys each: many of one tile, or one of many tiles."""
 
     n_pieces: int
-    n_queries: int
     n_keys: int
+    tiling: Tiling
     tokens: Tensor
-    """(n_pieces * n_queries): the token of each query; a piece is filled up by repeating its last token."""
+    """(pieces * tiles * queries): the token of each query; a piece is filled up by repeating its last token."""
     runs: Tensor
-    """(n_pieces * n_kv_heads * blocks): the cached blocks of each key head of each piece, see `KVCache`."""
+    """(pieces * n_kv_heads * blocks): the cached blocks of each key head of each piece, see `KVCache`."""
     mask: Tensor
-    """Added to the scores: (n_pieces, 1, queries on one key head or 1, n_keys), zero or minus infinity."""
+    """Added to the scores: (pieces * tiles, 1, vectors or 1, n_keys), zero or minus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +102,23 @@ def plan_attention(
     spans: Iterable[Span], config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> AttentionPlan:
     """The same plan serves every layer of the step."""
-    pieces_of: defaultdict[tuple[int, int], list[_Piece]] = defaultdict(list)
-    for span in spans:
-        for piece in _cut(span):
-            pieces_of[_filled(piece.n_tokens, config.group_size), piece.n_keys].append(piece)
+    is_tiled = dtype == torch.float32 and device.type == "cpu"
+    pieces_of: defaultdict[tuple[Tiling, int, int], list[_Piece]] = defaultdict(list)
+    for piece in (piece for span in spans for piece in _cut(span)):
+        tiling = tiling_of(piece.n_tokens, config.group_size, is_tiled)
+        # Many tiles share their keys without a copy in a call of their own alone.
+        own_call = piece.first if tiling.n_tiles > 1 else -1
+        pieces_of[tiling, piece.n_keys, own_call].append(piece)
     groups = []
     outputs: list[IntArray] = []
     tokens: list[IntArray] = []
     n_before = 0
-    for (n_queries, _), pieces in pieces_of.items():
-        groups.append(_group(pieces, n_queries, config, dtype, device))
+    for (tiling, _, _), pieces in pieces_of.items():
+        groups.append(_group(pieces, tiling, config, dtype, device))
         for piece in pieces:
             tokens.append(np.arange(piece.first, piece.first + piece.n_tokens))
             outputs.append(np.arange(n_before, n_before + piece.n_tokens))
-            n_before += n_queries
+            n_before += tiling.n_tiles * tiling.n_queries
     order = np.concatenate(outputs)[np.argsort(np.concatenate(tokens))]
     return AttentionPlan(tuple(groups), torch.from_numpy(order).to(device))
 
@@ -119,15 +136,21 @@ def attend(queries: Tensor, cache: KVCache, layer: int, plan: AttentionPlan) -> 
 def _attend_group(queries: Tensor, cache: KVCache, layer: int, group: Group) -> Tensor:
     _, n_heads, head_dim = queries.shape
     n_kv_heads = group.runs.shape[0] * BLOCK_TOKENS // (group.n_pieces * group.n_keys)
+    tiling, group_size = group.tiling, n_heads // n_kv_heads
+    n_batch = group.n_pieces * tiling.n_tiles
     keys, values = (
-        copies.view(group.n_pieces, n_kv_heads, group.n_keys, head_dim) for copies in cache.gather(layer, group.runs)
+        copies.view(group.n_pieces, n_kv_heads, group.n_keys, head_dim).expand(n_batch, -1, -1, -1)
+        for copies in cache.gather(layer, group.runs)
     )
-    by_piece = (group.n_pieces, group.n_queries, n_kv_heads, n_heads // n_kv_heads, head_dim)
     # The queries that share a key head stand side by side: one product for all of them, keys read once.
-    stacked = queries.index_select(0, group.tokens).view(by_piece).transpose(1, 2).flatten(2, 3)
+    by_head = queries.index_select(0, group.tokens).view(n_batch, tiling.n_queries, n_kv_heads, group_size, head_dim)
+    stacked = by_head.transpose(1, 2).flatten(2, 3)
+    n_used = tiling.n_queries * group_size
+    if n_used < tiling.n_vectors:
+        stacked = functional.pad(stacked, (0, 0, 0, tiling.n_vectors - n_used))
     output = functional.scaled_dot_product_attention(stacked, keys, values, attn_mask=group.mask)
-    by_head = output.view(group.n_pieces, n_kv_heads, group.n_queries, n_heads // n_kv_heads, head_dim)
-    return by_head.transpose(1, 2).reshape(group.n_pieces * group.n_queries, n_heads * head_dim)
+    by_vector = output[:, :, :n_used].reshape(n_batch, n_kv_heads, tiling.n_queries, group_size * head_dim)
+    return by_vector.transpose(1, 2).reshape(n_batch * tiling.n_queries, n_heads * head_dim)
 
 
 def _cut(span: Span) -> Iterable[_Piece]:
@@ -138,36 +161,46 @@ def _cut(span: Span) -> Iterable[_Piece]:
         position = stop
 
 
-def _filled(n_tokens: int, group_size: int) -> int:
-    """The number of queries that a piece of so many tokens is computed as."""
-    if n_tokens == 1:
-        return -(-_MIN_STACKED_QUERIES // group_size)
-    return -(-n_tokens // _QUERY_MULTIPLE) * _QUERY_MULTIPLE
+def tiling_of(n_tokens: int, group_size: int, is_tiled: bool) -> Tiling:
+    """For a piece of so many tokens, where `group_size` query heads share a key head."""
+    if is_tiled:
+        n_vectors = -(-group_size // _TILE_VECTORS) * _TILE_VECTORS
+        n_queries = n_vectors // group_size
+        return Tiling(-(-n_tokens // n_queries), n_queries, n_vectors)
+    n_queries = 1 if n_tokens == 1 else -(-n_tokens // _QUERY_MULTIPLE) * _QUERY_MULTIPLE
+    return Tiling(1, n_queries, n_queries * group_size)
 
 
 def _group(
-    pieces: Sequence[_Piece], n_queries: int, config: ModelConfig, dtype: torch.dtype, device: torch.device
+    pieces: Sequence[_Piece], tiling: Tiling, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> Group:
     n_keys = pieces[0].n_keys
     firsts = np.array([piece.first for piece in pieces])
     starts = np.array([piece.start for piece in pieces])
     counts = np.array([piece.n_tokens for piece in pieces])
-    offsets = np.minimum(np.arange(n_queries), counts[:, None] - 1)
-    mask = _mask(starts[:, None] + offsets, n_keys, config.sliding_window)
-    if n_queries > 1:
-        mask = mask.repeat(config.group_size, axis=1)
+    offsets = np.minimum(np.arange(tiling.n_tiles * tiling.n_queries), counts[:, None] - 1)
+    positions = (starts[:, None] + offsets).reshape(-1, tiling.n_queries)
+    mask = _mask(_by_vector(positions, tiling, config.group_size), n_keys, config.sliding_window)
     return Group(
         n_pieces=len(pieces),
-        n_queries=n_queries,
         n_keys=n_keys,
+        tiling=tiling,
         tokens=torch.from_numpy((firsts[:, None] + offsets).reshape(-1)).to(device),
         runs=torch.from_numpy(_runs(pieces, n_keys, config.n_kv_heads)).to(device),
         mask=torch.from_numpy(mask[:, None]).to(device, dtype),
     )
 
 
+def _by_vector(positions: IntArray, tiling: Tiling, group_size: int) -> IntArray:
+    """Positions (tiles, queries) for each vector of a tile; those beyond its queries are as its last one."""
+    if tiling.n_queries == 1:
+        return positions
+    vectors = np.minimum(np.arange(tiling.n_vectors) // group_size, tiling.n_queries - 1)
+    return positions[:, vectors]
+
+
 def _mask(positions: IntArray, n_keys: int, window: int | None) -> npt.NDArray[np.float32]:
-    """(pieces, queries, n_keys) for the positions of queries (pieces, queries)."""
+    """(tiles, vectors, n_keys) for the positions of vectors (tiles, vectors)."""
     keys = np.arange(n_keys)
     is_hidden = keys > positions[..., None]
     if window is not None:

@@ -20,6 +20,9 @@ MKL_PACKED_ROWS = 256
 """The number of rows that MKL is told to expect. Any number may come; with smaller ones very narrow weights are packed
 in a way that treats some row counts differently."""
 
+MKL_ROW_TILE = 4
+"""With AVX2 MKL computes a remainder of 2 or 3 rows by a kernel of its own: it is filled up. A single row is not."""
+
 
 class Linear(Protocol):
     """`x @ weight.T + bias` for x (tokens, inputs), giving (tokens, outputs)."""
@@ -48,8 +51,12 @@ class MklLinear:
         self._shape_only = torch.empty(1).expand(weight.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.mkl._mkl_linear(x, self._packed, self._shape_only, self._bias, x.shape[0])
-        return out
+        n_rows = x.shape[0]
+        n_missing = -n_rows % MKL_ROW_TILE if n_rows % MKL_ROW_TILE > 1 else 0
+        if n_missing:
+            x = functional.pad(x, (0, 0, 0, n_missing))
+        out: Tensor = torch.ops.mkl._mkl_linear(x, self._packed, self._shape_only, self._bias, n_rows + n_missing)
+        return out[:n_rows]
 
 
 class OneDnnLinear:
