@@ -24,7 +24,8 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
     TokenPrompt,
 )
-from sluiceway.procs.translator import ENGINE_UNAVAILABLE, Encoded, Translator
+from sluiceway.procs.translator import Encoded, Translator
+from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.byte_tokenizer import ByteTokenizer
 from sluiceway.types import EngineStats, FinishReason, SamplingParams
 

@@ -6,7 +6,8 @@ import pytest
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Finished
-from sluiceway.protocols.ends import INTERNAL_ERROR, refusal_of_end
+from sluiceway.protocols.ends import refusal_of_end
+from sluiceway.refusals import INTERNAL_ERROR
 from sluiceway.types import FinishReason
 
 

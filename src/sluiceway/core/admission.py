@@ -15,10 +15,8 @@ from collections.abc import Container, Iterator, Sequence
 from sluiceway.config import EngineConfig
 from sluiceway.core.request import Submission
 from sluiceway.errors import Refusal
+from sluiceway.refusals import OVERLOADED
 from sluiceway.types import Rid, SamplingParams, TokenId
-
-RETRY_AFTER_S = 1.0
-"""What a client is told when the queue is full: about the time of a short answer."""
 
 
 def refusal_of(group: Sequence[Submission], config: EngineConfig, *, live: Container[Rid], room: int) -> Refusal | None:
@@ -35,12 +33,7 @@ def refusal_of(group: Sequence[Submission], config: EngineConfig, *, live: Conta
         for refusal in _faults(submission, config):
             return refusal
     if len(group) > room:
-        return Refusal(
-            status=503,
-            code="overloaded",
-            message="Too many requests are waiting. Try again later.",
-            retry_after_s=RETRY_AFTER_S,
-        )
+        return OVERLOADED
     return None
 
 

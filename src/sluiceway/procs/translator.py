@@ -31,6 +31,7 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
     TokenPrompt,
 )
+from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.detokenizer import Detokenizer
 from sluiceway.text.stops import StopMatcher, StopResult
 from sluiceway.text.tokenizer import Tokenizer
@@ -39,12 +40,6 @@ from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
 Encoded = list[list[TokenId]] | BaseException
 """The tokens of each prompt, or what encoding raised."""
 
-ENGINE_UNAVAILABLE = Refusal(
-    status=503,
-    code="engine_unavailable",
-    message="The engine is not running; try again in a moment.",
-    retry_after_s=1.0,
-)
 _TOKENIZER_FAULT = Refusal(status=500, code="tokenizer_fault", message="The prompt could not be encoded.")
 
 

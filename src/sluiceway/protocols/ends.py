@@ -7,11 +7,8 @@ from types import MappingProxyType
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Finished
+from sluiceway.refusals import DRAINING, INTERNAL_ERROR
 from sluiceway.types import FinishReason
-
-INTERNAL_ERROR = Refusal(
-    status=500, code="internal_error", message="The server failed while it worked on this request."
-)
 
 # 499 is nginx's "client closed request": not retried by SDKs, as an answer that was cancelled on purpose must not be.
 _BROKEN: Mapping[FinishReason, Refusal] = MappingProxyType(
@@ -23,12 +20,7 @@ _BROKEN: Mapping[FinishReason, Refusal] = MappingProxyType(
         FinishReason.DEADLINE: Refusal(
             status=504, code="deadline_exceeded", message="The request was not finished within its deadline."
         ),
-        FinishReason.DRAINING: Refusal(
-            status=503,
-            code="draining",
-            message="The server is shutting down; send the request again.",
-            retry_after_s=1.0,
-        ),
+        FinishReason.DRAINING: DRAINING,
         FinishReason.ERROR: INTERNAL_ERROR,
     }
 )

@@ -12,7 +12,7 @@ from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta
 from sluiceway.messages.to_tokenizer import Cancel
 from sluiceway.procs.api.body import BodyLimits
-from sluiceway.procs.refusals import DRAINING
+from sluiceway.refusals import DRAINING
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, AsgiDriver, completion, fetch, settle
 

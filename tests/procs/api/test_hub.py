@@ -15,11 +15,11 @@ from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, 
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, Tokenize
 from sluiceway.procs.api.answer import Answer
-from sluiceway.procs.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
 from sluiceway.protocols.generation import Choice, Usage
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.protocols.openai.framer import CompletionFramer
+from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
 from sluiceway.stream.session import State
 from sluiceway.types import FinishReason
 from support.asgi_driver import FACTS, Api, FakeUpstream, completion, finished

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sluiceway.messages.to_child import Role
 from sluiceway.procs.api.readiness import Readiness
-from sluiceway.procs.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
+from sluiceway.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
 
 
 def serving(has_peer: Callable[[], bool] = lambda: True) -> Readiness:

@@ -21,12 +21,12 @@ from sluiceway.procs.api.exchange import Door, Exchange, Lower
 from sluiceway.procs.api.head import RawHeaders, refusal_head
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.stats import account, ask_for_audit
-from sluiceway.procs.refusals import LOADING
 from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.protocols.openai.chat import parse_chat
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
 from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
+from sluiceway.refusals import LOADING
 
 _READ = ["GET", "HEAD"]
 

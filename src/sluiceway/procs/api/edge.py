@@ -16,8 +16,8 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.procs.api.body import header_of
 from sluiceway.procs.api.head import refusal_head
-from sluiceway.protocols.ends import INTERNAL_ERROR
 from sluiceway.protocols.openai.errors import error_body
+from sluiceway.refusals import INTERNAL_ERROR
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 

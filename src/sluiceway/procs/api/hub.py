@@ -25,9 +25,8 @@ from sluiceway.procs.api.account import Account
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.audits import Audits
 from sluiceway.procs.api.readiness import Readiness
-from sluiceway.procs.refusals import ENGINE_LOST, ENGINE_UNAVAILABLE, OVERLOADED
-from sluiceway.protocols.ends import INTERNAL_ERROR
 from sluiceway.protocols.generation import Framer, Generation
+from sluiceway.refusals import ENGINE_LOST, ENGINE_UNAVAILABLE, INTERNAL_ERROR, OVERLOADED
 from sluiceway.stream.session import CancelUpstream, Effect, EndResponse, State
 from sluiceway.types import EngineFacts, FinishReason, Rid
 

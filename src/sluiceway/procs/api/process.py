@@ -27,7 +27,7 @@ from sluiceway.procs.api.http_server import HttpServer, bind
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.links import Control, Pipes
 from sluiceway.procs.loops import HEARTBEAT_S, run_until_first
-from sluiceway.procs.refusals import DRAINING
+from sluiceway.refusals import DRAINING
 from sluiceway.types import FinishReason
 from sluiceway.wire.control import AsyncControlClient
 from sluiceway.wire.endpoint import AsyncInlet, Outlet

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_child import Role
-from sluiceway.procs.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
+from sluiceway.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
 
 _NEEDED = frozenset({Role.TOKENIZER, Role.ENGINE})
 

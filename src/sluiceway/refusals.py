@@ -1,0 +1,39 @@
+"""The refusals that are the same for every request: said by several layers, in one wording."""
+
+from __future__ import annotations
+
+from sluiceway.errors import Refusal
+
+RETRY_AFTER_S = 1.0
+"""About the time of a short answer, and of the start of a process that died."""
+
+INTERNAL_ERROR = Refusal(
+    status=500, code="internal_error", message="The server failed while it worked on this request."
+)
+
+# The server as a whole cannot take a request, or go on with it.
+LOADING = Refusal(status=503, code="model_loading", message="The model is being loaded.", retry_after_s=RETRY_AFTER_S)
+OVERLOADED = Refusal(
+    status=503,
+    code="overloaded",
+    message="Too many requests are waiting; try again later.",
+    retry_after_s=RETRY_AFTER_S,
+)
+ENGINE_UNAVAILABLE = Refusal(
+    status=503,
+    code="engine_unavailable",
+    message="The engine is not running; try again in a moment.",
+    retry_after_s=RETRY_AFTER_S,
+)
+ENGINE_LOST = Refusal(
+    status=503,
+    code="engine_lost",
+    message="The engine stopped while it worked on this request.",
+    retry_after_s=RETRY_AFTER_S,
+)
+DRAINING = Refusal(
+    status=503,
+    code="draining",
+    message="The server is shutting down; send the request again.",
+    retry_after_s=RETRY_AFTER_S,
+)
