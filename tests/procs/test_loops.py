@@ -1,4 +1,4 @@
-"""The tasks of a process end together."""
+"""The loops of a process end together, and say that they live."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from sluiceway.procs.loops import run_until_first
+from sluiceway.messages.to_supervisor import Heartbeat, ToSupervisor
+from sluiceway.procs import loops
+from sluiceway.procs.loops import beat, run_until_first
 
 
 class Endless:
@@ -56,3 +58,19 @@ async def test_all_end_when_the_whole_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await whole
     assert loop.has_tidied_up
+
+
+async def test_life_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the loop is cancelled, or what it reports to breaks."""
+    monkeypatch.setattr(loops, "HEARTBEAT_S", 0.0)
+    reported: list[ToSupervisor] = []
+
+    class Control:
+        def report(self, message: ToSupervisor) -> None:
+            if len(reported) == 3:
+                raise RuntimeError("broken")
+            reported.append(message)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        await beat(Control())
+    assert reported == [Heartbeat()] * 3

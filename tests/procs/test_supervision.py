@@ -139,13 +139,13 @@ def test_peers_are_told_when_a_process_hangs_and_when_it_responds_again() -> Non
     """It is not killed: it may come back with everything that it holds."""
     mind = _serving(now_s=0.0)
     for role in (Role.TOKENIZER, Role.API):
-        mind.reported(role, Heartbeat(9.9), 9.9)
+        mind.reported(role, Heartbeat(), 9.9)
     mind.tick(10.1)
     down = PeerDown(Role.ENGINE, hung=True)
     assert _deeds(mind) == [Tell(Role.TOKENIZER, down), Tell(Role.API, down)]
     mind.tick(10.2)
     assert _deeds(mind) == []
-    mind.reported(Role.ENGINE, Heartbeat(11.0), 11.0)
+    mind.reported(Role.ENGINE, Heartbeat(), 11.0)
     assert _deeds(mind) == [Tell(Role.TOKENIZER, PeerUp(Role.ENGINE, 100)), Tell(Role.API, PeerUp(Role.ENGINE, 100))]
 
 

@@ -16,9 +16,6 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     """The loop turned. Sent between steps, so a long prefill does not look like a hang."""
 
-    at_s: float
-    """Monotonic clock of the machine, shared by its processes."""
-
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
     """The API process has answered every request it had."""

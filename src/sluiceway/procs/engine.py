@@ -70,7 +70,7 @@ class EngineLoop:
     def _beat(self) -> None:
         now_s = time.monotonic()
         if now_s >= self._next_beat_s:
-            self._control.report(Heartbeat(now_s))
+            self._control.report(Heartbeat())
             self._next_beat_s = now_s + HEARTBEAT_S
 
     def _obey(self) -> None:

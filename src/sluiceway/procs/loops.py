@@ -1,10 +1,12 @@
-"""What every child of the supervisor shares: how often it says that it lives, and how its tasks end together."""
+"""What every child of the supervisor shares: how it says that it lives, and how its loops end together."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
+
+from sluiceway.messages.to_supervisor import Heartbeat, ToSupervisor
 
 HEARTBEAT_S = 0.25
 
@@ -20,3 +22,17 @@ async def run_until_first(*loops: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
+
+
+class Reports(Protocol):
+    """The way to the supervisor."""
+
+    def report(self, message: ToSupervisor) -> None:
+        """Does not wait."""
+
+
+async def beat(control: Reports) -> None:
+    """Say that the event loop turns, for ever."""
+    while True:
+        control.report(Heartbeat())
+        await asyncio.sleep(HEARTBEAT_S)

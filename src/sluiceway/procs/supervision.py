@@ -21,7 +21,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToChild
 from sluiceway.messages.to_supervisor import Drained, Failed, Heartbeat, Ready, ToSupervisor
@@ -129,6 +129,8 @@ class Supervision:
                 if self.phase is Phase.STARTING:
                     self._final_code = 1
                     self._stop(now_s)
+            case _:
+                assert_never(message)
 
     def exited(self, role: Role, code: int, now_s: float) -> None:
         child = self._children[role]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, assert_never
@@ -14,7 +13,7 @@ from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import EngineIsUp, ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
 from sluiceway.messages.to_engine import ToEngine
-from sluiceway.messages.to_supervisor import Heartbeat, Ready
+from sluiceway.messages.to_supervisor import Ready
 from sluiceway.messages.to_tokenizer import (
     AuditQuery,
     Cancel,
@@ -26,7 +25,7 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
 )
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.loops import HEARTBEAT_S, run_until_first
+from sluiceway.procs.loops import beat, run_until_first
 from sluiceway.procs.translator import Encoded, Translator
 from sluiceway.text.tokenizer import Tokenizer
 from sluiceway.types import TokenId
@@ -57,7 +56,7 @@ async def run_tokenizer(context: zmq.Context[Any], addresses: Addresses, tokeniz
             _read_api(from_api, translator),
             _read_engine(from_engine, translator, to_api),
             _obey(control, translator),
-            _beat(control),
+            beat(control),
         )
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
@@ -136,9 +135,3 @@ async def _obey(control: AsyncControlClient, translator: Translator) -> None:
                 return
             case _:
                 assert_never(order)
-
-
-async def _beat(control: AsyncControlClient) -> None:
-    while True:
-        control.report(Heartbeat(time.monotonic()))
-        await asyncio.sleep(HEARTBEAT_S)

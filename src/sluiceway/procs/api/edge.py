@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from sluiceway.procs.api.body import header_of
-from sluiceway.procs.api.head import refusal_head
-from sluiceway.protocols.openai.errors import error_body
+from sluiceway.procs.api.head import send_refusal
 from sluiceway.refusals import INTERNAL_ERROR
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -58,14 +56,7 @@ class Edge:
             self._log.exception("request failed", request_id=request_id.decode(), path=scope["path"])
             if has_started:
                 raise  # the server breaks the connection off, so that the client does not take the rest for the whole
-            await _send_500(send_named)
-
-
-async def _send_500(send: Send) -> None:
-    body = error_body(INTERNAL_ERROR)
-    head = refusal_head(len(body), INTERNAL_ERROR)
-    await send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
-    await send({"type": "http.response.body", "body": body})
+            await send_refusal(send_named, INTERNAL_ERROR)
 
 
 class Linger:
@@ -110,7 +101,7 @@ def _has_body(scope: Scope) -> bool:
     return header_of(scope, b"transfer-encoding") is not None or header_of(scope, b"content-length") not in (None, b"0")
 
 
-async def _discard(receive: Callable[[], Any]) -> None:
+async def _discard(receive: Receive) -> None:
     n_bytes = 0
     try:
         async with asyncio.timeout(LINGER_S):

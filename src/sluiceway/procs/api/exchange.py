@@ -16,7 +16,7 @@ from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.body import BodyLimits, read_json_body
 from sluiceway.procs.api.edge import request_id_of
-from sluiceway.procs.api.head import Head, refusal_head
+from sluiceway.procs.api.head import send_head, send_refusal
 from sluiceway.procs.api.hub import Hub
 from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.protocols.openai.errors import error_body
@@ -101,14 +101,3 @@ async def _watch(receive: Receive, hub: Hub, answer: Answer) -> None:
     finally:
         hub.leave(answer)
         answer.wake()
-
-
-async def send_head(send: Send, head: Head) -> None:
-    await send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
-
-
-async def send_refusal(send: Send, refusal: Refusal, more: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    """A whole answer that says why there is no other; `more` headers go with it."""
-    body = error_body(refusal)
-    await send_head(send, refusal_head(len(body), refusal, more))
-    await send({"type": "http.response.body", "body": body})

@@ -1,11 +1,14 @@
-"""Heads of answers: the status and the headers that go out before the first byte of a body."""
+"""Heads of answers, the status and the headers that go out before the first byte of a body; and whole refusals."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from starlette.types import Send
+
 from sluiceway.errors import Refusal
+from sluiceway.protocols.openai.errors import error_body
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]
 
@@ -39,3 +42,14 @@ def refusal_head(n_bytes: int, refusal: Refusal, more: RawHeaders = ()) -> Head:
     if refusal.retry_after_s is not None:
         more = (*more, (b"retry-after", str(math.ceil(refusal.retry_after_s)).encode()))
     return json_head(n_bytes, refusal.status, more)
+
+
+async def send_head(send: Send, head: Head) -> None:
+    await send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
+
+
+async def send_refusal(send: Send, refusal: Refusal) -> None:
+    """A whole answer that says why there is no other."""
+    body = error_body(refusal)
+    await send_head(send, refusal_head(len(body), refusal))
+    await send({"type": "http.response.body", "body": body})

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from sluiceway.messages.to_api import ToApi
 from sluiceway.messages.to_child import ToChild
-from sluiceway.messages.to_supervisor import ToSupervisor
 from sluiceway.messages.to_tokenizer import FromApi
+from sluiceway.procs.loops import Reports
 
 
 class Pipes(Protocol):
@@ -23,11 +23,8 @@ class Pipes(Protocol):
         """The next message."""
 
 
-class Control(Protocol):
+class Control(Reports, Protocol):
     """To the supervisor and back."""
-
-    def report(self, message: ToSupervisor) -> None:
-        """Does not wait."""
 
     async def take(self) -> ToChild:
         """The next order."""

@@ -18,7 +18,7 @@ from sluiceway.config import ServeConfig
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
-from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready
+from sluiceway.messages.to_supervisor import Drained, Ready
 from sluiceway.messages.to_tokenizer import FromApi
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
@@ -26,7 +26,7 @@ from sluiceway.procs.api.app import World, build_app
 from sluiceway.procs.api.http_server import HttpServer, bind
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.links import Control, Pipes
-from sluiceway.procs.loops import HEARTBEAT_S, run_until_first
+from sluiceway.procs.loops import beat, run_until_first
 from sluiceway.refusals import DRAINING
 from sluiceway.types import FinishReason
 from sluiceway.wire.control import AsyncControlClient
@@ -90,7 +90,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
         server.serve([listener]),
         _route(pipes, hub),
         _obey(control, hub, server, processes),
-        _beat(control),
+        beat(control),
     )
 
 
@@ -102,12 +102,6 @@ def _port_of(listener: socket.socket) -> int:
 async def _route(pipes: Pipes, hub: Hub) -> None:
     while True:
         hub.receive(await pipes.take())
-
-
-async def _beat(control: Control) -> None:
-    while True:
-        control.report(Heartbeat(time.monotonic()))
-        await asyncio.sleep(HEARTBEAT_S)
 
 
 async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:
