@@ -4,9 +4,12 @@
 
     SluicewayError
     ├── ConfigError         a flag, an environment variable or a model file is wrong; names the field
-    ├── ModelSourceError    a model cannot be found, fetched or verified
+    ├── ModelSourceError    a model cannot be found, fetched, verified or read
+    │   └── ModelNotHere    it can be pulled (`store.models`)
     ├── RequestError        a client's request cannot be served; carries a Refusal
     ├── PeerGone            the process at the other end of a pipe is not there
+    ├── SSEError            an event stream breaks a bound, or cannot be written (`sse.event`)
+    ├── AnswerError         another server did not answer `chat --url` (`cli.answers`)
     └── InvariantError      our own bug: a second release, a state that cannot be; never caused by input
 """
 
@@ -61,6 +64,6 @@ class InvariantError(SluicewayError):
     """One of our own rules is broken. A bug, never the fault of a client."""
 
 
-def invalid(message: str, param: str | None = None, *, code: str = "invalid_value", status: int = 400) -> RequestError:
-    """A `RequestError` for bad input, 400 unless told otherwise."""
-    return RequestError(Refusal(status=status, code=code, message=message, param=param))
+def invalid(message: str, param: str | None = None, *, code: str = "invalid_value") -> RequestError:
+    """The `RequestError` for bad input: 400."""
+    return RequestError(Refusal(status=400, code=code, message=message, param=param))
