@@ -123,14 +123,15 @@ class Translator:
         )
 
     def cancel(self, message: Cancel) -> None:
-        """End these sequences, wherever they are; unknown ids are ignored."""
+        """End these sequences, wherever they are. What is unknown here may be known to the engine, which has the books:
+        this process, or the one before it, may have submitted it and forgotten it when a process died."""
         ended: list[Event] = []
         for rid in message.rids:
             job = self._encoding.pop(rid, None)
             if job is not None:
                 job.live.discard(rid)
                 ended.append(Finished(rid=rid, reason=message.reason, completion_tokens=0))
-            elif rid in self._decoding:
+            else:
                 self._abort(rid, message.reason)
         if ended:
             self._to_api(Events(events=ended))
