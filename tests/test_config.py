@@ -68,6 +68,7 @@ def test_a_sequence_fits_into_the_context_and_into_the_cache(n_blocks: int, long
         ("keep_alive_s", 1.0, 86_400.0),
         ("max_body_bytes", 1024, 1 << 32),
         ("threads", 0, 1024),
+        ("fake_step_s", 0.0, 60.0),
     ],
 )
 def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: float) -> None:
@@ -80,7 +81,7 @@ def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: 
         assert caught.value.field == field or (field, value) == ("max_running", high + 1)
 
 
-@pytest.mark.parametrize("field", ["drain_timeout_s", "heartbeat_timeout_s", "keep_alive_s"])
+@pytest.mark.parametrize("field", ["drain_timeout_s", "heartbeat_timeout_s", "keep_alive_s", "fake_step_s"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_time_is_a_number(field: str, value: float) -> None:
     """NaN compares with nothing, so it would pass a careless check."""

@@ -13,6 +13,8 @@ BLOCK_TOKENS = 16
 """Tokens of one block of the paged KV cache."""
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 class ModelKind(str, enum.Enum):
@@ -87,8 +89,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 16 * 1024 * 1024
     threads: int = 0
     """Compute threads of the engine; 0: one per core."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
+    fake_step_s: float = 0.0
+    """How long a step of the fake model takes."""
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
         self._check_range("port", 0, 65_535)
@@ -101,6 +105,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         self._check_range("keep_alive_s", 1.0, 86_400.0)
         self._check_range("max_body_bytes", 1024, 1 << 32)
         self._check_range("threads", 0, 1024)
+        self._check_range("fake_step_s", 0.0, 60.0)
         if self.max_model_len is not None:
             self._check_range("max_model_len", 2, 1 << 32)
 

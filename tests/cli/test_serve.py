@@ -30,6 +30,7 @@ OTHER_VALUES: dict[str, object] = {
     "keep_alive_s": 3.5,
     "max_body_bytes": 4096,
     "threads": 1,
+    "fake_step_s": 0.5,
     "log_level": "debug",
     "log_format": "json",
 }

@@ -13,7 +13,8 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from sluiceway.procs.api.http_server import HttpServer, bind
+from sluiceway.procs.api.http_server import HttpServer
+from sluiceway.procs.api.listener import bind
 
 TIMEOUT_S = 10.0
 

@@ -75,7 +75,7 @@ def _environment() -> dict[str, str]:
     """This process' own, without the settings of whoever runs the tests, but for where models are kept."""
     kept = {"SLUICEWAY_CACHE_DIR", "SLUICEWAY_OFFLINE"}
     own = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("SLUICEWAY_")}
-    return own | {"SLUICEWAY_FAKE_STEP_S": str(FAKE_STEP_S)}
+    return own | {"SLUICEWAY_FAKE_STEP": str(FAKE_STEP_S)}
 
 
 class Server:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import socket
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import typer
@@ -12,14 +10,13 @@ import typer
 from sluiceway.cli.exits import command
 from sluiceway.cli.options import DEFAULT, UNFETCHED, DtypeOption, KvCacheTokens, Model, ModelSource, Threads, option
 from sluiceway.cli.pull import fetch
-from sluiceway.config import ServeConfig
-from sluiceway.errors import ConfigError
+from sluiceway.config import LogFormat, LogLevel, ServeConfig
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
 Host = Annotated[str, option("--host", "Address to listen on; 0.0.0.0 lets other machines in.")]
 Port = Annotated[int, option("--port", "Port to listen on; 0: any free one.")]
 MaxRunning = Annotated[int, option("--max-running", "Sequences computed in one step.")]
-MaxWaiting = Annotated[int, option("--max-waiting", "Sequences that may wait; more are refused with 429.")]
+MaxWaiting = Annotated[int, option("--max-waiting", "Sequences that may wait; more are refused with 503.")]
 MaxStepTokens = Annotated[int, option("--max-step-tokens", "Tokens computed in one step; at least --max-running.")]
 MaxModelLen = Annotated[
     int | None, option("--max-model-len", "Longest prompt and answer together, in tokens; without it, the model's own.")
@@ -32,8 +29,9 @@ HeartbeatTimeout = Annotated[
 ]
 KeepAlive = Annotated[float, option("--keep-alive", "Seconds that an idle connection is kept.")]
 MaxBodyBytes = Annotated[int, option("--max-body-bytes", "Largest request body, bytes.")]
-LogLevel = Annotated[Literal["debug", "info", "warning", "error"], option("--log-level", "The least that is logged.")]
-LogFormat = Annotated[Literal["text", "json"], option("--log-format", "How a log line is written.")]
+FakeStep = Annotated[float, option("--fake-step", "Seconds that a step of the model `fake` takes.")]
+LogLevelOption = Annotated[LogLevel, option("--log-level", "The least that is logged.")]
+LogFormatOption = Annotated[LogFormat, option("--log-format", "How a log line is written.")]
 ServedModelName = Annotated[
     str | None, option("--served-model-name", "The name that clients use; without it, the model's own.")
 ]
@@ -56,8 +54,9 @@ def serve(
     keep_alive: KeepAlive = DEFAULT.keep_alive_s,
     max_body_bytes: MaxBodyBytes = DEFAULT.max_body_bytes,
     threads: Threads = DEFAULT.threads,
-    log_level: LogLevel = DEFAULT.log_level,
-    log_format: LogFormat = DEFAULT.log_format,
+    fake_step: FakeStep = DEFAULT.fake_step_s,
+    log_level: LogLevelOption = DEFAULT.log_level,
+    log_format: LogFormatOption = DEFAULT.log_format,
     source: ModelSource = Source.AUTO,
 ) -> None:
     """Serve a model over HTTP, fetching it first if it is not here."""
@@ -65,37 +64,16 @@ def serve(
         model=UNFETCHED, host=host, port=port, dtype=dtype, max_running=max_running, max_waiting=max_waiting,
         max_step_tokens=max_step_tokens, max_model_len=max_model_len, kv_cache_tokens=kv_cache_tokens,
         drain_timeout_s=drain_timeout, heartbeat_timeout_s=heartbeat_timeout, keep_alive_s=keep_alive,
-        max_body_bytes=max_body_bytes, threads=threads, log_level=log_level, log_format=log_format,
+        max_body_bytes=max_body_bytes, threads=threads, fake_step_s=fake_step, log_level=log_level,
+        log_format=log_format,
     )  # fmt: skip
-    require_free(host, port)
+
+    from sluiceway.procs.api.listener import bind
+
+    bind(host, port).close()  # says early that the address cannot be had; the API process' own bind is what decides
     files = fetch(model, source)
     named = msgspec.structs.replace(files, name=served_model_name or files.name)
 
     from sluiceway.procs.supervisor import serve as supervise
 
     raise typer.Exit(supervise(msgspec.structs.replace(config, model=named)))
-
-
-def require_free(host: str, port: int) -> None:
-    """Says early, in a sentence, that the address cannot be had; the server's own bind is what decides."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except socket.gaierror:
-        raise ConfigError("host", f"{host!r} is neither an address nor a name that this machine knows") from None
-    except OSError as fault:
-        raise _refusal(fault, host, port) from None
-
-
-def _refusal(fault: OSError, host: str, port: int) -> ConfigError:
-    match fault.errno:
-        case errno.EADDRINUSE:
-            return ConfigError("port", f"{port} on {host} is in use; choose another one, or 0 for any free one")
-        case errno.EACCES:
-            return ConfigError("port", f"{port} needs administrator rights; choose one above 1023")
-        case errno.EADDRNOTAVAIL:
-            return ConfigError("host", f"{host} is not an address of this machine; 127.0.0.1 and 0.0.0.0 always are")
-        case _:
-            return ConfigError("host", f"cannot listen on {host}:{port}: {fault.strerror}")

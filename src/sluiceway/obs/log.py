@@ -10,10 +10,12 @@ import json
 import logging
 import re
 import sys
-from typing import Literal, TextIO
+from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
+
+from sluiceway.config import LogFormat, LogLevel
 
 _BARE = re.compile(r"[A-Za-z0-9_.,:/@+-]+")
 """Values that need no quotes in a text line."""
@@ -22,12 +24,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 """What a traceback may not show as it is: its last line can quote a client."""
 
 
-def configure_log(
-    level: Literal["debug", "info", "warning", "error"],
-    form: Literal["text", "json"],
-    *,
-    stream: TextIO | None = None,
-) -> None:
+def configure_log(level: LogLevel, form: LogFormat, *, stream: TextIO | None = None) -> None:
     """Set up what `structlog.get_logger()` gives in this process: lines to `stream` (standard error if None)."""
     render = structlog.processors.JSONRenderer(ensure_ascii=True) if form == "json" else render_text
     structlog.configure(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import time
 
@@ -65,9 +64,8 @@ def _engine_config(
 
 
 def _fake_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineConfig]:
-    step_s = float(os.environ.get("SLUICEWAY_FAKE_STEP_S", "0"))
     engine_config = _engine_config(config, n_blocks, FAKE_MAX_MODEL_LEN, FAKE_VOCAB_SIZE, (FAKE_EOS_TOKEN_ID,))
-    return FakeRunner(step_s=step_s, sleep=time.sleep), engine_config
+    return FakeRunner(step_s=config.fake_step_s, sleep=time.sleep), engine_config
 
 
 def _torch_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineConfig]:

@@ -1,69 +1,13 @@
-"""A socket of ours, and a server that leaves signals alone."""
+"""A server that leaves signals alone."""
 
 from __future__ import annotations
 
-import errno
 import signal
-import socket
 
 import pytest
 
-from sluiceway.errors import ConfigError
-from sluiceway.procs.api.http_server import bind
 from support.asgi_driver import Api
 from support.live_http import LiveClient, live_http
-
-
-def test_a_free_port_is_found_when_none_is_named() -> None:
-    """The system chooses; the socket does not listen yet."""
-    with bind("127.0.0.1", 0) as listener:
-        assert listener.getsockname()[1] > 0
-        with socket.socket() as client, pytest.raises(ConnectionRefusedError):
-            client.connect(listener.getsockname())
-
-
-def test_a_port_can_be_had_again_at_once() -> None:
-    """A server that was just stopped leaves connections in TIME_WAIT."""
-    with bind("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-    with bind("localhost", port) as listener:
-        assert listener.getsockname()[1] == port
-
-
-def test_a_busy_port_is_named() -> None:
-    """With what to do about it."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port}.*in use.*--port") as caught:
-            bind("127.0.0.1", port)
-    assert caught.value.field == "port"
-
-
-def test_a_port_that_takes_more_rights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an ordinary user of most systems finds out."""
-
-    class Forbidding(socket.socket):
-        def bind(self, address: object) -> None:
-            raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr("sluiceway.procs.api.http_server.socket.socket", Forbidding)
-    with pytest.raises(ConfigError, match="more rights"):
-        bind("127.0.0.1", 80)
-
-
-def test_a_host_that_does_not_exist_is_named() -> None:
-    """It is no address."""
-    with pytest.raises(ConfigError, match="999.1.1.1") as caught:
-        bind("999.1.1.1", 0)
-    assert caught.value.field == "host"
-
-
-def test_a_host_of_another_machine_is_named() -> None:
-    """An address, but not one of ours (RFC 5737 keeps it for documentation)."""
-    with pytest.raises(ConfigError, match="192.0.2.1"):
-        bind("192.0.2.1", 0)
 
 
 async def test_it_serves_until_it_is_told_to_stop() -> None:

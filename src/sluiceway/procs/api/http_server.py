@@ -9,34 +9,9 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from sluiceway.errors import ConfigError
 from sluiceway.procs.api.http_protocol import WatchfulProtocol
 
 _BACKLOG = 2048
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises `ConfigError` if the address cannot be had."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as exc:
-        raise ConfigError("host", f"{host!r} is no address of this machine ({exc.strerror})") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        return listener
-    except OSError as exc:
-        listener.close()
-        raise ConfigError("port", f"cannot listen on {host} port {port}: {_why(exc)}") from None
-
-
-def _why(exc: OSError) -> str:
-    if isinstance(exc, PermissionError):
-        return "that takes more rights (ports below 1024 belong to the system); choose another with --port"
-    return f"{(exc.strerror or str(exc)).lower()}; another program may listen there; choose another with --port"
 
 
 class HttpServer(uvicorn.Server):

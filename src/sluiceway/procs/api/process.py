@@ -23,9 +23,10 @@ from sluiceway.messages.to_tokenizer import FromApi
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
 from sluiceway.procs.api.app import World, build_app
-from sluiceway.procs.api.http_server import HttpServer, bind
+from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.links import Control, Pipes
+from sluiceway.procs.api.listener import bind
 from sluiceway.procs.loops import beat, run_until_first
 from sluiceway.refusals import DRAINING
 from sluiceway.types import FinishReason

@@ -1,0 +1,40 @@
+"""The socket that the server listens on, and in words why it cannot be had."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from sluiceway.errors import ConfigError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises `ConfigError` if the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except socket.gaierror:
+        raise ConfigError("host", f"{host!r} is neither an address nor a name that this machine knows") from None
+    except OSError as exc:
+        raise _wrong(exc, host, port) from None
+    return listener
+
+
+def _wrong(exc: OSError, host: str, port: int) -> ConfigError:
+    match exc.errno:
+        case errno.EADDRINUSE:
+            return ConfigError("port", f"{port} on {host} is in use; choose another one, or 0 for any free one")
+        case errno.EACCES:
+            return ConfigError("port", f"{port} needs administrator rights; choose one above 1023")
+        case errno.EADDRNOTAVAIL:
+            return ConfigError("host", f"{host} is not an address of this machine; 127.0.0.1 and 0.0.0.0 always are")
+        case _:
+            return ConfigError("host", f"cannot listen on {host}:{port}: {exc.strerror}")
