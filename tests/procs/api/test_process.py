@@ -202,7 +202,7 @@ async def test_a_port_that_cannot_be_had_is_an_error_of_the_configuration() -> N
     async with running() as (_, client):
         port = client.port
         ends = Ends()
-        with pytest.raises(ConfigError, match=f"port {port}"):
+        with pytest.raises(ConfigError, match=f"port: {port}"):
             await run_api(msgspec.structs.replace(CONFIG, port=port), ends.pipes, ends.control)
         assert ends.reports.empty()
 
