@@ -252,7 +252,7 @@ def test_cancel_is_passed_on_when_the_engine_knows_the_sequence() -> None:
     """Its end is the answer; tokens under way count for nobody after it."""
     desk = Desk()
     desk.ask(1)
-    desk.translator.cancel(Cancel((1,), FinishReason.CANCELLED))
+    desk.translator.cancel(Cancel((1, 99), FinishReason.CANCELLED))
     assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
     assert desk.take_events() == []
     assert desk.step(ends=[_end(1, FinishReason.CANCELLED)]) == [
@@ -261,12 +261,14 @@ def test_cancel_is_passed_on_when_the_engine_knows_the_sequence() -> None:
     assert desk.step(_bytes(1, "late"), ends=[_end(1, FinishReason.CANCELLED)]) == []
 
 
-def test_cancel_is_passed_on_when_the_sequence_is_unknown_here() -> None:
-    """A tokenizer that died may have submitted it; its end is news for nobody."""
+def test_a_sequence_is_aborted_when_nobody_here_knows_it() -> None:
+    """This process, or the one before it, submitted it; then one died, and it came out of the pipe after that."""
     desk = Desk()
-    desk.translator.cancel(Cancel((99,), FinishReason.ERROR))
-    assert desk.engine == [Abort(99, FinishReason.ERROR)]
-    assert desk.step(ends=[_end(99, FinishReason.ERROR)]) == []
+    desk.ask(1)
+    desk.translator.engine_down()
+    assert desk.step(_bytes(1, "x")) == []
+    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
+    assert desk.step(ends=[_end(1, FinishReason.CANCELLED)]) == []
 
 
 def test_request_is_rejected_whole_when_the_engine_refuses_it() -> None:

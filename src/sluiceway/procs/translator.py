@@ -123,15 +123,14 @@ class Translator:
         )
 
     def cancel(self, message: Cancel) -> None:
-        """End these sequences, wherever they are. What is unknown here may be known to the engine, which has the books:
-        this process, or the one before it, may have submitted it and forgotten it when a process died."""
+        """End these sequences, wherever they are; unknown ids are ignored."""
         ended: list[Event] = []
         for rid in message.rids:
             job = self._encoding.pop(rid, None)
             if job is not None:
                 job.live.discard(rid)
                 ended.append(Finished(rid=rid, reason=message.reason, completion_tokens=0))
-            else:
+            elif rid in self._decoding:
                 self._abort(rid, message.reason)
         if ended:
             self._to_api(Events(events=ended))
@@ -250,8 +249,12 @@ class Translator:
         touched: dict[Rid, _Decoding] = {}
         for i, (rid, token_id) in enumerate(zip(step.rids, step.token_ids, strict=True)):
             state = self._decoding.get(rid)
-            if state is None or state.stop_match is not None:
-                continue  # cancelled, or ended by a stop string: the token is waste
+            if state is None:
+                # It was submitted before a process died, and reached the engine after that: nobody waits for it.
+                self._abort(rid, FinishReason.CANCELLED)
+                continue
+            if state.stop_match is not None:
+                continue  # its stop string came before this token
             touched[rid] = state
             # The token that ended the sequence is not part of its text, special or not.
             self._push_token(rid, state, token_id, is_text=last.get(rid) != i)

@@ -368,24 +368,6 @@ def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUps
     open_answer(api)
 
 
-@pytest.mark.parametrize("role", [Role.TOKENIZER, Role.ENGINE])
-def test_what_a_death_ended_is_cancelled_once_when_the_process_is_back(
-    api: Api, upstream: FakeUpstream, role: Role
-) -> None:
-    """It may have waited in a pipe, and would run for nobody."""
-    answer, gone = open_answer(api), open_answer(api)
-    api.hub.leave(gone)
-    api.hub.peer_down(role, hung=False)
-    api.hub.leave(answer)
-    n_pushed = len(upstream.pushed)
-    api.hub.peer_up(role)
-    api.hub.receive(EngineIsUp(FACTS))
-    upstream.say()
-    assert upstream.pushed[n_pushed:] == [Cancel((1, 2), FinishReason.ERROR)]
-    upstream.say(finished(1, FinishReason.ERROR))
-    api.assert_quiet()
-
-
 def test_what_is_open_goes_on_when_a_process_only_hangs(api: Api, upstream: FakeUpstream) -> None:
     """Nothing new meanwhile."""
     answer = open_answer(api)

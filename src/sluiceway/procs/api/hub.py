@@ -6,9 +6,6 @@ no socket and no loop; messages leave through `push`, and a writer that waits fo
 A sequence is in exactly one of two tables, from `Tokenize` until its terminal: *routes* while its answer wants its
 events, *tombstones* once its answer has ended early and its cancel is under way. An event of an id that is in neither
 is ignored: it was under way when its process, or this one's interest in it, died.
-
-When a process dies, all of both end here at once. What was in a pipe then may yet reach the engine, and be computed for
-nobody: so it is cancelled once more when every process is there again.
 """
 
 from __future__ import annotations
@@ -75,7 +72,6 @@ class Hub:
         self._max_sequences = max_sequences
         self._routes: dict[Rid, _Route] = {}
         self._tombstones: dict[Rid, _Tombstone] = {}
-        self._lost: list[Rid] = []  # ended here because a process died; to be cancelled when it is there again
         self._open: set[Answer] = set()
         self.audits = Audits(push)
         self._touched: set[Answer] = set()
@@ -162,9 +158,6 @@ class Hub:
                 self._readiness.engine_heard()
             case _:
                 assert_never(message)
-        if self._lost and self.is_served:
-            self._push_cancel(self._lost, FinishReason.ERROR)
-            self._lost.clear()
 
     # From the supervisor.
 
@@ -184,14 +177,17 @@ class Hub:
         self._readiness.died(role)
         if role is Role.ENGINE:
             self._metrics.engine_died()
-        for reason in [FinishReason.ERROR] * len(self._routes) + [
-            buried.reason for buried in self._tombstones.values()
-        ]:
-            self._terminal(reason)
-        self._lost += [*self._routes, *self._tombstones]
+        self.fail_all(ENGINE_LOST)
+
+    def fail_all(self, refusal: Refusal) -> None:
+        """End every open answer at once, without asking anybody: what was upstream is gone."""
+        for _ in self._routes:
+            self._terminal(FinishReason.ERROR)
+        for tombstone in self._tombstones.values():
+            self._terminal(tombstone.reason)
         self._routes.clear()
         self._tombstones.clear()
-        self.end_all(FinishReason.ERROR, ENGINE_LOST)
+        self.end_all(FinishReason.ERROR, refusal)
 
     def drain(self) -> None:
         """Open nothing new; what is open goes on."""
@@ -311,11 +307,8 @@ class Hub:
         if not live:
             return
         self._tombstones.update(dict.fromkeys(live, _Tombstone(reason, self._clock())))
-        self._push_cancel(live, reason)
-
-    def _push_cancel(self, rids: Iterable[Rid], reason: FinishReason) -> None:
         try:
-            self._push(Cancel(tuple(rids), reason))
+            self._push(Cancel(live, reason))
         except PeerGone:
             pass  # what it held died with it; `peer_down` follows and clears the tombstones
 
