@@ -198,6 +198,16 @@ def test_text_is_cut_and_the_engine_told_when_a_stop_string_completes() -> None:
     assert events == [Finished(rid=1, reason=FinishReason.STOP, completion_tokens=6, stop_match="END")]
 
 
+def test_tokens_are_reported_as_wasted_when_they_are_in_no_delta() -> None:
+    """They came after a stop string, or for a sequence that nobody knows: generated is delivered plus wasted."""
+    desk = Desk()
+    desk.ask(1, stop=("!",))
+    desk.translator.step_out(
+        StepOut(rids=[1, 1, 99], token_ids=[33, 120, 120], starts=[], rejections=[], ends=[], stats=STATS)
+    )
+    assert desk.sent == [Events(events=[Delta(1, "", (33,))], stats=STATS, wasted_tokens=2)]
+
+
 def test_held_back_text_is_shown_when_no_stop_string_came_of_it() -> None:
     """The start of a stop string at the end of an answer is part of it."""
     desk = Desk()

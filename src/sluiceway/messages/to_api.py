@@ -71,6 +71,8 @@ class Events(msgspec.Struct, frozen=True, tag="events", kw_only=True):
 
     events: list[Event]
     stats: EngineStats | None = None
+    wasted_tokens: int = 0
+    """Tokens of the step that are in no delta: they came after a stop string, or for a sequence that nobody knows."""
 
 
 class EngineIsUp(msgspec.Struct, frozen=True, tag="engine_is_up"):

@@ -152,10 +152,12 @@ class Translator:
             events.append(Rejected(rejection.rids, rejection.refusal))
         ends = {end.rid: end for end in step.ends}
         stopped_by_token = {end.rid for end in step.ends if end.reason is FinishReason.STOP}
-        events += self._deltas(step, stopped_by_token)
+        deltas = self._deltas(step, stopped_by_token)
+        events += deltas
         for end in ends.values():
             events += self._finish(end.rid, end.reason, end.refusal)
-        self._to_api(Events(events=events, stats=step.stats))
+        n_wasted = len(step.token_ids) - sum(len(delta.token_ids) for delta in deltas)
+        self._to_api(Events(events=events, stats=step.stats, wasted_tokens=n_wasted))
 
     def engine_audit(self, audit: EngineAudit) -> None:
         """Answer an audit, with this process' own tables."""
@@ -244,7 +246,7 @@ class Translator:
 
     # Tokens.
 
-    def _deltas(self, step: StepOut, stopped_by_token: set[Rid]) -> list[Event]:
+    def _deltas(self, step: StepOut, stopped_by_token: set[Rid]) -> list[Delta]:
         last = {rid: i for i, rid in enumerate(step.rids) if rid in stopped_by_token}
         touched: dict[Rid, _Decoding] = {}
         for i, (rid, token_id) in enumerate(zip(step.rids, step.token_ids, strict=True)):
@@ -258,12 +260,12 @@ class Translator:
             touched[rid] = state
             # The token that ended the sequence is not part of its text, special or not.
             self._push_token(rid, state, token_id, is_text=last.get(rid) != i)
-        events: list[Event] = []
+        deltas: list[Delta] = []
         for rid, state in touched.items():
-            events.append(Delta(rid, "".join(state.step_text), tuple(state.step_token_ids)))
+            deltas.append(Delta(rid, "".join(state.step_text), tuple(state.step_token_ids)))
             state.step_text.clear()
             state.step_token_ids.clear()
-        return events
+        return deltas
 
     def _push_token(self, rid: Rid, state: _Decoding, token_id: TokenId, *, is_text: bool) -> None:
         state.n_tokens += 1

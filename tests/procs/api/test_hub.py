@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Finished, Rejected
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, Tokenize
 from sluiceway.procs.api.answer import Answer
@@ -295,6 +295,12 @@ def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstr
     assert [line["event"] for line in api.lines].count("finished") == 1
     assert api.lines[-1]["reason"] == "cancelled"
     api.assert_quiet()
+
+
+def test_what_the_tokenizer_dropped_is_wasted(api: Api) -> None:
+    """Tokens that came after a stop string are in no delta."""
+    api.hub.receive(Events(events=[], wasted_tokens=2))
+    assert api.metrics.wasted_tokens == 2
 
 
 def test_what_was_written_to_nobody_is_not_delivered(api: Api, upstream: FakeUpstream) -> None:

@@ -145,9 +145,10 @@ class Hub:
     def receive(self, message: ToApi) -> None:
         """Route what one message brought, then wake each answer that it touched, once."""
         match message:
-            case Events(events=events, stats=stats):
+            case Events(events=events, stats=stats, wasted_tokens=n_wasted):
                 for event in events:
                     self._event(event)
+                self._metrics.tokens_dropped(n_wasted)
                 self._wake()
                 if stats is not None:
                     self._metrics.engine_stepped(stats)
