@@ -19,9 +19,9 @@ WORDS = "river stone lantern window engine garden copper winter signal harbour".
 
 
 def request(server: Server, i: int) -> dict[str, Any]:
-    """Request number `i`: prompts of 1 to about 100 tokens, answers of 4 to 19, all different."""
-    prompt = " ".join(WORDS[(i * 7 + j) % len(WORDS)] for j in range(1 + i * 3))
-    return completion(server, prompt, n_tokens=4 + (i * 11) % 16, return_token_ids=True)
+    """Request number `i`: prompts of 1 to about 65 tokens, answers of 4 to 14, more than one step's budget together."""
+    prompt = " ".join(WORDS[(i * 7 + j) % len(WORDS)] for j in range(1 + i * 2))
+    return completion(server, prompt, n_tokens=4 + (i * 7) % 11, return_token_ids=True)
 
 
 def answer(server: Server, body: dict[str, Any]) -> list[int]:
