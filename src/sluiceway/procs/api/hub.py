@@ -3,15 +3,12 @@
 Synchronous from end to end: nothing here waits, so cleanup that goes through here cannot be cancelled half way. It owns
 no socket and no loop; messages leave through `push`, and a writer that waits for an answer is woken through the answer.
 
-A sequence is in exactly one of two tables, from `Tokenize` until its terminal: *routes* while its answer wants its
-events, *tombstones* once its answer has ended early and its cancel is under way. An event of an id that is in neither
-is ignored: it was under way when its process, or this one's interest in it, died.
+What stands where, and what has become of it, is in `Sequences`. An event of an id that is not known there is ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from structlog.typing import FilteringBoundLogger
@@ -21,10 +18,10 @@ from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, 
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.api.account import Account
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.audits import Audits
 from sluiceway.procs.api.readiness import Readiness
+from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.refusals import ENGINE_LOST, ENGINE_UNAVAILABLE, INTERNAL_ERROR, OVERLOADED
 from sluiceway.stream.session import CancelUpstream, Effect, EndResponse, State
@@ -33,25 +30,8 @@ from sluiceway.types import EngineFacts, FinishReason, Rid
 E = TypeVar("E", Accepted, Delta, Finished)
 
 
-@dataclass(slots=True)
-class _Route:
-    """Where the events of a sequence go."""
-
-    answer: Answer
-    index: int
-    last_token_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Tombstone:
-    """A sequence that was cancelled and whose terminal has not come."""
-
-    reason: FinishReason
-    since_s: float
-
-
 class Hub:
-    """See the module's docstring. `max_sequences` bounds routes and tombstones together."""
+    """See the module's docstring. `max_sequences` bounds those whose terminal has not come."""
 
     def __init__(
         self,
@@ -70,14 +50,12 @@ class Hub:
         self._metrics = metrics
         self._log = log
         self._max_sequences = max_sequences
-        self._routes: dict[Rid, _Route] = {}
-        self._tombstones: dict[Rid, _Tombstone] = {}
+        self._sequences = Sequences()
         self._open: set[Answer] = set()
         self.audits = Audits(push)
         self._touched: set[Answer] = set()
         self._when_empty: list[Callable[[], None]] = []
         self._readiness = Readiness(has_peer)
-        self._account = Account()
         self.facts: EngineFacts | None = None
         """What the engine can hold; None before the first one has started."""
 
@@ -104,7 +82,7 @@ class Hub:
         """Send a request upstream; whoever gets an answer must `leave` it. Raises `RequestError`, and holds nothing."""
         n = generation.n_choices
         refusal = self.unready
-        if refusal is None and len(self._routes) + len(self._tombstones) + n > self._max_sequences:
+        if refusal is None and len(self._sequences) + n > self._max_sequences:
             refusal = OVERLOADED
         if refusal is not None:
             raise RequestError(refusal)
@@ -116,9 +94,8 @@ class Hub:
             )
         except PeerGone:
             raise RequestError(ENGINE_UNAVAILABLE) from None
-        self._routes.update((rid, _Route(answer, index)) for index, rid in enumerate(rids))
+        self._sequences.open(answer, rids)
         self._open.add(answer)
-        self._account.submitted += n
         return answer
 
     def written(self, answer: Answer, n_tokens: int) -> None:
@@ -178,17 +155,9 @@ class Hub:
         self._readiness.died(role)
         if role is Role.ENGINE:
             self._metrics.engine_died()
-        self.fail_all(ENGINE_LOST)
-
-    def fail_all(self, refusal: Refusal) -> None:
-        """End every open answer at once, without asking anybody: what was upstream is gone."""
-        for _ in self._routes:
-            self._terminal(FinishReason.ERROR)
-        for tombstone in self._tombstones.values():
-            self._terminal(tombstone.reason)
-        self._routes.clear()
-        self._tombstones.clear()
-        self.end_all(FinishReason.ERROR, refusal)
+        for lost in self._sequences.settle_all():
+            self._metrics.sequence_finished(lost.reason if isinstance(lost, Tombstone) else FinishReason.ERROR)
+        self.end_all(FinishReason.ERROR, ENGINE_LOST)
 
     def drain(self) -> None:
         """Open nothing new; what is open goes on."""
@@ -212,11 +181,11 @@ class Hub:
 
     def account(self) -> dict[str, int]:
         """What this process holds and has held: `sessions` are open answers, all else counts sequences."""
-        return self._account.facts(sessions=len(self._open), live=len(self._routes), tombstones=len(self._tombstones))
+        return {"sessions": self.n_open, **self._sequences.facts()}
 
     def violations(self) -> list[str]:
         """Broken rules of this process' own tables, as sentences."""
-        return self._account.violations(live=len(self._routes), tombstones=len(self._tombstones))
+        return self._sequences.violations()
 
     # Within.
 
@@ -234,8 +203,8 @@ class Hub:
                 assert_never(event)
 
     def _accepted(self, event: Accepted) -> None:
-        self._account.accepted += 1
-        route = self._routes.get(event.rid)
+        self._sequences.n_accepted += 1
+        route = self._sequences.route_of(event.rid)
         if route is None:
             return
         self._deliver(route, route.answer.accepted, event)
@@ -243,7 +212,7 @@ class Hub:
             self._log.info("accepted", request_id=route.answer.request_id, rid=event.rid)
 
     def _delta(self, event: Delta) -> None:
-        route = self._routes.get(event.rid)
+        route = self._sequences.route_of(event.rid)
         if route is None:
             self._metrics.tokens_dropped(len(event.token_ids))
             return
@@ -252,27 +221,25 @@ class Hub:
         self._deliver(route, route.answer.delta, event)
 
     def _finished(self, event: Finished) -> None:
-        tombstone = self._tombstones.pop(event.rid, None)
-        if tombstone is not None:
-            self._terminal(event.reason)
-            self._metrics.close_to_release.observe(self._clock() - tombstone.since_s)
+        # Out of its table before anything else: whatever the end sets off, this sequence needs no cancel any more.
+        settled = self._sequences.settle(event.rid)
+        if settled is None:
             return
-        # Out of the table before anything else: whatever the end sets off, this sequence needs no cancel any more.
-        route = self._routes.pop(event.rid, None)
-        if route is not None:
-            self._terminal(event.reason)
-            self._deliver(route, route.answer.finished, event)
+        self._metrics.sequence_finished(event.reason)
+        if isinstance(settled, Tombstone):
+            self._metrics.close_to_release.observe(self._clock() - settled.since_s)
+        else:
+            self._deliver(settled, settled.answer.finished, event)
 
     def _rejected(self, event: Rejected) -> None:
-        routes = [route for rid in event.rids if (route := self._routes.pop(rid, None)) is not None]
-        buried = [rid for rid in event.rids if self._tombstones.pop(rid, None) is not None]
-        self._account.rejected += len(routes) + len(buried)
-        if routes or buried:
+        rejected = self._sequences.reject(event.rids)
+        if rejected:
             self._metrics.request_rejected(event.refusal.code)
+        routes = [one for one in rejected if isinstance(one, Route)]
         if routes:
             self._apply(routes[0].answer, routes[0].answer.session.rejected(event.refusal))
 
-    def _deliver(self, route: _Route, tell: Callable[[int, E], tuple[Effect, ...]], event: E) -> None:
+    def _deliver(self, route: Route, tell: Callable[[int, E], tuple[Effect, ...]], event: E) -> None:
         answer = route.answer
         try:
             effects = tell(route.index, event)
@@ -304,20 +271,15 @@ class Hub:
         self._metrics.tokens_dropped(n_dropped)
 
     def _cancel(self, rids: Iterable[Rid], reason: FinishReason) -> None:
-        live = tuple(rid for rid in rids if self._routes.pop(rid, None) is not None)
-        if not live:
+        buried = self._sequences.bury(rids, reason, self._clock())
+        if not buried:
             return
-        self._tombstones.update(dict.fromkeys(live, _Tombstone(reason, self._clock())))
         try:
-            self._push(Cancel(live, reason))
+            self._push(Cancel(buried, reason))
         except PeerGone:
             pass  # what it held died with it; `peer_down` follows and clears the tombstones
 
-    def _terminal(self, reason: FinishReason) -> None:
-        self._account.finished += 1
-        self._metrics.sequence_finished(reason)
-
-    def _measure(self, route: _Route) -> None:
+    def _measure(self, route: Route) -> None:
         now_s = self._clock()
         if route.last_token_s is None:
             self._metrics.time_to_first_token.observe(now_s - route.answer.opened_s)

@@ -1,0 +1,106 @@
+"""The sequences that the API process has upstream: where each one stands, and the account that must balance.
+
+A sequence is in exactly one of two tables, from `Tokenize` until its terminal: *routes* while its answer wants its
+events, *tombstones* once its answer has ended early and its cancel is under way. An id that is in neither is unknown:
+its process, or this one's interest in it, has died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sluiceway.procs.api.answer import Answer
+from sluiceway.types import FinishReason, Rid
+
+
+@dataclass(slots=True)
+class Route:
+    """Where the events of a sequence go. `last_token_s` None: it has had no token yet."""
+
+    answer: Answer
+    index: int
+    last_token_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A sequence that was cancelled and whose terminal has not come."""
+
+    reason: FinishReason
+    since_s: float
+
+
+class Sequences:
+    """Both tables, and counts since the start. Every method but `open` accepts ids that are not known."""
+
+    def __init__(self) -> None:
+        self._routes: dict[Rid, Route] = {}
+        self._tombstones: dict[Rid, Tombstone] = {}
+        self._submitted = 0
+        self._rejected = 0
+        self._finished = 0
+        self.n_accepted = 0
+
+    def __len__(self) -> int:
+        """Sequences in both tables: all whose terminal has not come."""
+        return len(self._routes) + len(self._tombstones)
+
+    def open(self, answer: Answer, rids: tuple[Rid, ...]) -> None:
+        """The sequences of a new answer, in the order of its choices."""
+        self._routes.update((rid, Route(answer, index)) for index, rid in enumerate(rids))
+        self._submitted += len(rids)
+
+    def route_of(self, rid: Rid) -> Route | None:
+        """None if nobody wants its events."""
+        return self._routes.get(rid)
+
+    def bury(self, rids: Iterable[Rid], reason: FinishReason, now_s: float) -> tuple[Rid, ...]:
+        """Turn routes into tombstones. Returns the ids of those that were routes: they need a cancel."""
+        buried = tuple(rid for rid in rids if self._routes.pop(rid, None) is not None)
+        self._tombstones.update(dict.fromkeys(buried, Tombstone(reason, now_s)))
+        return buried
+
+    def settle(self, rid: Rid) -> Route | Tombstone | None:
+        """Its terminal has come: take it out of its table."""
+        found = self._take(rid)
+        self._finished += found is not None
+        return found
+
+    def settle_all(self) -> list[Route | Tombstone]:
+        """No terminal will come any more: take out whatever there is."""
+        found: list[Route | Tombstone] = [*self._routes.values(), *self._tombstones.values()]
+        self._routes.clear()
+        self._tombstones.clear()
+        self._finished += len(found)
+        return found
+
+    def reject(self, rids: Iterable[Rid]) -> list[Route | Tombstone]:
+        """Sequences that upstream has refused, and of which it holds nothing."""
+        found = [entry for rid in rids if (entry := self._take(rid)) is not None]
+        self._rejected += len(found)
+        return found
+
+    def facts(self) -> dict[str, int]:
+        """What is here, and what has been. `finished` counts terminals; a sequence that was rejected has none."""
+        return {
+            "live": len(self._routes),
+            "tombstones": len(self._tombstones),
+            "submitted": self._submitted,
+            "accepted": self.n_accepted,
+            "rejected": self._rejected,
+            "finished": self._finished,
+        }
+
+    def violations(self) -> list[str]:
+        """Every broken rule, as a sentence."""
+        known = self._rejected + self._finished + len(self)
+        if self._submitted == known:
+            return []
+        return [
+            f"api: {self._submitted} sequences were submitted, but {self._rejected} rejected"
+            f" + {self._finished} finished + {len(self._routes)} live + {len(self._tombstones)} cancelled are {known}"
+        ]
+
+    def _take(self, rid: Rid) -> Route | Tombstone | None:
+        return self._routes.pop(rid, None) or self._tombstones.pop(rid, None)
