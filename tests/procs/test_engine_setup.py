@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+from sluiceway.engine.engine import Engine
+from sluiceway.messages.to_engine import Sequence, Submit, ToEngine
+from sluiceway.messages.to_tokenizer import StepOut
 from sluiceway.procs.engine_setup import FAKE_MAX_MODEL_LEN, build_engine
-from sluiceway.types import EngineFacts
+from sluiceway.types import EngineFacts, FinishReason, SamplingParams
+from support import tiny_models, vocabularies
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +43,27 @@ def test_the_cache_holds_whole_blocks() -> None:
     facts = facts_of(kv_cache_tokens=1000)
     assert facts.n_blocks == 1000 // facts.block_tokens
     assert facts.max_sequence_tokens == facts.n_blocks * facts.block_tokens
+
+
+def test_an_answer_ends_with_any_end_token_that_the_files_name(tmp_path: Path) -> None:
+    """The model's configuration names one, the tokenizer's another; before `min_tokens` neither is drawn."""
+    model = tiny_models.saved(tiny_models.reference_model(eos_token_id=2), tmp_path)
+    vocabularies.write_directory(tmp_path)
+    engine, _ = build_engine(ServeConfig(model=model, kv_cache_tokens=256, threads=1))
+    for end in (1, 2):
+        sampling = SamplingParams(temperature=0.0, logit_bias=((end, 100.0),), min_tokens=2)
+        token_ids, reason = answer(engine, Sequence(rid=end, prompt_token_ids=(5, 6), sampling=sampling))
+        assert reason is FinishReason.STOP
+        assert token_ids.index(end) == 2 == len(token_ids) - 1
+
+
+def answer(engine: Engine, sequence: Sequence) -> tuple[list[int], FinishReason]:
+    """The tokens of one sequence, and why it ended."""
+    inbox: list[ToEngine] = [Submit((sequence,))]
+    token_ids: list[int] = []
+    while True:
+        for out in engine.step(lambda: [inbox.pop()] if inbox else []):
+            assert isinstance(out, StepOut)
+            token_ids += out.token_ids
+            if out.ends:
+                return token_ids, out.ends[0].reason

@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 
 from sluiceway.errors import ConfigError, ModelSourceError, RequestError
 from sluiceway.text.gguf_metadata import read_metadata
-from sluiceway.text.gguf_tokenizer import load_gguf_tokenizer, tokenizer_of
+from sluiceway.text.gguf_tokenizer import load_gguf_eos_token_ids, load_gguf_tokenizer, tokenizer_of
 from support import gguf_files, vocabularies
 from support.bpe_reference import GptTwoReference, SentencePieceReference, random_texts
 
@@ -31,7 +31,7 @@ def test_load_gives_the_tokenizer_of_a_file(tmp_path: Path) -> None:
     path = gguf_files.write(tmp_path / "m.gguf", BYTE_LEVEL)
     tokenizer = load_gguf_tokenizer(str(path))
     assert tokenizer.encode("the fox") == vocabularies.byte_level().encode("the fox").ids
-    assert tokenizer.eos_token_ids == (1, 2)
+    assert tokenizer.eos_token_ids == load_gguf_eos_token_ids(str(path)) == (1, 2)
     assert tokenizer.vocab_size == len(BYTE_LEVEL["tokenizer.ggml.tokens"])
 
 

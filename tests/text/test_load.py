@@ -10,7 +10,7 @@ import pytest
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError
 from sluiceway.text.byte_tokenizer import ByteTokenizer
-from sluiceway.text.load import load_tokenizer
+from sluiceway.text.load import load_eos_token_ids, load_tokenizer
 from support import gguf_files, vocabularies
 
 
@@ -28,11 +28,21 @@ def test_each_kind_of_model_has_its_tokenizer(tmp_path: Path) -> None:
     assert load_tokenizer(files(ModelKind.DIRECTORY, directory)).encode("the fox") == expected
 
 
+def test_end_tokens_are_those_of_the_tokenizer(tmp_path: Path) -> None:
+    """Of every kind, however they are found."""
+    gguf = gguf_files.write(tmp_path / "m.gguf", vocabularies.byte_level_gguf() | {"tokenizer.ggml.eot_token_id": 1})
+    directory = vocabularies.write_directory(tmp_path)
+    for kind, path in [(ModelKind.FAKE, tmp_path), (ModelKind.GGUF, gguf), (ModelKind.DIRECTORY, directory)]:
+        model = files(kind, path)
+        assert load_eos_token_ids(model) == load_tokenizer(model).eos_token_ids != ()
+
+
 @pytest.mark.parametrize("kind", [ModelKind.GGUF, ModelKind.DIRECTORY])
 def test_a_missing_model_is_a_source_error(tmp_path: Path, kind: ModelKind) -> None:
     """Not a traceback."""
-    with pytest.raises(ModelSourceError):
-        load_tokenizer(files(kind, tmp_path / "absent"))
+    for load in (load_tokenizer, load_eos_token_ids):
+        with pytest.raises(ModelSourceError):
+            load(files(kind, tmp_path / "absent"))
 
 
 def test_the_librarys_own_threads_are_off_unless_someone_asked_for_them(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import random
 import time
@@ -12,11 +13,11 @@ from sluiceway.config import BLOCK_TOKENS, EngineConfig, ModelKind, ServeConfig
 from sluiceway.engine.engine import Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
+from sluiceway.text.byte_tokenizer import ByteTokenizer
+from sluiceway.text.load import load_eos_token_ids
 from sluiceway.types import EngineFacts
 
-FAKE_VOCAB_SIZE = 258
 FAKE_MAX_MODEL_LEN = 8192
-FAKE_EOS_TOKEN_ID = 256
 
 
 def build_engine(config: ServeConfig) -> tuple[Engine, EngineFacts]:
@@ -64,7 +65,8 @@ def _engine_config(
 
 
 def _fake_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineConfig]:
-    engine_config = _engine_config(config, n_blocks, FAKE_MAX_MODEL_LEN, FAKE_VOCAB_SIZE, (FAKE_EOS_TOKEN_ID,))
+    eos = load_eos_token_ids(config.model)
+    engine_config = _engine_config(config, n_blocks, FAKE_MAX_MODEL_LEN, ByteTokenizer.vocab_size, eos)
     return FakeRunner(step_s=config.fake_step_s, sleep=time.sleep), engine_config
 
 
@@ -73,6 +75,9 @@ def _torch_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineCon
     from sluiceway.model.runner import TorchRunner
 
     model = load_model(config.model, config.dtype)
+    # The tokenizer knows more of them: many files name the end of a document only, and spell the end of a turn.
+    eos = tuple(dict.fromkeys((*model.config.eos_token_ids, *load_eos_token_ids(config.model))))
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, eos_token_ids=eos))
     runner = TorchRunner(model, n_blocks, threads=config.threads)
     runner.warm_up()
     facts = model.config

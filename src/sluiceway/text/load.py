@@ -1,4 +1,4 @@
-"""Opens the tokenizer of a model."""
+"""Opens the tokenizer of a model, or only asks it how answers end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import assert_never
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.text.byte_tokenizer import ByteTokenizer
 from sluiceway.text.tokenizer import Tokenizer
+from sluiceway.types import TokenId
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
@@ -27,3 +28,12 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             return load_directory_tokenizer(files.path)
         case _:
             assert_never(files.kind)
+
+
+def load_eos_token_ids(files: ModelFiles) -> tuple[TokenId, ...]:
+    """`load_tokenizer(files).eos_token_ids`, and its errors, without building what encodes where that takes long."""
+    if files.kind is not ModelKind.GGUF:
+        return load_tokenizer(files).eos_token_ids
+    from sluiceway.text.gguf_tokenizer import load_gguf_eos_token_ids
+
+    return load_gguf_eos_token_ids(files.path)
