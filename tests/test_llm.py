@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,26 @@ def test_close_is_idempotent_and_refuses_what_comes_later() -> None:
     llm.close()
     with pytest.raises(SluicewayError, match="closed"):
         llm.generate("too late")
+
+
+@pytest.mark.parametrize("wrong", [7, None, object(), "half a character: \ud800"])
+def test_a_prompt_that_is_no_text_is_refused_and_harms_nobody(llm: LLM, wrong: Any) -> None:
+    """Nor do the prompts of the same call go on."""
+    with pytest.raises(RequestError):
+        llm.generate(["on and on", wrong], SamplingParams(temperature=0.0, ignore_eos=True))
+    with pytest.raises(RequestError):
+        llm.chat([{"role": "user", "content": wrong}])
+    assert llm.generate("still here", SHORT)
+
+
+def test_nothing_is_left_when_a_loop_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is stopped, and the error says what happened."""
+
+    async def leave(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr("sluiceway.llm.run_tokenizer", leave)
+    before = threading.enumerate()
+    with pytest.raises(SluicewayError, match="could not be started"):
+        LLM(FAKE, kv_cache_tokens=4096)
+    assert threading.enumerate() == before

@@ -9,21 +9,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, assert_never
 
+import msgspec
 import zmq
 
 from sluiceway.config import Dtype, ModelFiles, ServeConfig
-from sluiceway.errors import RequestError, SluicewayError
-from sluiceway.messages.codec import Decoder
+from sluiceway.errors import PeerGone, RequestError, SluicewayError, invalid
+from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_api import Accepted, Delta, Event, Events, Finished, Rejected, ToApi
-from sluiceway.messages.to_child import PeerUp, Role, Stop
+from sluiceway.messages.to_child import Role, Stop
 from sluiceway.messages.to_supervisor import Ready
 from sluiceway.messages.to_tokenizer import Cancel, ChatMessage, ChatPrompt, FromApi, Prompt, TextPrompt, Tokenize
 from sluiceway.procs.addresses import Addresses
@@ -36,6 +38,8 @@ from sluiceway.wire.control import ControlServer
 from sluiceway.wire.endpoint import Inlet, Outlet
 
 _POLL_MS = 100
+
+_REQUESTS: Decoder[Tokenize] = Decoder(Tokenize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class LLM:
         self._outlet: Outlet[FromApi] = Outlet(self._context, addresses.api_to_tokenizer, bind=True)
         self._inlet: Inlet[ToApi] = Inlet(self._context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
         self._mailboxes: dict[Rid, queue.SimpleQueue[Event]] = {}
+        """Each is bounded by the tokens of its sequence."""
         self._rids = itertools.count()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -113,7 +118,11 @@ class LLM:
             _start("tokenizer", lambda: asyncio.run(run_tokenizer(self._context, addresses, tokenizer))),
             _start("engine", engine_loop.run),
         ]
-        self._wait_until_ready()
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._stop()
+            raise
         self._reader = _start("events", self._route)
 
     def generate(
@@ -156,13 +165,7 @@ class LLM:
                 return
             self._is_closed = True
         self._reader.join()  # first: it reads the control socket, which only one thread may use
-        for role in (Role.ENGINE, Role.TOKENIZER):
-            self._control.send(role, Stop())
-        for thread in self._threads:
-            thread.join()
-        for end in (self._control, self._outlet, self._inlet):
-            end.close()
-        self._context.term()
+        self._stop()
 
     def __enter__(self) -> LLM:
         return self
@@ -177,8 +180,10 @@ class LLM:
     def _answer_all(
         self, prompts: Sequence[Prompt], sampling: SamplingParams | None, stop: Sequence[str]
     ) -> list[Completion]:
-        rids = [self._submit(prompt, sampling, stop) for prompt in prompts]
+        rids: list[Rid] = []
         try:
+            # One by one, so that those before a fault are known and let go.
+            rids.extend(self._submit(prompt, sampling, stop) for prompt in prompts)
             return [self._wait(rid) for rid in rids]
         finally:
             self._release(rids)
@@ -208,10 +213,10 @@ class LLM:
             if self._is_closed:
                 raise SluicewayError("this LLM is closed")
             rid = next(self._rids)
+            request = Tokenize(rids=(rid,), prompts=(prompt,), sampling=sampling or SamplingParams(), stop=tuple(stop))
+            self._outlet.push(_checked(request))
+            # Not too late: nothing is handed over without the lock.
             self._mailboxes[rid] = queue.SimpleQueue()
-            self._outlet.push(
-                Tokenize(rids=(rid,), prompts=(prompt,), sampling=sampling or SamplingParams(), stop=tuple(stop))
-            )
         return rid
 
     def _next_event(self, rid: Rid) -> Event:
@@ -229,7 +234,8 @@ class LLM:
             for rid in rids:
                 self._mailboxes.pop(rid, None)
             if not self._is_closed:
-                self._outlet.push(Cancel(tuple(rids), FinishReason.CANCELLED))
+                with contextlib.suppress(PeerGone):  # then nothing runs any more
+                    self._outlet.push(Cancel(tuple(rids), FinishReason.CANCELLED))
 
     # The threads.
 
@@ -240,7 +246,18 @@ class LLM:
             waiting -= {role for role, report in self._control.drain() if isinstance(report, Ready)}
             if not all(thread.is_alive() for thread in self._threads):
                 raise SluicewayError("the engine could not be started")
-        self._control.send(Role.ENGINE, PeerUp(Role.TOKENIZER))
+
+    def _stop(self) -> None:
+        """End both loops, whatever they are doing, and let go of every socket."""
+        for thread in self._threads:
+            while thread.is_alive():
+                # Again and again: what is sent to a loop that is not connected yet is lost.
+                for role in (Role.ENGINE, Role.TOKENIZER):
+                    self._control.send(role, Stop())
+                thread.join(_POLL_MS / 1000)
+        for end in (self._control, self._outlet, self._inlet):
+            end.close()
+        self._context.term()
 
     def _route(self) -> None:
         """Hands events to whoever waits for them, until closed."""
@@ -254,16 +271,25 @@ class LLM:
                 pass  # heartbeats: the threads are watched by `is_alive`
 
     def _hand_over(self, event: Event) -> None:
-        for rid in event.rids if isinstance(event, Rejected) else (event.rid,):
-            mailbox = self._mailboxes.get(rid)
-            if mailbox is not None:
-                mailbox.put(event)
+        with self._lock:
+            for rid in event.rids if isinstance(event, Rejected) else (event.rid,):
+                mailbox = self._mailboxes.get(rid)
+                if mailbox is not None:
+                    mailbox.put(event)
 
 
-def _start(name: str, target: Any) -> threading.Thread:
+def _start(name: str, target: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=target, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def _checked(request: Tokenize) -> Tokenize:
+    """Raises `RequestError` for a value of a wrong type, which would break the loop that reads it."""
+    try:
+        return _REQUESTS.decode(encode(request))
+    except (msgspec.MsgspecError, ValueError, TypeError) as exc:
+        raise invalid(f"The request cannot be sent: {exc}.") from exc
 
 
 def _chat_prompt(messages: Sequence[Mapping[str, str]]) -> ChatPrompt:
