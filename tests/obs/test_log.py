@@ -20,26 +20,26 @@ def stream() -> Iterator[io.StringIO]:
 
 def test_a_text_line_is_time_level_sentence_and_fields(stream: io.StringIO) -> None:
     """Numbers are short, simple words bare, everything else is quoted."""
-    configure_log("info", "text", stream=stream)
+    configure_log("info", "text", stream=stream, process="api")
     structlog.get_logger("api").info("finished", request_id="a-1", duration_s=0.123456789, reason="", n=3, first=None)
     time, rest = stream.getvalue().split(" ", 1)
     assert time.endswith("Z") and "T" in time
-    assert rest == 'info finished request_id=a-1 duration_s=0.123457 reason="" n=3 first=None\n'
+    assert rest == 'info finished process=api request_id=a-1 duration_s=0.123457 reason="" n=3 first=None\n'
 
 
 def test_a_json_line_holds_the_same(stream: io.StringIO) -> None:
     """For machines."""
-    configure_log("info", "json", stream=stream)
+    configure_log("info", "json", stream=stream, process="api")
     structlog.get_logger("api").warning("peer down", role="engine")
     line = json.loads(stream.getvalue())
     assert line.pop("timestamp").endswith("Z")
-    assert line == {"event": "peer down", "level": "warning", "role": "engine"}
+    assert line == {"event": "peer down", "level": "warning", "process": "api", "role": "engine"}
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_client_cannot_forge_a_line(stream: io.StringIO, form: str) -> None:
     """Line ends of every kind and terminal sequences are escaped."""
-    configure_log("info", "json" if form == "json" else "text", stream=stream)
+    configure_log("info", "json" if form == "json" else "text", stream=stream, process="api")
     structlog.get_logger().info("rejected", model='x"\n2026 error forged\r\x1b[31m\u2028\u0085')
     assert stream.getvalue().endswith("\n")
     assert all(" " <= character <= "~" for character in stream.getvalue()[:-1])
@@ -47,7 +47,7 @@ def test_a_client_cannot_forge_a_line(stream: io.StringIO, form: str) -> None:
 
 def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
     """And what is on it is."""
-    configure_log("warning", "text", stream=stream)
+    configure_log("warning", "text", stream=stream, process="api")
     log = structlog.get_logger()
     log.info("quiet")
     log.warning("loud")
@@ -56,20 +56,20 @@ def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
 
 def test_a_traceback_follows_its_line_and_is_escaped(stream: io.StringIO) -> None:
     """Its last line may quote a client."""
-    configure_log("info", "text", stream=stream)
+    configure_log("info", "text", stream=stream, process="api")
     try:
         raise ValueError("bad \x1b[31m é")
     except ValueError:
         structlog.get_logger().exception("request failed", path="/x")
     first, *traceback = stream.getvalue().splitlines()
-    assert first.endswith("error request failed path=/x")
+    assert first.endswith("error request failed process=api path=/x")
     assert traceback[-1] == "ValueError: bad \\x1b[31m \\xe9"
 
 
 def test_lines_go_to_standard_error_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output is for what a command prints."""
-    configure_log("info", "text")
+    configure_log("info", "text", process="api")
     structlog.get_logger().info("hello")
     structlog.reset_defaults()
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.endswith("info hello\n")
+    assert captured.out == "" and captured.err.endswith("info hello process=api\n")

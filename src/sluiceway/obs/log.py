@@ -24,11 +24,16 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 """What a traceback may not show as it is: its last line can quote a client."""
 
 
-def configure_log(level: LogLevel, form: LogFormat, *, stream: TextIO | None = None) -> None:
+def configure_log(level: LogLevel, form: LogFormat, *, process: str, stream: TextIO | None = None) -> None:
     """Set up what `structlog.get_logger()` gives in this process: lines to `stream` (standard error if None)."""
     render = structlog.processors.JSONRenderer(ensure_ascii=True) if form == "json" else render_text
+
+    def name_process(_: WrappedLogger, __: str, fields: EventDict) -> EventDict:
+        return {"process": process, **fields}
+
     structlog.configure(
         processors=[
+            name_process,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

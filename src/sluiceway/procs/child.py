@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -36,7 +37,7 @@ def main(role: Role, directory: Path) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _leave_with_parent(directory)
     config = msgspec.msgpack.decode((directory / CONFIG_FILE).read_bytes(), type=ServeConfig)
-    configure_log(config.log_level, config.log_format)
+    configure_log(config.log_level, config.log_format, process=role.value)
     addresses = Addresses.in_directory(str(directory))
     context: zmq.Context[Any] = zmq.Context()
     try:
@@ -94,6 +95,9 @@ def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses
     from sluiceway.procs.engine_setup import build_engine
 
     engine, facts = build_engine(config)
+    # What is loaded now stays for good: keep the garbage collector from walking it during steps.
+    gc.collect()
+    gc.freeze()
     EngineLoop(context, addresses, engine, facts).run()
 
 

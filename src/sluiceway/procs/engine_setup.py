@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import random
 import time
 
@@ -34,9 +33,6 @@ def build_engine(config: ServeConfig) -> tuple[Engine, EngineFacts]:
         now_s=time.monotonic,
         on_fault=lambda exc: log.error("step failed", exc_info=exc),
     )
-    # What is loaded now stays for good: keep the garbage collector from walking it during steps.
-    gc.collect()
-    gc.freeze()
     return engine, _facts(engine_config)
 
 

@@ -36,7 +36,7 @@ _MAX_SOCKET_PATH_BYTES = 100
 
 def serve(config: ServeConfig) -> int:
     """Run a server until it is told to stop (SIGTERM, SIGINT). Returns the exit code: 0 after an orderly end."""
-    configure_log(config.log_level, config.log_format)
+    configure_log(config.log_level, config.log_format, process="supervisor")
     with _runtime_directory() as directory:
         (directory / CONFIG_FILE).write_bytes(msgspec.msgpack.encode(config))
         return _Supervisor(config, directory).run()

@@ -37,6 +37,8 @@ _INLINE_CHARS = 4096
 
 _ENCODING_THREADS = 2
 
+_CONNECT_POLL_S = 0.005
+
 
 async def run_tokenizer(context: zmq.Context[Any], addresses: Addresses, tokenizer: Tokenizer) -> None:
     """Serve until told to stop. Raises whatever breaks the loop."""
@@ -54,7 +56,7 @@ async def run_tokenizer(context: zmq.Context[Any], addresses: Addresses, tokeniz
     try:
         await run_until_first(
             _read_api(from_api, translator),
-            _read_engine(from_engine, translator, to_api),
+            _read_engine(from_engine, translator, to_api, to_engine),
             _obey(control, translator),
             beat(control),
         )
@@ -107,7 +109,9 @@ async def _read_api(inlet: AsyncInlet[FromApi], translator: Translator) -> None:
                 assert_never(message)
 
 
-async def _read_engine(inlet: AsyncInlet[FromEngine], translator: Translator, to_api: Outlet[ToApi]) -> None:
+async def _read_engine(
+    inlet: AsyncInlet[FromEngine], translator: Translator, to_api: Outlet[ToApi], to_engine: Outlet[ToEngine]
+) -> None:
     while True:
         match message := await inlet.take():
             case StepOut():
@@ -115,6 +119,8 @@ async def _read_engine(inlet: AsyncInlet[FromEngine], translator: Translator, to
             case EngineAudit():
                 translator.engine_audit(message)
             case EngineUp(facts):
+                while not to_engine.has_peer():  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
+                    await asyncio.sleep(_CONNECT_POLL_S)
                 translator.max_sequence_tokens = facts.max_sequence_tokens
                 to_api.push(EngineIsUp(facts))
             case _:
