@@ -27,12 +27,13 @@ def answer_of(**fields: object) -> Answer:
 
 
 def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
-    """Two prompts of three choices each."""
+    """Two prompts of three choices each; what was generated counts as it comes, whether or not a choice has ended."""
     answer = answer_of(prompt=["a", "b"], n=3)
     for index in range(6):
         answer.accepted(index, Accepted(10 + index, 7 if index < 3 else 9, 4))
+    answer.delta(0, Delta(10, "x", (1, 2, 3, 4, 5)))
     answer.finished(0, finished(10, FinishReason.STOP, 5))
-    answer.finished(4, finished(14, FinishReason.LENGTH, 6))
+    answer.delta(4, Delta(14, "", (6, 7, 8, 9, 10, 11)))
     assert answer.usage == Usage(prompt_tokens=16, completion_tokens=11, cached_tokens=8)
 
 
@@ -107,3 +108,18 @@ def test_a_client_that_leaves_is_the_reason_until_there_is_another() -> None:
 def test_waking_nobody_does_nothing() -> None:
     """A writer may not be there yet."""
     answer_of().wake()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "param"),
+    [
+        (Refusal(status=400, code="context_length_exceeded", message="Too long."), "prompt"),
+        (Refusal(status=400, code="invalid_value", message="No.", param="logit_bias"), "logit_bias"),
+        (REFUSAL, None),
+    ],
+)
+def test_the_prompt_is_the_field_at_fault_when_the_engine_names_none(refusal: Refusal, param: str | None) -> None:
+    """The engine knows tokens, not what a protocol calls them."""
+    answer = answer_of()
+    answer.end(refusal)
+    assert json.loads(answer.session.take().data)["error"]["param"] == param

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta, Finished
 from sluiceway.procs.api.head import STREAM_HEAD, Head, json_head, refusal_head
@@ -87,6 +89,7 @@ class Answer:
 
     def delta(self, index: int, event: Delta) -> tuple[Effect, ...]:
         frame = b""
+        self._completion_tokens += len(event.token_ids)
         if self._generation.stream:
             frame = self._framer.delta(index, event)
         else:
@@ -96,7 +99,6 @@ class Answer:
         return ()
 
     def finished(self, index: int, event: Finished) -> tuple[Effect, ...]:
-        self._completion_tokens += event.completion_tokens
         self.outcome = event.reason.value
         refusal = refusal_of_end(event)
         if refusal is not None:
@@ -111,6 +113,7 @@ class Answer:
         outbox = self.session.outbox
         if refusal is not None:
             self.outcome = refusal.code
+            refusal = self._naming_the_field(refusal)
         if self.head is not None:
             outbox.push(self._framer.end(self.usage) if refusal is None else self._framer.error(refusal))
             return 0
@@ -124,6 +127,12 @@ class Answer:
         self.head = refusal_head(len(body), refusal)
         outbox.push(body)
         return dropped.n_tokens
+
+    def _naming_the_field(self, refusal: Refusal) -> Refusal:
+        """The engine sees tokens: what it refuses without naming a field is the prompt, whatever the protocol calls it."""
+        if refusal.status == 400 and refusal.param is None:
+            return msgspec.structs.replace(refusal, param=self._generation.prompt_field)
+        return refusal
 
     def _choice(self, index: int) -> Choice:
         return Choice("".join(self._text[index]), self._token_ids[index], self._finished[index])
