@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.messages.to_tokenizer import Prompt
+from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt
 from sluiceway.types import SamplingParams
 
 
@@ -35,6 +35,11 @@ class Generation:
     @property
     def n_choices(self) -> int:
         return len(self.prompts) * self.n
+
+    @property
+    def prompt_field(self) -> str:
+        """The field of the request that held the prompts."""
+        return "messages" if any(isinstance(prompt, ChatPrompt) for prompt in self.prompts) else "prompt"
 
 
 @dataclass(frozen=True, slots=True)
