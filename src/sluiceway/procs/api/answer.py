@@ -129,7 +129,7 @@ class Answer:
         return dropped.n_tokens
 
     def _naming_the_field(self, refusal: Refusal) -> Refusal:
-        """The engine sees tokens: what it refuses without naming a field is the prompt, whatever the protocol calls it."""
+        """The engine sees tokens: what it refuses without naming a field is what the protocol calls the prompt."""
         if refusal.status == 400 and refusal.param is None:
             return msgspec.structs.replace(refusal, param=self._generation.prompt_field)
         return refusal
