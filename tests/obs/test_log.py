@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections.abc import Iterator
@@ -73,3 +74,23 @@ def test_lines_go_to_standard_error_unless_told_otherwise(capsys: pytest.Capture
     structlog.reset_defaults()
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.endswith("info hello process=api\n")
+
+
+class _FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def test_a_log_that_cannot_be_written_stops_nobody() -> None:
+    """The disk is full, or whoever read the lines has gone."""
+    configure_log("info", "text", stream=_FullDisk(), process="api")
+    structlog.get_logger().info("accepted")
+    structlog.reset_defaults()
+
+
+def test_no_standard_error_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager may start a process with its standard streams closed."""
+    monkeypatch.setattr("sys.stderr", None)
+    configure_log("info", "text", process="api")
+    structlog.get_logger().info("accepted")
+    structlog.reset_defaults()

@@ -6,6 +6,7 @@ forge a line nor send a control sequence to a terminal.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -40,8 +41,24 @@ def configure_log(level: LogLevel, form: LogFormat, *, process: str, stream: Tex
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(stream or sys.stderr),
+        logger_factory=lambda *_: _Writer(stream or sys.stderr),
     )
+
+
+class _Writer:
+    """What structlog ends in. A log that cannot be written (nobody reads it any more, the disk is full, standard error
+    was closed before the start) stops no server."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.write(line + "\n")
+                self._stream.flush()
+
+    debug = info = warning = error = critical = exception = msg
 
 
 def render_text(_: WrappedLogger, __: str, fields: EventDict) -> str:
