@@ -91,8 +91,14 @@ def test_command_keeps_its_name_and_its_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "flag"), [("port", "--port"), ("max_running", "--max-running"), ("drain_timeout_s", "--drain-timeout")]
+    ("field", "flag"),
+    [
+        ("port", "--port"),
+        ("TMPDIR", "TMPDIR"),
+        ("max_running", "--max-running"),
+        ("drain_timeout_s", "--drain-timeout"),
+    ],
 )
 def test_flag_is_the_fields_name_without_its_unit(field: str, flag: str) -> None:
-    """The unit stands in the flag's help."""
+    """The unit stands in the flag's help. What is a variable is no flag."""
     assert flag_of(field) == flag

@@ -65,8 +65,8 @@ def _sentence(fault: SluicewayError) -> str:
 
 
 def flag_of(field: str) -> str:
-    """The flag that sets a field of the configuration: `keep_alive_s` is `--keep-alive`."""
-    return "--" + field.removesuffix("_s").replace("_", "-")
+    """The flag that sets a field of the configuration: `keep_alive_s` is `--keep-alive`; a variable has none."""
+    return field if field.isupper() else "--" + field.removesuffix("_s").replace("_", "-")
 
 
 def _forget_stdout() -> None:
