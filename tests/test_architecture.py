@@ -13,9 +13,7 @@ from support.mirror import PACKAGE, ROOT, mirror_of, source_files
 
 TESTED_ELSEWHERE = {
     "procs/child.py": "the entry of a process: tests/e2e starts real ones",
-    "procs/engine.py": "a loop over sockets: tests/test_llm.py runs it as a thread, tests/e2e as a process",
     "procs/supervisor.py": "children and signals: tests/e2e kills and stops real ones",
-    "procs/tokenizer.py": "a loop over sockets: tests/test_llm.py runs it as a thread, tests/e2e as a process",
 }
 """Source files without a test file of their own, with the reason."""
 
