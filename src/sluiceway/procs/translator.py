@@ -11,8 +11,8 @@ meanwhile is dropped; the engine's end then becomes the `Finished`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -26,14 +26,15 @@ from sluiceway.messages.to_tokenizer import (
     ChatPrompt,
     EngineAudit,
     Prompt,
+    SequenceEnd,
     StepOut,
     TextPrompt,
     Tokenize,
     TokenPrompt,
 )
 from sluiceway.refusals import ENGINE_UNAVAILABLE
-from sluiceway.text.detokenizer import Detokenizer
-from sluiceway.text.stops import StopMatcher, StopResult
+from sluiceway.text.sequence_text import SequenceText
+from sluiceway.text.stops import StopMatcher
 from sluiceway.text.tokenizer import Tokenizer
 from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
 
@@ -59,19 +60,6 @@ class _Encoding:
     live: set[Rid]
 
 
-@dataclass(slots=True)
-class _Decoding:
-    """A sequence that the engine knows."""
-
-    detokenizer: Detokenizer
-    stops: StopMatcher
-    min_tokens: int
-    n_tokens: int = 0
-    stop_match: str | None = None
-    step_text: list[str] = field(default_factory=list)
-    step_token_ids: list[TokenId] = field(default_factory=list)
-
-
 class Translator:
     """See the module's docstring. `max_sequence_tokens` is set when the engine has said it."""
 
@@ -88,7 +76,7 @@ class Translator:
         self._to_engine = to_engine
         self._encode_later = encode_later
         self._encoding: dict[Rid, _Encoding] = {}
-        self._decoding: dict[Rid, _Decoding] = {}
+        self._decoding: dict[Rid, SequenceText] = {}
         self.max_sequence_tokens: int | None = None
 
     @property
@@ -115,7 +103,7 @@ class Translator:
             return
         job = _Encoding(request, set(request.rids))
         self._encoding.update(dict.fromkeys(request.rids, job))
-        n_chars = sum(_size_chars(prompt) for prompt in request.prompts)
+        n_chars = sum(len(_text_of(prompt)) for prompt in request.prompts)
         self._encode_later(
             n_chars,
             lambda: [self._encode(prompt) for prompt in request.prompts],
@@ -148,14 +136,14 @@ class Translator:
         """Turn the tokens of one step into text, for all sequences, in one message."""
         events: list[Event] = [Accepted(start.rid, start.prompt_tokens, start.cached_tokens) for start in step.starts]
         for rejection in step.rejections:
-            self._forget(rejection.rids)
+            for rid in rejection.rids:
+                self._decoding.pop(rid, None)
             events.append(Rejected(rejection.rids, rejection.refusal))
-        ends = {end.rid: end for end in step.ends}
         stopped_by_token = {end.rid for end in step.ends if end.reason is FinishReason.STOP}
         deltas = self._deltas(step, stopped_by_token)
         events += deltas
-        for end in ends.values():
-            events += self._finish(end.rid, end.reason, end.refusal)
+        for end in step.ends:
+            events += self._finish(end)
         n_wasted = len(step.token_ids) - sum(len(delta.token_ids) for delta in deltas)
         self._to_api(Events(events=events, stats=step.stats, wasted_tokens=n_wasted))
 
@@ -235,7 +223,7 @@ class Translator:
             return
         for sequence in sequences:
             prompt = request.prompts[request.rids.index(sequence.rid) // n]
-            self._decoding[sequence.rid] = _Decoding(
+            self._decoding[sequence.rid] = SequenceText(
                 self._tokenizer.detokenizer(continues=not isinstance(prompt, ChatPrompt)),
                 StopMatcher(request.stop),
                 request.sampling.min_tokens,
@@ -248,60 +236,39 @@ class Translator:
 
     def _deltas(self, step: StepOut, stopped_by_token: set[Rid]) -> list[Delta]:
         last = {rid: i for i, rid in enumerate(step.rids) if rid in stopped_by_token}
-        touched: dict[Rid, _Decoding] = {}
+        touched: dict[Rid, SequenceText] = {}
         for i, (rid, token_id) in enumerate(zip(step.rids, step.token_ids, strict=True)):
-            state = self._decoding.get(rid)
-            if state is None:
+            text = self._decoding.get(rid)
+            if text is None:
                 # It was submitted before a process died, and reached the engine after that: nobody waits for it.
                 self._abort(rid, FinishReason.CANCELLED)
                 continue
-            if state.stop_match is not None:
+            if text.is_over:
                 continue  # its stop string came before this token
-            touched[rid] = state
+            touched[rid] = text
             # The token that ended the sequence is not part of its text, special or not.
-            self._push_token(rid, state, token_id, is_text=last.get(rid) != i)
-        deltas: list[Delta] = []
-        for rid, state in touched.items():
-            deltas.append(Delta(rid, "".join(state.step_text), tuple(state.step_token_ids)))
-            state.step_text.clear()
-            state.step_token_ids.clear()
-        return deltas
+            text.push(token_id, is_text=last.get(rid) != i)
+            if text.is_over:
+                self._abort(rid, FinishReason.STOP)
+        return [Delta(rid, *text.take()) for rid, text in touched.items()]
 
-    def _push_token(self, rid: Rid, state: _Decoding, token_id: TokenId, *, is_text: bool) -> None:
-        state.n_tokens += 1
-        state.step_token_ids.append(token_id)
-        if not is_text:
+    def _finish(self, end: SequenceEnd) -> Iterator[Event]:
+        text = self._decoding.pop(end.rid, None)
+        if text is None:
             return
-        text = state.detokenizer.push(token_id)
-        if state.n_tokens < state.min_tokens:
-            state.step_text.append(text)
-            return
-        emitted, state.stop_match = state.stops.push(text)
-        state.step_text.append(emitted)
-        if state.stop_match is not None:
-            self._abort(rid, FinishReason.STOP)
-
-    def _finish(self, rid: Rid, reason: FinishReason, refusal: Refusal | None) -> list[Event]:
-        state = self._decoding.pop(rid, None)
-        if state is None:
-            return []
-        events: list[Event] = []
-        if state.stop_match is None:
-            tail, state.stop_match = _last_text(state)
-            if tail:
-                events.append(Delta(rid, tail, ()))
-        if state.stop_match is not None and reason is FinishReason.LENGTH:
-            reason = FinishReason.STOP  # the last token allowed also completed a stop string
-        events.append(
-            Finished(
-                rid=rid,
-                reason=reason,
-                completion_tokens=state.n_tokens,
-                stop_match=state.stop_match,
-                refusal=refusal,
-            )
+        text.end()
+        tail, _ = text.take()
+        if tail:
+            yield Delta(end.rid, tail, ())
+        # The last token allowed may also complete a stop string.
+        is_stop = text.is_over and end.reason is FinishReason.LENGTH
+        yield Finished(
+            rid=end.rid,
+            reason=FinishReason.STOP if is_stop else end.reason,
+            completion_tokens=text.n_tokens,
+            stop_match=text.stop_match,
+            refusal=end.refusal,
         )
-        return events
 
     def _abort(self, rid: Rid, reason: FinishReason) -> None:
         try:
@@ -309,25 +276,12 @@ class Translator:
         except PeerGone:
             pass  # the engine is dead, and its sequences with it; `engine_down` follows
 
-    def _forget(self, rids: Iterable[Rid]) -> None:
-        for rid in rids:
-            self._decoding.pop(rid, None)
-
 
 def _for_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
     """Choices of one prompt with one seed would be the same text: each further choice has a seed of its own."""
     if sampling.seed is None or choice == 0:
         return sampling
     return msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % (1 << 64))
-
-
-def _last_text(state: _Decoding) -> StopResult:
-    """What was held back: half a character, the possible start of a stop string."""
-    pushed = state.stops.push(state.detokenizer.flush())
-    if pushed.stop is not None:
-        return pushed
-    flushed = state.stops.flush()
-    return StopResult(pushed.text + flushed.text, flushed.stop)
 
 
 def _text_of(prompt: Prompt) -> str:
@@ -339,7 +293,3 @@ def _text_of(prompt: Prompt) -> str:
             return ""
         case ChatPrompt(messages):
             return "".join(message.content for message in messages)
-
-
-def _size_chars(prompt: Prompt) -> int:
-    return len(_text_of(prompt))
