@@ -294,6 +294,18 @@ async def test_garbage_does_not_get_an_answer_into_the_midst_of_another() -> Non
         await api.upstream.until(lambda: api.upstream.cancels)
 
 
+async def test_garbage_is_refused_while_no_answer_has_begun() -> None:
+    """What ran for the connection is cancelled; the client learns why."""
+    api = Api()
+    async with connected(api) as client:
+        await client.request("POST", PATH, completion())
+        await api.upstream.until(lambda: api.upstream.requests)
+        await client.send(b"\x00garbage\r\n\r\n")
+        assert error_of((await client.read_answer()).body)["code"] == "bad_request"
+        assert await client.read_to_the_end() == b""
+        await api.upstream.until(lambda: api.upstream.cancels)
+
+
 async def test_a_stream_that_breaks_inside_ends_without_its_last_chunk() -> None:
     """A client must not take a part for the whole."""
 
@@ -367,6 +379,7 @@ async def test_a_request_whose_end_is_in_doubt_is_refused(raw: bytes) -> None:
     api = Api()
     async with connected(api) as client:
         await client.send(raw)
-        answer = await client.read_to_the_end()
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+        answer = await client.read_answer()
+        assert answer.status == 400 and error_of(answer.body)["code"] == "bad_request"
+        assert await client.read_to_the_end() == b""
         assert not api.upstream.pushed

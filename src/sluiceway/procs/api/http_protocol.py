@@ -165,8 +165,9 @@ class WatchfulProtocol(HttpToolsProtocol):
             return
         self._is_refused = True
         self._stop_head_timer()
-        if self._is_answering:
-            self._disconnect()
+        is_amid = self._answering is not None and self._is_answering and self._answering.response_started
+        self._disconnect()
+        if is_amid:
             self.transport.abort()
             return
         self.transport.write(_raw_refusal(status))
