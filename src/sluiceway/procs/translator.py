@@ -247,8 +247,7 @@ class Translator:
                 continue  # its stop string came before this token
             touched[rid] = text
             # The token that ended the sequence is not part of its text, special or not.
-            text.push(token_id, is_text=last.get(rid) != i)
-            if text.is_over:
+            if text.push(token_id, is_text=last.get(rid) != i):
                 self._abort(rid, FinishReason.STOP)
         return [Delta(rid, *text.take()) for rid, text in touched.items()]
 

@@ -30,17 +30,18 @@ class SequenceText:
         """Whether a stop string has ended it."""
         return self.stop_match is not None
 
-    def push(self, token_id: TokenId, *, is_text: bool = True) -> None:
-        """The next token. One that only ends the sequence is counted, but is no text."""
+    def push(self, token_id: TokenId, *, is_text: bool = True) -> bool:
+        """The next token; whether a stop string ends the text with it. A token may be counted and be no text."""
         self.n_tokens += 1
         self._token_ids.append(token_id)
         if not is_text:
-            return
+            return False
         text = self._detokenizer.push(token_id)
         if self.n_tokens < self._min_tokens:
             self._pieces.append(text)
         else:
             self._search(text)
+        return self.is_over
 
     def end(self) -> None:
         """No token follows: half a character or the beginning of a stop string, if held back, is text now."""
