@@ -18,4 +18,4 @@ def test_require_unicode_refuses_and_says_where_when_a_surrogate_stands_alone() 
     with pytest.raises(RequestError) as caught:
         require_unicode("ab\ud800c")
     assert caught.value.refusal.status == 400
-    assert caught.value.refusal.message == "the text holds a lone surrogate at character 2"
+    assert caught.value.refusal.message == "The text has a lone surrogate at character 2, which is no text."

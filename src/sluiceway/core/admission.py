@@ -63,12 +63,12 @@ def _length_faults(n_prompt: int, config: EngineConfig) -> Iterator[Refusal]:
 
 def _sampling_faults(sampling: SamplingParams, vocab_size: int) -> Iterator[Refusal]:
     if sampling.max_tokens is not None and sampling.max_tokens < 1:
-        yield _invalid(f"max_tokens must be at least 1, not {sampling.max_tokens}.", "max_tokens")
+        yield _invalid(f"`max_tokens` must be at least 1, not {sampling.max_tokens}.", "max_tokens")
     outside = f"has a token id outside the vocabulary of {vocab_size} tokens."
     if _outside([token_id for token_id, _ in sampling.logit_bias], vocab_size):
-        yield _invalid(f"logit_bias {outside}", "logit_bias")
+        yield _invalid(f"`logit_bias` {outside}", "logit_bias")
     if _outside(sampling.stop_token_ids, vocab_size):
-        yield _invalid(f"stop_token_ids {outside}", "stop_token_ids")
+        yield _invalid(f"`stop_token_ids` {outside}", "stop_token_ids")
 
 
 def _outside(token_ids: Sequence[TokenId], vocab_size: int) -> bool:

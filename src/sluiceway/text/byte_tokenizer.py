@@ -33,7 +33,7 @@ class ByteTokenizer:
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """One line a message, `role: content`, and the opening of the assistant's line."""
         if not messages:
-            raise invalid("a chat needs at least one message", "messages")
+            raise invalid("A chat needs at least one message.", "messages")
         return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant: "
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[TokenId]:

@@ -47,16 +47,16 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as text, up to the opening of the assistant's turn; `RequestError` if that cannot be."""
         if not messages:
-            raise _refusal("a chat needs at least one message")
+            raise _refusal("A chat needs at least one message.")
         limit = max(MIN_OUTPUT_CHARS, OUTPUT_GROWTH * sum(len(str(message.get("content"))) for message in messages))
         try:
             return _join_up_to(limit, self._template.generate(self._context(messages)))
         except RequestError:
             raise
         except jinja2.TemplateError as error:
-            raise _refusal(f"the model's chat template refuses these messages: {error}") from error
+            raise _refusal(f"The model's chat template refuses these messages: {error}.") from error
         except Exception as error:  # the template's code may raise anything on content that it did not expect
-            raise _refusal(f"the model's chat template cannot render these messages: {error}") from error
+            raise _refusal(f"The model's chat template cannot render these messages: {error}.") from error
 
     def _context(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {
@@ -74,7 +74,7 @@ def _join_up_to(limit: int, pieces: Iterable[str]) -> str:
     for piece in pieces:
         n_chars += len(piece)
         if n_chars > limit:
-            raise _refusal(f"the model's chat template makes more than {limit} characters of these messages")
+            raise _refusal(f"The model's chat template makes more than {limit} characters of these messages.")
         parts.append(piece)
     return "".join(parts)
 

@@ -10,4 +10,4 @@ def require_unicode(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise invalid(f"the text holds a lone surrogate at character {error.start}") from None
+        raise invalid(f"The text has a lone surrogate at character {error.start}, which is no text.") from None

@@ -63,7 +63,7 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
-            raise invalid("a stop string must not be empty", "stop")
+            raise invalid("A stop string must not be empty.", "stop")
         self._root = _automaton(stops)
         self._state = self._root
         self._first_char = re.compile("[" + re.escape("".join(self._root.next)) + "]") if stops else None

@@ -60,7 +60,7 @@ class SubwordTokenizer:
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         if self._template is None:
             raise invalid(
-                "the model has no chat template; send a plain prompt to the completions endpoint",
+                "The model has no chat template; send a plain prompt to the completions endpoint.",
                 "messages",
                 code="no_chat_template",
             )
