@@ -9,6 +9,7 @@ import pytest
 
 from sluiceway.obs.metrics import Metrics
 from sluiceway.protocols.openai import unserved
+from sluiceway.protocols.openai.errors import refusal_for_status
 from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
 from support.cli_page import page
 from support.mirror import PACKAGE, ROOT
@@ -38,6 +39,7 @@ def test_every_error_code_is_on_the_page_of_the_api() -> None:
     """Programs act on codes, so each has its line; those for which nothing is built yet have none."""
     source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     codes = set(re.findall(r"\bcode=\"([a-z_]+)\"", source))
+    codes |= {refusal_for_status(status).code for status in (400, 404, 405, 408, 413, 415, 431)}
     assert codes and codes - UNREACHED <= words_of("api.md")
 
 

@@ -13,22 +13,16 @@ _TYPES: Mapping[int, str] = MappingProxyType(
     {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 )
 
+# What the router and the server itself refuse; all else comes as a `Refusal` already.
 _OF_STATUS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
         400: ("bad_request", "The request cannot be understood."),
-        401: ("invalid_api_key", "The API key is missing or wrong; send it as `Authorization: Bearer <key>`."),
-        403: ("forbidden", "This request is not allowed."),
         404: ("not_found", "There is nothing at this path."),
         405: ("method_not_allowed", "This path does not have this method."),
         408: ("request_timeout", "The request did not arrive in time."),
-        410: ("gone", "What was asked for is no longer kept."),
         413: ("body_too_large", "The body of the request is too large."),
         415: ("unsupported_media_type", "The body must be JSON, sent with `Content-Type: application/json`."),
-        429: ("rate_limit_exceeded", "Too many requests; try again later."),
         431: ("headers_too_large", "The headers of the request are too large."),
-        500: ("internal_error", "The server failed while it worked on this request."),
-        503: ("unavailable", "The server cannot take requests now; try again later."),
-        504: ("deadline_exceeded", "The request was not finished within its deadline."),
     }
 )
 
