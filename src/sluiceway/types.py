@@ -73,6 +73,11 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float = 0.0
     """Duration of the step that this snapshot closes, seconds; 0.0 when no step ran."""
     step_tokens: int = 0
+    plan_s_total: float = 0.0
+    """Seconds spent on each part of the rounds; `engine.parts` says what belongs to which. Waiting is in none."""
+    model_s_total: float = 0.0
+    commit_s_total: float = 0.0
+    publish_s_total: float = 0.0
 
 
 class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):

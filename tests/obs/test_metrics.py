@@ -20,6 +20,7 @@ NAMES = {
     "sluiceway_generated_tokens": "counter",
     "sluiceway_delivered_tokens": "counter",
     "sluiceway_wasted_tokens": "counter",
+    "sluiceway_engine_seconds": "counter",
     "sluiceway_time_to_first_token_seconds": "histogram",
     "sluiceway_inter_token_seconds": "histogram",
     "sluiceway_step_seconds": "histogram",
@@ -85,6 +86,20 @@ def test_counters_go_on_when_the_engine_starts_again() -> None:
     assert values["sluiceway_prompt_tokens_total"] == 7
     assert values["sluiceway_generated_tokens_total"] == 17
     assert values["sluiceway_wasted_tokens_total"] == 1
+
+
+def test_the_time_of_the_engine_is_counted_by_part() -> None:
+    """Over a restart too."""
+    metrics = Metrics()
+    metrics.engine_stepped(engine_stats(plan_s_total=0.25, model_s_total=3.0, commit_s_total=0.5, publish_s_total=1.0))
+    metrics.engine_died()
+    metrics.engine_started()
+    metrics.engine_stepped(engine_stats(model_s_total=4.0))
+    values = samples(metrics)
+    parts = [
+        values[f"sluiceway_engine_seconds_total{{part={part}}}"] for part in ("plan", "model", "commit", "publish")
+    ]
+    assert parts == [0.25, 7.0, 0.5, 1.0]
 
 
 def test_a_counter_goes_on_when_its_source_falls_back_unannounced() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar, assert_never
 
+import msgspec
+
 from sluiceway.config import EngineConfig
 from sluiceway.core.outputs import Outputs
 from sluiceway.core.plan import Plan, StepResult
 from sluiceway.core.request import Submission
 from sluiceway.core.scheduler import Scheduler
+from sluiceway.engine.parts import Part, Parts
 from sluiceway.engine.runner import Runner
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
@@ -46,7 +49,7 @@ class Engine:
         self._scheduler = Scheduler(config)
         self._runner = runner
         self._draw_seed = draw_seed
-        self._now_s = now_s
+        self._parts = Parts(now_s)
         self._on_fault = on_fault
         self._audits: list[int] = []
         self._said = self._scheduler.stats()
@@ -62,7 +65,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """The snapshot as of now."""
-        return self._scheduler.stats()
+        return self._snapshot()
 
     def live_rids(self) -> list[Rid]:
         """Every sequence that had a start and no end yet."""
@@ -74,15 +77,23 @@ class Engine:
         `receive` is called before planning, and again while the step is computed: who leaves then is spared its result.
         Wishes are carried out in here only, and never raise.
         """
+        self._parts.enter(Part.PLAN)
         self._apply(receive())
         plan = self._scheduler.plan()
         if plan is None:
             self._check_if_idle()
-            return [*self._step_out(0.0, 0), *self._audit_answers()]
+            self._parts.enter(Part.PUBLISH)
+            return self._say(0.0, 0)
         self._is_checked = False
-        started_s = self._now_s()
+        started_s = self._parts.enter(Part.MODEL)
         self._compute(plan, receive)
-        return [*self._step_out(self._now_s() - started_s, plan.n_tokens), *self._audit_answers()]
+        return self._say(self._parts.enter(Part.PUBLISH) - started_s, plan.n_tokens)
+
+    def _say(self, step_s: float, step_tokens: int) -> list[FromEngine]:
+        said: list[FromEngine] = [*self._step_out(step_s, step_tokens), *self._audit_answers()]
+        if not self.has_work:
+            self._parts.rest()
+        return said
 
     def _apply(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:
@@ -116,6 +127,7 @@ class Engine:
         step = self._attempt(lambda: self._runner.launch(plan))
         self._apply(receive())
         result = None if step is None else self._attempt(step.wait)
+        self._parts.enter(Part.COMMIT)
         if result is None or self._attempt(lambda: self._commit(plan, result)) is None:
             self._scheduler.abandon(plan, ENGINE_FAULT)
 
@@ -143,14 +155,18 @@ class Engine:
         if not outputs and snapshot == self._said:
             return []
         self._said = snapshot
-        return [_step_out(outputs, self._scheduler.stats(step_s=step_s, step_tokens=step_tokens))]
+        return [_step_out(outputs, self._snapshot(step_s=step_s, step_tokens=step_tokens))]
+
+    def _snapshot(self, *, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
+        stats = self._scheduler.stats(step_s=step_s, step_tokens=step_tokens)
+        return msgspec.structs.replace(stats, **self._parts.totals())
 
     def _audit_answers(self) -> Iterable[EngineAudit]:
         queries, self._audits = self._audits, []
         return [
             EngineAudit(
                 query_id=query_id,
-                stats=self._scheduler.stats(),
+                stats=self._snapshot(),
                 live=self._scheduler.live_sequences(),
                 violations=tuple(self._scheduler.violations()),
             )

@@ -20,6 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_ENGINE_PARTS = ("plan", "model", "commit", "publish")
 _RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -29,10 +30,10 @@ class Accumulated:
     __slots__ = ("_last", "total")
 
     def __init__(self) -> None:
-        self._last = 0
-        self.total = 0
+        self._last: float = 0
+        self.total: float = 0
 
-    def advance_to(self, value: int) -> None:
+    def advance_to(self, value: float) -> None:
         """The source says `value`; one that is below what it said before has started again."""
         self.total += value - self._last if value >= self._last else value
         self._last = value
@@ -55,6 +56,7 @@ class Metrics:
         self.prompt_tokens = Accumulated()
         self.generated_tokens = Accumulated()
         self.engine_wasted_tokens = Accumulated()
+        self.engine_seconds = {part: Accumulated() for part in _ENGINE_PARTS}
         self.delivered_tokens = 0
         self.undelivered_tokens = 0
         self.engine: EngineStats | None = None
@@ -72,13 +74,16 @@ class Metrics:
         self.prompt_tokens.advance_to(stats.prompt_tokens_total)
         self.generated_tokens.advance_to(stats.generated_tokens_total)
         self.engine_wasted_tokens.advance_to(stats.wasted_tokens_total)
+        for part, counter in self.engine_seconds.items():
+            counter.advance_to(getattr(stats, f"{part}_s_total"))
         self.engine = stats
 
     def engine_died(self) -> None:
         """Nothing runs, waits or is cached any more."""
         self.engine = None
         self._is_engine_down = True
-        for counter in (self.prompt_tokens, self.generated_tokens, self.engine_wasted_tokens):
+        tokens = (self.prompt_tokens, self.generated_tokens, self.engine_wasted_tokens)
+        for counter in (*tokens, *self.engine_seconds.values()):
             counter.restart()
 
     def engine_started(self) -> None:
@@ -101,7 +106,7 @@ class Metrics:
         self.undelivered_tokens += n_tokens
 
     @property
-    def wasted_tokens(self) -> int:
+    def wasted_tokens(self) -> float:
         """Tokens computed for nobody, wherever that was noticed."""
         return self.engine_wasted_tokens.total + self.undelivered_tokens
 
@@ -139,6 +144,12 @@ class Metrics:
         for code, count in self.rejected.items():
             rejected.add_metric([code], count)
         yield rejected
+        seconds = CounterMetricFamily(
+            "sluiceway_engine_seconds", "Time of the engine, by part of the round.", labels=["part"]
+        )
+        for part, counter in self.engine_seconds.items():
+            seconds.add_metric([part], counter.total)
+        yield seconds
         yield _counter("prompt_tokens", "Prompt tokens of admitted sequences.", self.prompt_tokens.total)
         yield _counter("generated_tokens", "Tokens generated.", self.generated_tokens.total)
         yield _counter("delivered_tokens", "Tokens handed to the transport.", self.delivered_tokens)
