@@ -12,7 +12,6 @@ import pytest
 from support.mirror import PACKAGE, ROOT, mirror_of, source_files
 
 TESTED_ELSEWHERE = {
-    "procs/child.py": "the entry of a process: tests/e2e starts real ones",
     "procs/supervisor.py": "children and signals: tests/e2e kills and stops real ones",
 }
 """Source files without a test file of their own, with the reason."""

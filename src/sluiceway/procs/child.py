@@ -1,4 +1,4 @@
-"""The entry of every process that the supervisor starts: `python -m sluiceway.procs.child ROLE DIRECTORY`."""
+"""The entry of every process of a server: `python -m sluiceway.procs.child ROLE DIRECTORY SUPERVISOR_PID`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CONFIG_FILE = "config.msgpack"
 _PARENT_CHECK_S = 0.5
 
 
-def main(role: Role, directory: Path) -> int:
+def main(role: Role, directory: Path, supervisor: int) -> int:
     """Run one process until it is told to stop. Returns its exit code."""
     # The supervisor decides when to leave, also where a terminal or an init system signals every process at once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _leave_with_parent(directory)
+    _leave_with(supervisor, directory)
     config = msgspec.msgpack.decode((directory / CONFIG_FILE).read_bytes(), type=ServeConfig)
     configure_log(config.log_level, config.log_format, process=role.value)
     addresses = Addresses.in_directory(str(directory))
@@ -59,12 +59,11 @@ def _fail(context: zmq.Context[Any], addresses: Addresses, role: Role, message: 
     return 1
 
 
-def _leave_with_parent(directory: Path) -> None:
-    """End this process soon after the supervisor has died without a word, and tidy up behind it."""
-    parent = os.getppid()
+def _leave_with(supervisor: int, directory: Path) -> None:
+    """End this process soon after the supervisor, its parent, has died without a word, and tidy up behind it."""
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == supervisor:
             time.sleep(_PARENT_CHECK_S)
         shutil.rmtree(directory, ignore_errors=True)
         os._exit(1)
@@ -109,4 +108,4 @@ _ROLES: dict[Role, Callable[[ServeConfig, zmq.Context[Any], Addresses], None]] =
 
 
 if __name__ == "__main__":
-    sys.exit(main(Role(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(Role(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

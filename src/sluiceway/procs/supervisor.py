@@ -125,7 +125,7 @@ class _Supervisor:
                 assert_never(effect)
 
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "sluiceway.procs.child", role.value, str(self._directory)]
+        command = [sys.executable, "-m", "sluiceway.procs.child", role.value, str(self._directory), str(os.getpid())]
         # A group of its own: Ctrl-C in the terminal is for the supervisor, which drains.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
 
