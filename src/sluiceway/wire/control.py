@@ -14,6 +14,7 @@ import zmq.asyncio
 from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_child import Role, ToChild
 from sluiceway.messages.to_supervisor import ToSupervisor
+from sluiceway.wire.sockets import attach, waiting
 
 
 class ControlServer:
@@ -22,9 +23,7 @@ class ControlServer:
     def __init__(self, context: zmq.Context[Any], address: str) -> None:
         self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.ROUTER)
         self.socket.set(zmq.ROUTER_HANDOVER, 1)
-        self.socket.set(zmq.SNDHWM, 0)
-        self.socket.set(zmq.RCVHWM, 0)
-        self.socket.bind(address)
+        attach(self.socket, address, bind=True)
         self._decoder: Decoder[ToSupervisor] = Decoder(ToSupervisor)
 
     def send(self, role: Role, message: ToChild) -> None:
@@ -46,9 +45,7 @@ class ControlServer:
 
 def _connect(socket: zmq.Socket[Any], address: str, role: Role) -> None:
     socket.set(zmq.IDENTITY, role.value.encode())
-    socket.set(zmq.SNDHWM, 0)
-    socket.set(zmq.RCVHWM, 0)
-    socket.connect(address)
+    attach(socket, address, bind=False)
 
 
 class ControlClient:
@@ -64,12 +61,7 @@ class ControlClient:
 
     def drain(self) -> Iterator[ToChild]:
         """Every order that is here now."""
-        while True:
-            try:
-                raw = self.socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            yield self._decoder.decode(raw)
+        return map(self._decoder.decode, waiting(self.socket))
 
     def close(self, linger_ms: int = 200) -> None:
         """Close; the last report gets `linger_ms` to leave."""

@@ -18,6 +18,7 @@ import zmq.asyncio
 
 from sluiceway.errors import PeerGone
 from sluiceway.messages.codec import Decoder, encode
+from sluiceway.wire.sockets import attach, waiting
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -27,12 +28,7 @@ class Outlet(Generic[T]):
 
     def __init__(self, context: zmq.Context[Any], address: str, *, bind: bool) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
-        self._socket.set(zmq.SNDHWM, 0)
-        self._socket.set(zmq.LINGER, 0)
-        if bind:
-            self._socket.bind(address)
-        else:
-            self._socket.connect(address)
+        attach(self._socket, address, bind=bind)
 
     def push(self, message: T) -> None:
         """Raises `PeerGone` if nobody is connected (bound side only; the connecting side keeps what it pushed)."""
@@ -55,22 +51,12 @@ class Inlet(Generic[T]):
 
     def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
         self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PULL)
-        self.socket.set(zmq.RCVHWM, 0)
-        self.socket.set(zmq.LINGER, 0)
+        attach(self.socket, address, bind=bind)
         self._decoder = decoder
-        if bind:
-            self.socket.bind(address)
-        else:
-            self.socket.connect(address)
 
     def drain(self) -> Iterator[T]:
         """Every message that is here now."""
-        while True:
-            try:
-                raw = self.socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            yield self._decoder.decode(raw)
+        return map(self._decoder.decode, waiting(self.socket))
 
     def close(self) -> None:
         self.socket.close(linger=0)
@@ -81,13 +67,8 @@ class AsyncInlet(Generic[T]):
 
     def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
         self._socket: zmq.asyncio.Socket = zmq.asyncio.Socket(context, zmq.PULL)
-        self._socket.set(zmq.RCVHWM, 0)
-        self._socket.set(zmq.LINGER, 0)
+        attach(self._socket, address, bind=bind)
         self._decoder = decoder
-        if bind:
-            self._socket.bind(address)
-        else:
-            self._socket.connect(address)
 
     async def take(self) -> T:
         """The next message."""
