@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sluiceway.core.request import TRANSITIONS, Input, State
 from sluiceway.obs.metrics import Metrics
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.errors import refusal_for_status
@@ -41,6 +42,18 @@ def test_every_error_code_is_on_the_page_of_the_api() -> None:
     codes = set(re.findall(r"\bcode=\"([a-z_]+)\"", source))
     codes |= {refusal_for_status(status).code for status in (400, 404, 405, 408, 413, 415, 431)}
     assert codes and codes - UNREACHED <= words_of("api.md")
+
+
+def test_the_table_of_states_is_that_of_the_code() -> None:
+    """Each row of the page is a state, each column an input, `-` a pair that raises."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    rows = ["| " + " | ".join([state.value, *(_next(state, given) for given in Input)]) + " |" for state in State]
+    assert "\n".join(rows) in page
+    assert "| state | " + " | ".join(given.value for given in Input) + " |" in page
+
+
+def _next(state: State, given: Input) -> str:
+    return TRANSITIONS[state, given].value if (state, given) in TRANSITIONS else "-"
 
 
 def test_every_metric_is_on_its_page() -> None:

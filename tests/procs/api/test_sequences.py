@@ -29,7 +29,7 @@ def sequences() -> Sequences:
 def counts(sequences: Sequences) -> dict[str, int]:
     """Those that are not zero; the rules hold."""
     assert sequences.violations() == []
-    return {name: count for name, count in sequences.facts().items() if count}
+    return {name: count for name, count in sequences.counts().items() if count}
 
 
 def test_events_find_their_choice_while_it_is_wanted(sequences: Sequences) -> None:

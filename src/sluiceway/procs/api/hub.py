@@ -181,7 +181,7 @@ class Hub:
 
     def account(self) -> dict[str, int]:
         """What this process holds and has held: `sessions` are open answers, all else counts sequences."""
-        return {"sessions": self.n_open, **self._sequences.facts()}
+        return {"sessions": self.n_open, **self._sequences.counts()}
 
     def violations(self) -> list[str]:
         """Broken rules of this process' own tables, as sentences."""

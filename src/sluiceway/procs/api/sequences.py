@@ -81,7 +81,7 @@ class Sequences:
         self._rejected += len(found)
         return found
 
-    def facts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """What is here, and what has been. `finished` counts terminals; a sequence that was rejected has none."""
         return {
             "live": len(self._routes),
