@@ -288,8 +288,8 @@ def _checked(request: Tokenize) -> Tokenize:
     """Raises `RequestError` for a value of a wrong type, which would break the loop that reads it."""
     try:
         return _REQUESTS.decode(encode(request))
-    except (msgspec.MsgspecError, ValueError, TypeError) as exc:
-        raise invalid(f"The request cannot be sent: {exc}.") from exc
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise invalid(f"The request cannot be sent: {error}.") from error
 
 
 def _chat_prompt(messages: Sequence[Mapping[str, str]]) -> ChatPrompt:

@@ -74,24 +74,24 @@ class RemoteAnswers:
             with self._client.stream("POST", f"{self._root}/chat/completions", json=body) as response:
                 _require_success(response)
                 yield from _pieces(response.iter_bytes())
-        except (httpx.HTTPError, httpx.InvalidURL) as fault:
-            raise self._unreachable(fault) from fault
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._unreachable(error) from error
 
     def _first_model(self) -> str:
         try:
             response = self._client.get(f"{self._root}/models", timeout=CONNECT_S)
             _require_success(response)
             cards = msgspec.json.decode(response.content, type=_ModelList).data
-        except (httpx.HTTPError, httpx.InvalidURL) as fault:
-            raise self._unreachable(fault) from fault
-        except msgspec.DecodeError as fault:
-            raise AnswerError(f"{self._root}/models is not a list of models: {fault}") from fault
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._unreachable(error) from error
+        except msgspec.DecodeError as error:
+            raise AnswerError(f"{self._root}/models is not a list of models: {error}") from error
         if not cards:
             raise AnswerError(f"the server at {self._root} lists no model; name one")
         return cards[0].id
 
-    def _unreachable(self, fault: Exception) -> AnswerError:
-        return AnswerError(f"no answer from {self._root}: {fault or type(fault).__name__}")
+    def _unreachable(self, error: Exception) -> AnswerError:
+        return AnswerError(f"no answer from {self._root}: {error or type(error).__name__}")
 
 
 def _require_success(response: httpx.Response) -> None:
@@ -114,8 +114,8 @@ def _pieces(raw: Iterator[bytes]) -> Iterator[str]:
 def _text_of(data: str) -> Iterator[str]:
     try:
         chunk = msgspec.json.decode(data, type=_Chunk)
-    except msgspec.DecodeError as fault:
-        raise AnswerError(f"the server sent an event that is no completion: {fault}") from fault
+    except msgspec.DecodeError as error:
+        raise AnswerError(f"the server sent an event that is no completion: {error}") from error
     if chunk.error is not None:
         raise AnswerError(f"the server broke off the answer: {_message(chunk.error)}")
     for choice in chunk.choices:

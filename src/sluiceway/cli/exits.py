@@ -29,8 +29,8 @@ INTERRUPTED = 130
 P = ParamSpec("P")
 
 
-def exit_code(fault: SluicewayError) -> int:
-    match fault:
+def exit_code(error: SluicewayError) -> int:
+    match error:
         case ConfigError():
             return WRONG_USAGE
         case ModelSourceError():
@@ -46,9 +46,9 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             body(*args, **kwargs)
-        except SluicewayError as fault:
-            typer.echo(f"error: {_sentence(fault)}", err=True)
-            raise typer.Exit(exit_code(fault)) from None
+        except SluicewayError as error:
+            typer.echo(f"error: {_sentence(error)}", err=True)
+            raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
@@ -58,10 +58,10 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def _sentence(fault: SluicewayError) -> str:
-    if isinstance(fault, ConfigError):
-        return f"{flag_of(fault.field)}: {str(fault).removeprefix(f'{fault.field}: ')}"
-    return str(fault)
+def _sentence(error: SluicewayError) -> str:
+    if isinstance(error, ConfigError):
+        return f"{flag_of(error.field)}: {str(error).removeprefix(f'{error.field}: ')}"
+    return str(error)
 
 
 def flag_of(field: str) -> str:

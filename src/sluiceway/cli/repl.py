@@ -91,9 +91,9 @@ class Repl:
             self._show_all(pieces, shown)
         except KeyboardInterrupt:
             self._note_interrupt("cancelled; Ctrl-C again leaves")
-        except SluicewayError as fault:
+        except SluicewayError as error:
             self.failures += 1
-            self._warn(f"\nerror: {fault}" if shown else f"error: {fault}")
+            self._warn(f"\nerror: {error}" if shown else f"error: {error}")
         finally:
             with deaf_to_interrupts():
                 pieces.close()

@@ -138,8 +138,8 @@ class Engine:
     def _attempt(self, action: Callable[[], T]) -> T | None:
         try:
             return action()
-        except Exception as fault:
-            self._on_fault(fault)
+        except Exception as error:
+            self._on_fault(error)
             return None
 
     def _check_if_idle(self) -> None:

@@ -42,8 +42,8 @@ def main(role: Role, directory: Path, supervisor: int) -> int:
     context: zmq.Context[Any] = zmq.Context()
     try:
         _ROLES[role](config, context, addresses)
-    except SluicewayError as exc:
-        return _fail(context, addresses, role, str(exc))
+    except SluicewayError as error:
+        return _fail(context, addresses, role, str(error))
     except Exception:
         structlog.get_logger(role.value).exception("process failed")
         return _fail(context, addresses, role, "an unexpected error; its traceback is in the log")

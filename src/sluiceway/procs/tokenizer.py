@@ -92,8 +92,8 @@ def _outcome_of(encode: Callable[[], list[list[TokenId]]]) -> Encoded:
         return encode()
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as exc:  # a panic of the tokenizer library is not an Exception
-        return exc
+    except BaseException as error:  # a panic of the tokenizer library is not an Exception
+        return error
 
 
 async def _read_api(inlet: AsyncInlet[FromApi], translator: Translator) -> None:

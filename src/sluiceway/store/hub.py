@@ -48,8 +48,8 @@ def local_snapshot(name: HubName, cache: Path | None) -> Path | None:
         )
     except LocalEntryNotFoundError:
         return None
-    except HFValidationError as fault:
-        raise ModelSourceError(f"{name.repo} is no name of a hub repository: {fault}") from fault
+    except HFValidationError as error:
+        raise ModelSourceError(f"{name.repo} is no name of a hub repository: {error}") from error
     return _whole(name, folder)
 
 
@@ -87,8 +87,8 @@ def _files_of(name: HubName, endpoint: str | None) -> list[str]:
 
     try:
         return _within(REACH_S, ask)
-    except Exception as fault:  # the client raises the errors of whichever HTTP library it was built on
-        raise ModelSourceError(_reason(name, fault)) from fault
+    except Exception as error:  # the client raises the errors of whichever HTTP library it was built on
+        raise ModelSourceError(_reason(name, error)) from error
 
 
 def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
@@ -98,8 +98,8 @@ def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
     def run() -> None:
         try:
             answers.put(ask())
-        except Exception as fault:
-            answers.put(fault)
+        except Exception as error:
+            answers.put(error)
 
     threading.Thread(target=run, daemon=True, name="hub-probe").start()
     try:
@@ -136,8 +136,8 @@ def _download(name: HubName, cache: Path | None, show_bars: bool, endpoint: str 
             return Path(snapshot_download(name.repo, revision=name.revision, **options))
     except ModelSourceError:
         raise
-    except Exception as fault:  # see `_files_of`
-        raise ModelSourceError(_reason(name, fault)) from fault
+    except Exception as error:  # see `_files_of`
+        raise ModelSourceError(_reason(name, error)) from error
 
 
 def _verify(folder: Path) -> None:
@@ -163,14 +163,14 @@ def _digest(blob: Path) -> str:
     return digest.hexdigest()
 
 
-def _reason(name: HubName, fault: Exception) -> str:
+def _reason(name: HubName, error: Exception) -> str:
     from huggingface_hub import errors
 
-    if isinstance(fault, errors.GatedRepoError):
+    if isinstance(error, errors.GatedRepoError):
         return f"{name.repo} is gated: accept its terms on the hub and set HF_TOKEN"
-    if isinstance(fault, errors.RepositoryNotFoundError):
+    if isinstance(error, errors.RepositoryNotFoundError):
         return f"the hub has no repository {name.repo}, or it is private and needs HF_TOKEN"
-    if isinstance(fault, errors.RevisionNotFoundError):
+    if isinstance(error, errors.RevisionNotFoundError):
         return f"{name.repo} has no revision {name.revision}"
-    first_line = (str(fault).strip() or type(fault).__name__).splitlines()[0]
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return f"the model hub cannot be reached ({first_line})"

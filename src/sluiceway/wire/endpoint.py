@@ -34,8 +34,8 @@ class Outlet(Generic[T]):
         """Raises `PeerGone` if nobody is connected (bound side only; the connecting side keeps what it pushed)."""
         try:
             self._socket.send(encode(message), zmq.NOBLOCK)
-        except zmq.Again as exc:
-            raise PeerGone("the process at the other end is not running") from exc
+        except zmq.Again as error:
+            raise PeerGone("the process at the other end is not running") from error
 
     def has_peer(self) -> bool:
         """Whether somebody is connected now (bound side only). A peer that has started may need a moment for it."""

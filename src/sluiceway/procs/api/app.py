@@ -137,11 +137,11 @@ def _add_numbers(app: FastAPI, world: World) -> None:
         return _json(msgspec.json.encode(account(world.hub, world.metrics, report, world.processes)))
 
 
-async def _router_refused(request: Request, exc: Exception) -> Response:
+async def _router_refused(request: Request, error: Exception) -> Response:
     """An unknown path or method, in the usual envelope, with the router's headers (`Allow`)."""
-    assert isinstance(exc, HTTPException)
-    more = tuple((name.lower().encode(), value.encode()) for name, value in (exc.headers or {}).items())
-    return _refusal(refusal_for_status(exc.status_code), more)
+    assert isinstance(error, HTTPException)
+    more = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
+    return _refusal(refusal_for_status(error.status_code), more)
 
 
 def _json(body: bytes) -> Response:

@@ -55,8 +55,8 @@ class Exchange(Response):
             generation, framer = self._lower(body)
             del body
             answer = self._door.hub.open(generation, framer, error_body, request_id_of(scope))
-        except RequestError as exc:
-            await self._refuse(exc.refusal, scope, send)
+        except RequestError as error:
+            await self._refuse(error.refusal, scope, send)
             return
         except ClientDisconnect:
             return

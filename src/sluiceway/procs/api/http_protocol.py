@@ -110,11 +110,11 @@ class WatchfulProtocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as exc:
+        except httptools.HttpParserUpgrade as error:
             if self.parser.get_method() == b"CONNECT":
                 self._refuse(400)  # we are no proxy
             else:
-                self._feed_without_offer(data[exc.args[0] :])
+                self._feed_without_offer(data[error.args[0] :])
         except httptools.HttpParserError:
             self._refuse(400)
 

@@ -23,13 +23,13 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except socket.gaierror:
         raise ConfigError("host", f"{host!r} is neither an address nor a name that this machine knows") from None
-    except OSError as exc:
-        raise _wrong(exc, host, port) from None
+    except OSError as error:
+        raise _wrong(error, host, port) from None
     return listener
 
 
-def _wrong(exc: OSError, host: str, port: int) -> ConfigError:
-    match exc.errno:
+def _wrong(error: OSError, host: str, port: int) -> ConfigError:
+    match error.errno:
         case errno.EADDRINUSE:
             return ConfigError("port", f"{port} on {host} is in use; choose another one, or 0 for any free one")
         case errno.EACCES:
@@ -37,4 +37,4 @@ def _wrong(exc: OSError, host: str, port: int) -> ConfigError:
         case errno.EADDRNOTAVAIL:
             return ConfigError("host", f"{host} is not an address of this machine; 127.0.0.1 and 0.0.0.0 always are")
         case _:
-            return ConfigError("host", f"cannot listen on {host}:{port}: {exc.strerror}")
+            return ConfigError("host", f"cannot listen on {host}:{port}: {error.strerror}")
