@@ -24,7 +24,7 @@ class PeerDown(msgspec.Struct, frozen=True, tag="peer_down"):
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
-    """That process serves (again)."""
+    """That process serves (again). `pid` is for people, in the account of the server."""
 
     role: Role
     pid: int = 0
