@@ -48,6 +48,13 @@ def test_a_step_has_room_for_a_token_of_every_row() -> None:
         engine(max_running=8, max_step_tokens=7)
 
 
+@pytest.mark.parametrize("step_target_s", [0.0, -1.0, float("nan")])
+def test_a_step_takes_some_time(step_target_s: float) -> None:
+    """Nothing fits into no time."""
+    with pytest.raises(ConfigError, match="step_target_s"):
+        engine(step_target_s=step_target_s)
+
+
 @pytest.mark.parametrize(("n_blocks", "longest"), [(4, 64), (6, 96), (7, 100)])
 def test_a_sequence_fits_into_the_context_and_into_the_cache(n_blocks: int, longest: int) -> None:
     """The smaller of the two counts."""
@@ -61,6 +68,7 @@ def test_a_sequence_fits_into_the_context_and_into_the_cache(n_blocks: int, long
         ("max_running", 1, 512),
         ("max_waiting", 0, 1_000_000),
         ("max_step_tokens", 64, 1_000_000),
+        ("step_target_s", 0.001, 60.0),
         ("max_model_len", 2, 1 << 32),
         ("kv_cache_tokens", 16, 1 << 32),
         ("drain_timeout_s", 0.0, 86_400.0),

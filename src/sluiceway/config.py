@@ -38,7 +38,8 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine's mind needs to know: limits, and facts of the model.
 
-    `max_step_tokens` bounds the tokens computed in one step, so it bounds the gap that a long prompt makes for others.
+    `max_step_tokens` bounds the tokens computed in one step. Where several sequences share a step, `step_target_s` does:
+    it bounds the gap that a long prompt makes for the others.
     """
 
     n_blocks: int
@@ -49,8 +50,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int = 64
     max_waiting: int = 512
     max_step_tokens: int = 512
+    step_target_s: float = 0.05
 
     def __post_init__(self) -> None:
+        if not self.step_target_s > 0.0:
+            raise ConfigError("step_target_s", f"must be above 0, not {self.step_target_s}")
         for field in ("n_blocks", "max_model_len", "vocab_size", "block_tokens", "max_running", "max_step_tokens"):
             if getattr(self, field) < 1:
                 raise ConfigError(field, f"must be at least 1, not {getattr(self, field)}")
@@ -78,6 +82,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int = 64
     max_waiting: int = 512
     max_step_tokens: int = 512
+    step_target_s: float = 0.05
+    """How long a step that several sequences share should take, when a prompt is computed in it."""
     max_model_len: int | None = None
     """None: what the model says."""
     kv_cache_tokens: int = 32_768
@@ -99,6 +105,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         self._check_range("max_running", 1, 4096)
         self._check_range("max_waiting", 0, 1_000_000)
         self._check_range("max_step_tokens", self.max_running, 1_000_000)
+        self._check_range("step_target_s", 0.001, 60.0)
         self._check_range("kv_cache_tokens", BLOCK_TOKENS, 1 << 32)
         self._check_range("drain_timeout_s", 0.0, 86_400.0)
         self._check_range("heartbeat_timeout_s", 0.5, 3_600.0)

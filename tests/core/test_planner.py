@@ -25,8 +25,13 @@ def seat(roster: Roster, *requests: Request, n_generated: int = 1) -> None:
         one.n_computed = len(one.known) - 1
 
 
-def fill(roster: Roster, max_step_tokens: int = 16) -> StepDraft:
-    draft = StepDraft(roster, step_id=roster.launched + 1, max_step_tokens=max_step_tokens)
+def fill(roster: Roster, max_step_tokens: int = 16, chunk_tokens: int | None = None) -> StepDraft:
+    draft = StepDraft(
+        roster,
+        step_id=roster.launched + 1,
+        max_step_tokens=max_step_tokens,
+        chunk_tokens=chunk_tokens or max_step_tokens,
+    )
     draft.fill()
     return draft
 
@@ -55,6 +60,25 @@ def test_prompt_is_computed_in_chunks_when_it_is_longer_than_the_budget() -> Non
     assert shape(fill(roster, 4)) == [(1, 4, 4, False)]
     one.n_computed, one.in_flight = 8, None
     assert shape(fill(roster, 4)) == [(1, 8, 2, True)]
+
+
+def test_prompt_is_cut_to_a_chunk_when_streams_share_the_step() -> None:
+    """Their tokens are not part of the chunk: they come in any case."""
+    long, a, b = request(1, n_prompt=40, arrival=2), request(2, arrival=0), request(3, arrival=1)
+    roster = roster_with(a, b, long)
+    seat(roster, a, b)
+    assert shape(fill(roster, 16, chunk_tokens=5)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 5, False)]
+
+
+def test_prompts_are_cut_to_a_chunk_when_several_wait_for_their_first_token() -> None:
+    """The first of them shall not wait for the last."""
+    roster = roster_with(request(1, n_prompt=10, arrival=0), request(2, n_prompt=10, arrival=1))
+    assert shape(fill(roster, 32, chunk_tokens=12)) == [(1, 0, 10, True), (2, 0, 2, False)]
+
+
+def test_prompt_has_the_whole_step_when_nobody_else_is_there() -> None:
+    """Large products are the fastest way through a prompt."""
+    assert shape(fill(roster_with(request(1, n_prompt=40)), 16, chunk_tokens=5)) == [(1, 0, 16, False)]
 
 
 def test_row_says_all_that_a_runner_needs() -> None:

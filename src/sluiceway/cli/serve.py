@@ -18,6 +18,9 @@ Port = Annotated[int, option("--port", "Port to listen on; 0: any free one.")]
 MaxRunning = Annotated[int, option("--max-running", "Sequences computed in one step.")]
 MaxWaiting = Annotated[int, option("--max-waiting", "Sequences that may wait; more are refused with 503.")]
 MaxStepTokens = Annotated[int, option("--max-step-tokens", "Tokens computed in one step; at least --max-running.")]
+StepTarget = Annotated[
+    float, option("--step-target", "Seconds that a step should take when a prompt is computed beside other requests.")
+]
 MaxModelLen = Annotated[
     int | None, option("--max-model-len", "Longest prompt and answer together, in tokens; without it, the model's own.")
 ]
@@ -47,6 +50,7 @@ def serve(
     max_running: MaxRunning = DEFAULT.max_running,
     max_waiting: MaxWaiting = DEFAULT.max_waiting,
     max_step_tokens: MaxStepTokens = DEFAULT.max_step_tokens,
+    step_target: StepTarget = DEFAULT.step_target_s,
     max_model_len: MaxModelLen = DEFAULT.max_model_len,
     kv_cache_tokens: KvCacheTokens = DEFAULT.kv_cache_tokens,
     drain_timeout: DrainTimeout = DEFAULT.drain_timeout_s,
@@ -62,10 +66,10 @@ def serve(
     """Serve a model over HTTP, fetching it first if it is not here."""
     config = ServeConfig(
         model=UNFETCHED, host=host, port=port, dtype=dtype, max_running=max_running, max_waiting=max_waiting,
-        max_step_tokens=max_step_tokens, max_model_len=max_model_len, kv_cache_tokens=kv_cache_tokens,
-        drain_timeout_s=drain_timeout, heartbeat_timeout_s=heartbeat_timeout, keep_alive_s=keep_alive,
-        max_body_bytes=max_body_bytes, threads=threads, fake_step_s=fake_step, log_level=log_level,
-        log_format=log_format,
+        max_step_tokens=max_step_tokens, step_target_s=step_target, max_model_len=max_model_len,
+        kv_cache_tokens=kv_cache_tokens, drain_timeout_s=drain_timeout, heartbeat_timeout_s=heartbeat_timeout,
+        keep_alive_s=keep_alive, max_body_bytes=max_body_bytes, threads=threads, fake_step_s=fake_step,
+        log_level=log_level, log_format=log_format,
     )  # fmt: skip
 
     from sluiceway.procs.api.listener import bind

@@ -2,7 +2,8 @@
 
 The order is the policy. First every running request that is one token behind gets that token, the older before the
 younger, so that no newcomer's prompt stalls a stream. What is left of the budget goes to those that are further behind,
-in order of arrival, in chunks. Then, as long as there is budget, those that wait are seated.
+in order of arrival, in chunks. Then, as long as there is budget, those that wait are seated. A prompt that is alone in
+sight may have the whole budget; beside others it gets `chunk_tokens`, since all of them wait for the step to end.
 
 Prompts get all their blocks when they are seated; only a growing answer asks for more. If the pool runs out, the
 request that asks takes from `Victims`. What it takes may still be fenced; then it sits out this step, and until it has
@@ -21,12 +22,13 @@ from sluiceway.types import StepId
 class StepDraft:
     """The rows of one step in the making. Made for one call of `fill`."""
 
-    def __init__(self, roster: Roster, *, step_id: StepId, max_step_tokens: int) -> None:
+    def __init__(self, roster: Roster, *, step_id: StepId, max_step_tokens: int, chunk_tokens: int) -> None:
         self.rows: list[Row] = []
         self.n_preempted = 0
         self._roster = roster
         self._step_id = step_id
         self._budget = max_step_tokens
+        self._chunk_tokens = chunk_tokens
         self._victims: Victims | None = None
         self._is_short = False
 
@@ -36,6 +38,8 @@ class StepDraft:
         for request in ready:
             if request.n_behind == 1 and request.is_ready and self._cover(request):
                 self._add(request)
+        if len(ready) + len(self._roster.queue) > 1:
+            self._budget = min(self._budget, self._chunk_tokens)
         for request in ready:
             if self._budget and request.is_ready and request.n_behind > 1:
                 self._add(request)

@@ -28,6 +28,7 @@ from sluiceway.core import audit
 from sluiceway.core.admission import refusal_of
 from sluiceway.core.counters import Counters
 from sluiceway.core.outputs import End, Outputs, Rejection, Start
+from sluiceway.core.pace import Pace
 from sluiceway.core.plan import Plan, Row, StepResult
 from sluiceway.core.planner import StepDraft
 from sluiceway.core.request import Input, Request, Submission
@@ -47,6 +48,7 @@ class Scheduler:
         """Ended since the last plan. Only those that were part of one: a runner knows no others."""
         self._outputs = Outputs()
         self._counters = Counters()
+        self._pace = Pace(target_s=config.step_target_s, max_tokens=config.max_step_tokens)
 
     @property
     def has_work(self) -> bool:
@@ -94,7 +96,12 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step; None if there is nothing to compute. Every plan must be committed or abandoned, in order."""
         step_id = self._roster.launched + 1
-        draft = StepDraft(self._roster, step_id=step_id, max_step_tokens=self._config.max_step_tokens)
+        draft = StepDraft(
+            self._roster,
+            step_id=step_id,
+            max_step_tokens=self._config.max_step_tokens,
+            chunk_tokens=self._pace.chunk_tokens,
+        )
         draft.fill()
         self._counters.preempted += draft.n_preempted
         if not draft.rows:
@@ -117,6 +124,10 @@ class Scheduler:
         for row in plan.rows:
             self._commit_row(plan.step_id, row, next(token_ids) if row.samples else None)
         self._settle(plan)
+
+    def observe(self, plan: Plan, step_s: float) -> None:
+        """The plan took that long to compute; later plans are cut accordingly."""
+        self._pace.observe(sum(row.n_tokens for row in plan.rows if row.n_tokens > 1), step_s)
 
     def abandon(self, plan: Plan, refusal: Refusal) -> None:
         """The oldest plan in flight failed and writes no more: end every sequence in it as an error."""

@@ -87,7 +87,9 @@ class Engine:
         self._is_checked = False
         started_s = self._parts.enter(Part.MODEL)
         self._compute(plan, receive)
-        return self._say(self._parts.enter(Part.PUBLISH) - started_s, plan.n_tokens)
+        step_s = self._parts.enter(Part.PUBLISH) - started_s
+        self._scheduler.observe(plan, step_s)
+        return self._say(step_s, plan.n_tokens)
 
     def _say(self, step_s: float, step_tokens: int) -> list[FromEngine]:
         said: list[FromEngine] = [*self._step_out(step_s, step_tokens), *self._audit_answers()]

@@ -57,6 +57,7 @@ def _engine_config(
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         max_step_tokens=config.max_step_tokens,
+        step_target_s=config.step_target_s,
     )
 
 
