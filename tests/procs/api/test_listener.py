@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.procs.api.listener import bind
+from sluiceway.procs.api.listener import allow_connections, bind
 
 
 def test_a_free_port_is_found_when_none_is_named() -> None:
@@ -61,3 +62,17 @@ def test_a_host_of_another_machine_is_named() -> None:
     """An address, but not one of ours (RFC 5737 keeps it for documentation)."""
     with pytest.raises(ConfigError, match="192.0.2.1"):
         bind("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("hard", "allowed"), [(4096, 4096), (1_000_000, 65_536), (resource.RLIM_INFINITY, 65_536), (256, None)]
+)
+def test_as_many_connections_are_allowed_as_the_system_lets_us(
+    monkeypatch: pytest.MonkeyPatch, hard: int, allowed: int | None
+) -> None:
+    """The soft limit goes up, never down, and the hard one stays."""
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+    allow_connections()
+    assert limits == ([] if allowed is None else [(allowed, hard)])

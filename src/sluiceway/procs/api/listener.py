@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import resource
 import socket
 
 from sluiceway.errors import ConfigError
+
+_OPEN_FILES = 65_536
+"""Enough for every connection that one process can serve."""
+
+
+def allow_connections() -> None:
+    """Raise the soft limit of open files as far as is allowed: each connection is one, and 1024 is a common default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if resource.RLIM_INFINITY != soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a system may have a lower bound of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -26,7 +26,7 @@ from sluiceway.procs.api.app import World, build_app
 from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.links import Control, Pipes
-from sluiceway.procs.api.listener import bind
+from sluiceway.procs.api.listener import allow_connections, bind
 from sluiceway.procs.loops import beat, run_until_first
 from sluiceway.refusals import DRAINING
 from sluiceway.types import FinishReason
@@ -39,6 +39,7 @@ _LAST_WORDS_S = 1.0
 
 def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
     """Serve until told to stop. Raises `ConfigError` if the port cannot be had."""
+    allow_connections()
     uvloop.run(_serve(config, context, addresses))
 
 
