@@ -80,3 +80,15 @@ async def test_another_label_is_refused(label: str) -> None:
         driver.scope["headers"] = [(name, value) for name, value in driver.scope["headers"] if value]
     refusal = await refusal_of(driver)
     assert (refusal.status, refusal.code) == (400, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(("encoding", "is_taken"), [("identity", True), ("gzip", False), ("br, identity", False)])
+async def test_a_compressed_body_is_refused(encoding: str, is_taken: bool) -> None:
+    """By what it is, and not as bad JSON."""
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    driver = AsgiDriver(unused, "POST", body=b"{}", headers=headers)
+    if is_taken:
+        assert await read(driver) == b"{}"
+        return
+    refusal = await refusal_of(driver)
+    assert (refusal.status, refusal.code) == (400, "unsupported_media_type") and "Content-Encoding" in refusal.message

@@ -102,6 +102,14 @@ def test_a_request_is_refused_when_it_would_pass_the_bound() -> None:
     open_answer(api, n=3)
 
 
+def test_a_request_that_can_never_fit_is_not_told_to_come_again() -> None:
+    """It has more choices than the server takes from everybody together."""
+    api = Api(max_sequences=3)
+    refusal = refusal_of(lambda: open_answer(api, n=4))
+    assert (refusal.status, refusal.param, refusal.retry_after_s) == (400, "n", None)
+    api.assert_quiet()
+
+
 # The ordinary way.
 
 

@@ -31,7 +31,7 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
 
 async def read_json_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
     """Raises `RequestError` (400, 408, 413), or `ClientDisconnect` if the client leaves before its body is whole."""
-    _check_media_type(scope)
+    _check_labels(scope)
     length = header_of(scope, b"content-length")
     if length is not None and int(length) > limits.max_bytes:
         raise _too_large(limits.max_bytes)
@@ -55,11 +55,17 @@ async def _read(receive: Receive, max_bytes: int) -> bytes:
             return bytes(body)
 
 
-def _check_media_type(scope: Scope) -> None:
+def _check_labels(scope: Scope) -> None:
     label = header_of(scope, b"content-type") or b""
     if label.partition(b";")[0].strip().lower() != b"application/json":
-        # 400 as other servers of this protocol answer, though HTTP has 415 for it: clients were written for that.
-        raise RequestError(msgspec.structs.replace(refusal_for_status(415), status=400))
+        raise _unsupported("The body must be JSON, sent with `Content-Type: application/json`.")
+    if header_of(scope, b"content-encoding") not in (None, b"", b"identity"):
+        raise _unsupported("The body must not be compressed: this server takes no `Content-Encoding`.")
+
+
+def _unsupported(message: str) -> RequestError:
+    # 400 as other servers of this protocol answer, though HTTP has 415 for it: clients were written for that.
+    return RequestError(msgspec.structs.replace(refusal_for_status(415, message), status=400))
 
 
 def _too_large(max_bytes: int) -> RequestError:

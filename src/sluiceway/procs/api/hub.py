@@ -13,7 +13,7 @@ from typing import TypeVar, assert_never
 
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.errors import PeerGone, Refusal, RequestError
+from sluiceway.errors import PeerGone, Refusal, RequestError, invalid
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected, ToApi
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
@@ -81,6 +81,8 @@ class Hub:
     ) -> Answer:
         """Send a request upstream; whoever gets an answer must `leave` it. Raises `RequestError`, and holds nothing."""
         n = generation.n_choices
+        if n > self._max_sequences:  # no waiting cures that
+            raise invalid(f"This server takes at most {self._max_sequences} choices at once, not {n}.", "n")
         refusal = self.unready
         if refusal is None and len(self._sequences) + n > self._max_sequences:
             refusal = OVERLOADED
