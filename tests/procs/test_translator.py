@@ -313,10 +313,16 @@ def test_request_is_rejected_when_its_prompt_cannot_be_encoded(
 
 
 @pytest.mark.parametrize(
-    "prompt", [TextPrompt("x" * 101), ChatPrompt((ChatMessage(role="user", content="y" * 101),))], ids=["text", "chat"]
+    "prompt",
+    [
+        TextPrompt("x" * 101),
+        ChatPrompt((ChatMessage(role="user", content="y" * 101),)),
+        TokenPrompt((1,) * 100),
+    ],
+    ids=["text", "chat", "tokens"],
 )
 def test_hopeless_prompt_is_rejected_without_encoding(prompt: Prompt) -> None:
-    """A text that cannot fit is not worth the time of the tokenizer."""
+    """What cannot fit is not worth the time of the tokenizer, nor of the engine."""
     desk = Desk(is_threaded=True)
     desk.translator.max_sequence_tokens = 100
     desk.ask(1, prompt=prompt)
@@ -324,14 +330,6 @@ def test_hopeless_prompt_is_rejected_without_encoding(prompt: Prompt) -> None:
     assert isinstance(event, Rejected)
     assert event.refusal.code == "context_length_exceeded"
     assert desk.pending == []
-
-
-def test_token_prompt_is_left_to_the_engine_when_it_is_too_long() -> None:
-    """Only the engine knows all limits; the short cut is for texts."""
-    desk = Desk()
-    desk.translator.max_sequence_tokens = 2
-    desk.ask(1, prompt=TokenPrompt((1, 2, 3)))
-    assert isinstance(desk.engine[0], Submit)
 
 
 def test_request_is_rejected_when_the_engine_is_not_running() -> None:

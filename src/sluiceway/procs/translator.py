@@ -176,11 +176,12 @@ class Translator:
     # Prompts.
 
     def _hopeless(self, prompts: Iterable[Prompt]) -> Refusal | None:
-        """A refusal for a text so long that it cannot fit, found without encoding it."""
+        """A refusal for a prompt so long that it cannot fit: found without encoding it, and kept from the engine's loop,
+        which would stand still for all while it reads a million tokens."""
         if self.max_sequence_tokens is None:
             return None
         for prompt in prompts:
-            at_least = self._tokenizer.min_tokens_of(_text_of(prompt))
+            at_least = self._min_tokens_of(prompt)
             if at_least >= self.max_sequence_tokens:
                 return Refusal(
                     status=400,
@@ -188,6 +189,11 @@ class Translator:
                     message=f"The prompt has at least {at_least} tokens; at most {self.max_sequence_tokens - 1} fit.",
                 )
         return None
+
+    def _min_tokens_of(self, prompt: Prompt) -> int:
+        if isinstance(prompt, TokenPrompt):
+            return len(prompt.token_ids)
+        return self._tokenizer.min_tokens_of(_text_of(prompt))
 
     def _encode(self, prompt: Prompt) -> list[TokenId]:
         match prompt:
