@@ -12,7 +12,7 @@ from sluiceway.errors import ConfigError
 BLOCK_TOKENS = 16
 """Tokens of one block of the paged KV cache."""
 
-Dtype = Literal["auto", "float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16", "int8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 

@@ -63,7 +63,7 @@ def test_model_has_a_variable_too(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "--dtype", "int3"], ["--dtype", "auto", "float32", "bfloat16"]),
+        (["serve", "--dtype", "int3"], ["--dtype", "auto", "float32", "bfloat16", "int8"]),
         (["serve", "--port", "http"], ["--port", "integer"]),
         (["serve", "--log-level", "loud"], ["--log-level", "debug", "info", "warning", "error"]),
         (["pull", "--source", "disk"], ["--source", "auto", "hub", "pypi"]),

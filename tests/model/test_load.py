@@ -12,11 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError, ModelSourceError
-from sluiceway.model import load
-from sluiceway.model.load import has_native_bfloat16, load_model, resolve_dtype
+from sluiceway.model.load import load_model
 from support.tiny_models import Stepper, loaded, reference_model, row, saved
 
-CPU = torch.device("cpu")
 PROMPT = list(range(20))
 
 
@@ -104,22 +102,3 @@ def test_matrices_exist_once_when_they_are_packed(tmp_path: Path) -> None:
         pytest.skip("nothing is packed here")
     assert (2 * 96, 64) not in shapes
     assert model.config.vocab_size == 200
-
-
-def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Always on a GPU; on a CPU by its instructions; what is asked for is what one gets."""
-    assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
-    for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(load, "has_native_bfloat16", lambda native=native: native)
-        assert resolve_dtype("auto", CPU) == expected
-        assert resolve_dtype("float32", CPU) == torch.float32
-        assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
-
-
-@pytest.mark.parametrize(("flag", "expected"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
-def test_native_bfloat16_is_told_by_the_instruction_set(
-    monkeypatch: pytest.MonkeyPatch, flag: str, expected: bool
-) -> None:
-    """Each of the two is enough."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
-    assert has_native_bfloat16() is expected

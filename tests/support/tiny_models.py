@@ -11,8 +11,6 @@ from torch import Tensor
 
 from sluiceway.config import BLOCK_TOKENS, Dtype, ModelFiles, ModelKind
 from sluiceway.core.plan import Row
-from sluiceway.model.batch import build_batch
-from sluiceway.model.kv import KVCache
 from sluiceway.model.load import LoadedModel, load_model
 from sluiceway.types import SamplingParams
 
@@ -93,11 +91,10 @@ class Stepper:
     """Runs rows through a model, step after step, over one cache."""
 
     def __init__(self, model: LoadedModel, n_blocks: int = 256) -> None:
-        self._model = model
-        self._cache = KVCache(model.config, n_blocks, model.dtype, model.device)
+        self._pass = model.start(n_blocks)
 
     def step(self, *rows: Row) -> Tensor:
         """Logits of the rows that sample."""
-        with torch.inference_mode():
-            batch = build_batch(rows, self._model.config, self._model.dtype, self._model.device)
-            return self._model.decoder.forward(batch, self._cache).cpu()
+        logits = self._pass.compute(rows, wants_logits=True).logits
+        assert logits is not None
+        return logits

@@ -45,7 +45,10 @@ ModelSource = Annotated[
 ]
 DtypeOption = Annotated[
     Dtype,
-    option("--dtype", "Number format of weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."),
+    option(
+        "--dtype",
+        "Number format of the weights; auto: bfloat16 where the hardware multiplies it, else float32. int8: CPU only.",
+    ),
 ]
 KvCacheTokens = Annotated[
     int, option("--kv-cache-tokens", "Tokens that the KV cache holds, for all requests together.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -15,51 +13,38 @@ from sluiceway.model.kv import KVCache
 from sluiceway.model.layers import rms_norm, swiglu
 from sluiceway.model.linear import Linear
 from sluiceway.model.rope import Rope, rotate
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """`qkv` and `gate_up` are one matrix each: rows of queries, then keys, then values; of gate, then up."""
-
-    attention_norm: Tensor
-    qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    out: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderWeights:
-    embedding: Tensor
-    """(vocab_size, hidden_size)"""
-    layers: tuple[LayerWeights, ...]
-    norm: Tensor
-    head: Linear
+from sluiceway.model.weights import DecoderWeights, LayerWeights
 
 
 class Decoder:
     """Has weights and no state: what a pass depends on is in the batch and in the cache."""
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights, rope: Rope) -> None:
+    def __init__(self, config: ModelConfig, weights: DecoderWeights[Linear], rope: Rope) -> None:
+        if weights.embedding is None:
+            raise ValueError("torch looks rows up in an embedding of its own")
         self._config = config
         self._weights = weights
+        self._embedding = weights.embedding
         self._rope = rope
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """Logits (sampled tokens, vocab_size). Writes the keys and values of the batch's tokens into the cache."""
         weights = self._weights
         angles = self._rope.angles(batch.positions)
-        x = functional.embedding(batch.token_ids, weights.embedding)
+        x = functional.embedding(batch.token_ids, self._embedding)
         for index, layer in enumerate(weights.layers):
             x = x + self._attention(index, layer, self._norm(x, layer.attention_norm), angles, batch, cache)
             x = x + layer.down(swiglu(layer.gate_up(self._norm(x, layer.mlp_norm))))
         return weights.head(self._norm(x.index_select(0, batch.sampled), weights.norm))
 
     def _attention(
-        self, index: int, layer: LayerWeights, x: Tensor, angles: tuple[Tensor, Tensor], batch: Batch, cache: KVCache
+        self,
+        index: int,
+        layer: LayerWeights[Linear],
+        x: Tensor,
+        angles: tuple[Tensor, Tensor],
+        batch: Batch,
+        cache: KVCache,
     ) -> Tensor:
         config = self._config
         n_rotated = config.n_heads + config.n_kv_heads
@@ -69,7 +54,7 @@ class Decoder:
         cache.write(index, batch.slots, keys, heads[:, n_rotated:])
         return layer.out(attend(queries, cache, index, batch.attention))
 
-    def _normed_heads(self, layer: LayerWeights, heads: Tensor) -> Tensor:
+    def _normed_heads(self, layer: LayerWeights[Linear], heads: Tensor) -> Tensor:
         """Queries and keys (tokens, heads, head_dim), each head normed where the model does that."""
         if layer.q_norm is None or layer.k_norm is None:
             return heads

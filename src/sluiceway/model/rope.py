@@ -19,18 +19,20 @@ class Rope:
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         if frequency_divisors is not None:
             frequencies = frequencies / frequency_divisors
-        self._frequencies = frequencies.to(device)
-        self._magnitude = _magnitude(config.rope_scaling)
+        self.frequencies = frequencies.to(device)
+        """Radians per position, (head_dim / 2)."""
+        self.magnitude = _magnitude(config.rope_scaling)
+        """By which cosines and sines are multiplied."""
         self._dtype = dtype
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines, each (tokens, 1, head_dim): the second half repeats the first."""
-        angles = positions.to(torch.float32)[:, None] * self._frequencies
+        angles = positions.to(torch.float32)[:, None] * self.frequencies
         angles = torch.cat((angles, angles), dim=-1)[:, None, :]
         return self._scaled(angles.cos()), self._scaled(angles.sin())
 
     def _scaled(self, values: Tensor) -> Tensor:
-        return (values * self._magnitude if self._magnitude != 1.0 else values).to(self._dtype)
+        return (values * self.magnitude if self.magnitude != 1.0 else values).to(self._dtype)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

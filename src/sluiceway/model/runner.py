@@ -9,10 +9,8 @@ import torch
 
 from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.plan import Plan, Row, StepResult
-from sluiceway.model.batch import build_batch
-from sluiceway.model.kv import KVCache
 from sluiceway.model.load import LoadedModel
-from sluiceway.model.sampler import Sampler
+from sluiceway.model.sampler import Sampler, is_plainly_greedy
 from sluiceway.types import SamplingParams
 
 _WARM_UP_ROWS = (1, 32)
@@ -39,7 +37,7 @@ class TorchRunner:
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._model = model
         self._n_blocks = n_blocks
-        self._cache = KVCache(model.config, n_blocks, model.dtype, model.device)
+        self._pass = model.start(n_blocks)
         self._sampler = Sampler(model.config.eos_token_ids)
 
     def launch(self, plan: Plan) -> ComputedStep:
@@ -56,7 +54,7 @@ class TorchRunner:
     @property
     def cache_bytes(self) -> int:
         """Of the whole cache; memory is taken as blocks are used for the first time."""
-        return self._cache.n_bytes
+        return self._pass.cache_bytes
 
     @property
     def n_remembered(self) -> int:
@@ -66,10 +64,11 @@ class TorchRunner:
     def _compute(self, rows: tuple[Row, ...]) -> list[int]:
         if not rows:
             return []
-        with torch.inference_mode():
-            batch = build_batch(rows, self._model.config, self._model.dtype, self._model.device)
-            logits = self._model.decoder.forward(batch, self._cache)
-            return self._sampler.sample(logits, [row for row in rows if row.samples])
+        sampled = [row for row in rows if row.samples]
+        outcome = self._pass.compute(rows, wants_logits=not all(map(is_plainly_greedy, sampled)))
+        if outcome.logits is None:
+            return [int(token) for token in outcome.largest]
+        return self._sampler.sample(outcome.logits, sampled)
 
 
 def _warm_up_row(first_block: int, n_tokens: int) -> Row:

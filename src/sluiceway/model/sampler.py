@@ -14,9 +14,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from sluiceway.core.plan import Row
+from sluiceway.model.kernels.drawing import draw_natively
+from sluiceway.model.kernels.library import best_kernels, pool
 from sluiceway.model.penalties import FloatRow, PenaltyTable, has_penalties
 from sluiceway.types import Rid, SamplingParams, TokenId
 
@@ -69,11 +72,26 @@ class Sampler:
             logits[[token_id for token_id in banned if token_id < logits.size]] = -np.inf
 
 
-def draw(logits: FloatRows, rows: Sequence[Row]) -> npt.NDArray[np.int64]:
+def is_plainly_greedy(row: Row) -> bool:
+    """Whether the row's token is the largest of its logits as they are."""
+    sampling = row.sampling
+    return not (
+        sampling.temperature >= _GREEDY_BELOW
+        or has_penalties(sampling)
+        or sampling.logit_bias
+        or _position(row) - row.n_prompt < sampling.min_tokens
+    )
+
+
+def draw(logits: FloatRows, rows: Sequence[Row]) -> npt.NDArray[np.integer]:
     """Tokens drawn from logits (rows, vocab_size), each row by its own settings."""
+    uniforms = uniform([row.seed for row in rows], [_position(row) for row in rows])
+    kernels = best_kernels()
+    if kernels is not None:
+        settings = [row.sampling for row in rows]
+        return draw_natively(kernels, pool(torch.get_num_threads()), logits, settings, uniforms)
     weights = _weights(logits, rows)
     _filter(weights, [row.sampling for row in rows])
-    uniforms = uniform([row.seed for row in rows], [_position(row) for row in rows])
     return np.array([_invert(row, u) for row, u in zip(weights, uniforms, strict=True)])
 
 

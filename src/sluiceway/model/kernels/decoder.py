@@ -1,0 +1,178 @@
+"""A decoder that computes whole steps in native code: one call a step."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sluiceway.config import BLOCK_TOKENS
+from sluiceway.core.plan import Row
+from sluiceway.model.config import ModelConfig
+from sluiceway.model.kernels import binding
+from sluiceway.model.kernels.library import pool
+from sluiceway.model.kernels.packing import PackedProduct, address
+from sluiceway.model.passes import Outcome
+from sluiceway.model.rope import Rope
+from sluiceway.model.weights import DecoderWeights, LayerWeights
+
+_HEAD_MULTIPLE = 32
+_MAX_HEAD_DIM = 256
+
+Int32Array = npt.NDArray[np.int32]
+
+
+def is_supported(config: ModelConfig) -> bool:
+    """The kernels keep the sums of a head on the stack."""
+    return config.head_dim <= _MAX_HEAD_DIM
+
+
+class NativeCache:
+    """The paged cache in the kernels' own layout, see `native/abi.h`. Memory is taken as blocks are used."""
+
+    def __init__(self, config: ModelConfig, n_blocks: int) -> None:
+        width = -(-config.head_dim // _HEAD_MULTIPLE) * _HEAD_MULTIPLE
+        shape = (config.n_layers, n_blocks, config.n_kv_heads, BLOCK_TOKENS * width)
+        self._keys, self._values = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
+        self.n_bytes = self._keys.nbytes + self._values.nbytes
+        self.struct = binding.Cache(self._keys.ctypes.data, self._values.ctypes.data, self._keys[0].size)
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """The rows of a step as the kernels read them, all int32."""
+
+    first: Int32Array
+    start: Int32Array
+    first_block: Int32Array
+    blocks: Int32Array
+    tokens: Int32Array
+    sampled: Int32Array
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> StepArrays:
+        """Costs time by the tokens and blocks of the step, not by what is known beyond it."""
+        counts = np.array([row.n_tokens for row in rows], dtype=np.int32)
+        start = np.array([row.start for row in rows], dtype=np.int32)
+        n_blocks = -(-(start + counts) // BLOCK_TOKENS)
+        first = _running_sums(counts)
+        blocks: list[int] = []
+        tokens: list[int] = []
+        for row, n in zip(rows, n_blocks.tolist(), strict=True):
+            blocks += row.block_ids[:n]
+            tokens += row.known[row.start : row.start + row.n_tokens]
+        return cls(
+            first,
+            start,
+            _running_sums(n_blocks),
+            np.array(blocks, dtype=np.int32),
+            np.array(tokens, dtype=np.int32),
+            (first[1:] - 1)[[row.samples for row in rows]],
+        )
+
+    def rows_struct(self) -> binding.Rows:
+        """Valid as long as these arrays are."""
+        places = (array.ctypes.data for array in (self.first, self.start, self.first_block, self.blocks))
+        return binding.Rows(*places, len(self.start))
+
+
+class NativeDecoder:
+    """Weights and a workspace: one pass at a time."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights[PackedProduct],
+        rope: Rope,
+        kernels: binding.Kernels,
+    ) -> None:
+        self._config = config
+        self._weights = weights
+        self._rope = rope
+        self._layers = (binding.Layer * config.n_layers)(*(_layer_struct(layer) for layer in weights.layers))
+        self._model = model_struct(config, weights, rope, self._layers)
+        self._kernels = kernels
+        self._workspace = kernels.open()
+        weakref.finalize(self, kernels.close, self._workspace)
+
+    def forward(self, rows: Sequence[Row], cache: NativeCache, wants_logits: bool) -> Outcome:
+        """Writes the keys and values of the rows' tokens into the cache."""
+        arrays = StepArrays.of(rows)
+        largest = np.empty(len(arrays.sampled), dtype=np.int32)
+        logits = torch.empty(len(largest), self._config.vocab_size) if wants_logits else None
+        step = binding.Step(
+            arrays.rows_struct(),
+            cache.struct,
+            arrays.tokens.ctypes.data,
+            arrays.sampled.ctypes.data,
+            address(logits),
+            largest.ctypes.data,
+            len(largest),
+        )
+        if self._kernels.forward(self._workspace, self._model, step, pool(torch.get_num_threads())):
+            raise MemoryError("the kernels found no memory for their workspace")
+        return Outcome(largest, logits)
+
+
+class NativePass:
+    """Implements `Pass` on the CPU, in bf16 or int8."""
+
+    def __init__(self, decoder: NativeDecoder, config: ModelConfig, n_blocks: int) -> None:
+        self._decoder = decoder
+        self._cache = NativeCache(config, n_blocks)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.n_bytes
+
+    def compute(self, rows: Sequence[Row], *, wants_logits: bool) -> Outcome:
+        return self._decoder.forward(rows, self._cache, wants_logits)
+
+
+def _running_sums(counts: Int32Array) -> Int32Array:
+    sums = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=sums[1:])
+    return sums
+
+
+def _layer_struct(layer: LayerWeights[PackedProduct]) -> binding.Layer:
+    return binding.Layer(
+        address(layer.attention_norm),
+        layer.qkv.struct(),
+        address(layer.q_norm),
+        address(layer.k_norm),
+        layer.out.struct(),
+        address(layer.mlp_norm),
+        layer.gate_up.struct(),
+        layer.down.struct(),
+    )
+
+
+def model_struct(
+    config: ModelConfig,
+    weights: DecoderWeights[PackedProduct],
+    rope: Rope,
+    layers: ctypes.Array[binding.Layer],
+) -> binding.Model:
+    return binding.Model(
+        layers,
+        address(weights.norm),
+        address(weights.embedding),
+        weights.head.struct(),
+        address(rope.frequencies),
+        rope.magnitude,
+        config.rms_eps,
+        config.n_layers,
+        config.hidden_size,
+        config.intermediate_size,
+        config.n_heads,
+        config.n_kv_heads,
+        config.head_dim,
+        config.vocab_size,
+        config.sliding_window or 0,
+    )

@@ -1,0 +1,34 @@
+"""Draws the tokens of many rows in one native call, each row by its own settings."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sluiceway.model.kernels.binding import Draw, Kernels, Pool
+from sluiceway.types import SamplingParams
+
+
+def draw_natively(
+    kernels: Kernels,
+    pool: Pool,
+    logits: npt.NDArray[np.float32],
+    settings: Sequence[SamplingParams],
+    uniforms: npt.NDArray[np.float64],
+) -> npt.NDArray[np.int32]:
+    """Tokens for logits (rows, vocab_size), contiguous; one number in [0, 1) for each row decides."""
+    n_rows, vocab_size = logits.shape
+    base, row_bytes = logits.ctypes.data, logits.strides[0]
+    draws = (Draw * n_rows)(
+        *(
+            (base + index * row_bytes, u, sampling.top_p, sampling.temperature, sampling.min_p, sampling.top_k)
+            for index, (u, sampling) in enumerate(zip(uniforms.tolist(), settings, strict=True))
+        )
+    )
+    tokens = np.empty(n_rows, dtype=np.int32)
+    if kernels.draw(ctypes.cast(draws, ctypes.POINTER(Draw)), n_rows, vocab_size, tokens.ctypes.data, pool):
+        raise MemoryError("the kernels found no memory to draw in")
+    return tokens

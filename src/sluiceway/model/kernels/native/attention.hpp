@@ -1,0 +1,157 @@
+// Attention over the paged cache, for rows that decode and for rows that prefill: the same code in the same order.
+//
+// The queries that share a key head, of consecutive tokens of a row, form tiles of up to 48. A tile goes through the
+// keys 64 at a time, from the first on, with the running maximum and sum of an online softmax
+// (https://arxiv.org/abs/1805.02867). What a query gets is a function of its own position: keys behind it are masked,
+// which leaves its sums as they are, bit by bit. So it depends neither on the tile, nor on the chunk, nor on others.
+#pragma once
+
+#include "dot.hpp"
+#include "rows.hpp"
+
+namespace {
+
+constexpr int kTileQueries = 48;
+constexpr int kTileKeys = 64;
+constexpr int kTileBlocks = kTileKeys / kBlockTokens;
+
+// Queries `begin .. begin + n - 1` of a row, where query q is head q % group of token q / group.
+struct QueryTile {
+    int32_t row;
+    int32_t begin;
+    int32_t n;
+};
+
+struct AttentionInput {
+    const Model& model;
+    const Rows& rows;
+    const uint16_t* keys;
+    const uint16_t* values;
+    const uint16_t* queries;   // bf16 (n_kv_heads, tokens, group, padded head_dim)
+    float* out;                // (tokens, n_heads * head_dim)
+    int32_t n_tokens;
+};
+
+struct alignas(64) TileState {
+    float scores[kTileQueries][kTileKeys];
+    float sums[kTileQueries][kMaxHeadDim];
+    uint16_t weights[kTileQueries][kTileKeys];
+    float top[kTileQueries];
+    float total[kTileQueries];
+};
+
+inline int group_size(const Model& model) { return model.n_heads / model.n_kv_heads; }
+
+inline int64_t tile_count(const Model& model, const Rows& rows) {
+    int64_t n = 0;
+    for (int r = 0; r < rows.n_rows; r++)
+        n += ((rows.first[r + 1] - rows.first[r]) * group_size(model) + kTileQueries - 1) / kTileQueries;
+    return n;
+}
+
+inline void fill_tiles(const Model& model, const Rows& rows, QueryTile* tiles) {
+    for (int r = 0; r < rows.n_rows; r++) {
+        const int n = (rows.first[r + 1] - rows.first[r]) * group_size(model);
+        for (int begin = 0; begin < n; begin += kTileQueries)
+            *tiles++ = {r, begin, n - begin < kTileQueries ? n - begin : kTileQueries};
+    }
+}
+
+// Scores of one query with the keys from `first_key` on become weights; its sums so far are scaled to the new maximum.
+inline void soften(TileState& state, int query, int first_key, int position, int window, float scale, int n_columns) {
+    f32x16 scores[kTileBlocks];
+    f32x16 top = broadcast(kNegativeInfinity);
+    for (int i = 0; i < kTileBlocks; i++) {
+        const i32x16 keys = lane_numbers() + (first_key + i * kLanes);
+        i32x16 is_seen = keys <= position;
+        if (window) is_seen &= keys > position - window;
+        scores[i] = is_seen ? load<f32x16>(&state.scores[query][i * kLanes]) * scale : broadcast(kNegativeInfinity);
+        top = larger(top, scores[i]);
+    }
+    const float before = state.top[query], now = largest(top) > before ? largest(top) : before;
+    if (now == kNegativeInfinity) {
+        memset(state.weights[query], 0, sizeof state.weights[query]);
+        return;
+    }
+    f32x16 total{};
+    for (int i = 0; i < kTileBlocks; i++) {
+        const u16x16 weights = narrow(exponential(scores[i] - now));
+        store(&state.weights[query][i * kLanes], weights);
+        total += widen(weights);
+    }
+    if (now != before) {
+        const float factor = exponential(broadcast(before - now))[0];
+        state.top[query] = now;
+        state.total[query] *= factor;
+        for (int i = 0; i < n_columns; i += kLanes)
+            store(&state.sums[query][i], load<f32x16>(&state.sums[query][i]) * factor);
+    }
+    state.total[query] += sum(total);
+}
+
+// Adds the values of one block, weighted, to the sums of n queries.
+inline void add_values(TileState& state, int n, int block, const uint16_t* values, int n_columns) {
+    const uint8_t* weights = reinterpret_cast<const uint8_t*>(&state.weights[0][block * kBlockTokens]);
+    const int64_t panel = kBlockTokens * kLanes;
+    int column = 0;
+    for (; column + 4 * kLanes <= n_columns; column += 4 * kLanes) {
+        const uint8_t* at = reinterpret_cast<const uint8_t*>(values + column / kLanes * panel);
+        const uint8_t* panels[4] = {at, at + 2 * panel, at + 4 * panel, at + 6 * panel};
+        dot_rows<Bf16, kRowsOfFour, 4>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
+                                       &state.sums[0][column], kMaxHeadDim, true);
+    }
+    if (column < n_columns) {
+        const uint8_t* at = reinterpret_cast<const uint8_t*>(values + column / kLanes * panel);
+        const uint8_t* panels[2] = {at, at + 2 * panel};
+        dot_rows<Bf16, kRowsOfTwo, 2>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
+                                      &state.sums[0][column], kMaxHeadDim, true);
+    }
+}
+
+inline void write_outputs(const AttentionInput& in, const TileState& state, const QueryTile& tile, int kv_head) {
+    const int group = group_size(in.model), n = in.model.head_dim;
+    for (int q = 0; q < tile.n; q++) {
+        const int64_t token = in.rows.first[tile.row] + (tile.begin + q) / group;
+        const int head = kv_head * group + (tile.begin + q) % group;
+        float* out = in.out + (token * in.model.n_heads + head) * n;
+        for (int i = 0; i < n; i++) out[i] = state.sums[q][i] / state.total[q];
+    }
+}
+
+inline void attend_tile(const AttentionInput& in, const QueryTile& tile, int kv_head) {
+    const Model& model = in.model;
+    const int group = group_size(model), width = padded_head_dim(model);
+    const int start = in.rows.start[tile.row];
+    const int first_position = start + tile.begin / group, last_position = start + (tile.begin + tile.n - 1) / group;
+    const int32_t* blocks = in.rows.blocks + in.rows.first_block[tile.row];
+    const int64_t token = in.rows.first[tile.row];
+    const uint16_t* queries = in.queries + ((kv_head * int64_t(in.n_tokens) + token) * group + tile.begin) * width;
+    const float scale = 1.0f / sqrtf(float(model.head_dim));
+    const int seen_from = model.window && first_position >= model.window ? first_position - model.window + 1 : 0;
+
+    TileState state;
+    memset(state.sums, 0, size_t(tile.n) * sizeof state.sums[0]);
+    for (int q = 0; q < tile.n; q++) {
+        state.top[q] = kNegativeInfinity;
+        state.total[q] = 0;
+    }
+    for (int key = seen_from / kTileKeys * kTileKeys; key <= last_position; key += kTileKeys) {
+        const int n_blocks = (last_position - key) / kBlockTokens + 1;
+        const int n_here = n_blocks < kTileBlocks ? n_blocks : kTileBlocks;
+        int64_t places[kTileBlocks];
+        const uint8_t* keys[kTileBlocks];
+        for (int i = 0; i < kTileBlocks; i++) {
+            const int block = blocks[key / kBlockTokens + (i < n_here ? i : n_here - 1)];  // the last again: masked
+            places[i] = (int64_t(block) * model.n_kv_heads + kv_head) * kBlockTokens * width;
+            keys[i] = reinterpret_cast<const uint8_t*>(in.keys + places[i]);
+        }
+        dot_rows<Bf16, kRowsOfFour, kTileBlocks>(tile.n, reinterpret_cast<const uint8_t*>(queries), width * 2, keys,
+                                                 4 * kLanes, width / 2, state.scores[0], kTileKeys);
+        for (int q = 0; q < tile.n; q++)
+            soften(state, q, key, start + (tile.begin + q) / group, model.window, scale, width);
+        for (int i = 0; i < n_here; i++) add_values(state, tile.n, i, in.values + places[i], width);
+    }
+    write_outputs(in, state, tile, kv_head);
+}
+
+}  // namespace

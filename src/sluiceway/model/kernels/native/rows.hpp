@@ -1,0 +1,102 @@
+// What happens to each row alone, between the products: norms, rotary positions, the embedding.
+#pragma once
+
+#include <math.h>
+
+#include "abi.h"
+#include "product.hpp"
+
+namespace {
+
+constexpr int kBlockTokens = 16;
+constexpr int kMaxHeadDim = 256;
+
+inline int padded_head_dim(const Model& model) { return int(round_up(model.head_dim, 32)); }
+
+// x / rms(x) * weight. `out` may be `x`.
+inline void norm_row(const float* x, const float* weight, float eps, int n, float* out) {
+    f32x16 squares{};
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes) squares += load<f32x16>(x + i) * load<f32x16>(x + i);
+    if (i < n) squares += load_part(x + i, n - i) * load_part(x + i, n - i);
+    const float scale = 1.0f / sqrtf(sum(squares) / float(n) + eps);
+    for (i = 0; i + kLanes <= n; i += kLanes) store(out + i, load<f32x16>(x + i) * scale * load<f32x16>(weight + i));
+    for (; i < n; i++) out[i] = x[i] * scale * weight[i];
+}
+
+inline void swiglu_row(const float* gate, const float* up, int n, float* out) {
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes) store(out + i, swiglu(load<f32x16>(gate + i), load<f32x16>(up + i)));
+    if (i < n) {
+        const f32x16 rest = swiglu(load_part(gate + i, n - i), load_part(up + i, n - i));
+        memcpy(out + i, &rest, size_t(n - i) * sizeof(float));
+    }
+}
+
+inline void embed(const Model& model, int32_t token_id, float* x) {
+    const int n = model.hidden_size;
+    if (model.embedding) {
+        const uint16_t* row = model.embedding + int64_t(token_id) * n;
+        for (int i = 0; i < n; i++) x[i] = widen(row[i]);
+        return;
+    }
+    const int64_t panel_words = padded_bytes(model.head) / 4 * kPanel;
+    const uint8_t* words = model.head.panels + 4 * (token_id / kPanel * panel_words + token_id % kPanel);
+    for (int i = 0; i < n; i++) {
+        uint16_t number;
+        memcpy(&number, words + i / 2 * 4 * kPanel + i % 2 * 2, sizeof number);
+        x[i] = widen(number);
+    }
+}
+
+inline void fill_angles(const Model& model, int32_t position, float* cosines, float* sines) {
+    for (int i = 0; i < model.head_dim / 2; i++) {
+        const float angle = float(position) * model.frequencies[i];
+        cosines[i] = cosf(angle) * model.magnitude;
+        sines[i] = sinf(angle) * model.magnitude;
+    }
+}
+
+// One head, normed where the model does that, turned by its angles: halves, not pairs.
+inline void rotate_head(const Model& model, const float* x, const float* weight, const float* cosines,
+                        const float* sines, uint16_t* out) {
+    const int n = model.head_dim, half = n / 2;
+    float normed[kMaxHeadDim];
+    if (weight) {
+        norm_row(x, weight, model.eps, n, normed);
+        x = normed;
+    }
+    for (int i = 0; i < half; i++) {
+        out[i] = narrow(x[i] * cosines[i] - x[i + half] * sines[i]);
+        out[i + half] = narrow(x[i + half] * cosines[i] + x[i] * sines[i]);
+    }
+}
+
+struct Place {
+    int64_t head_block;  // which run of 16 tokens of one head
+    int slot;
+};
+
+inline void write_key(const Model& model, uint16_t* keys, Place place, const uint16_t* from) {
+    uint16_t* block = keys + place.head_block * kBlockTokens * padded_head_dim(model);
+    for (int i = 0; i < model.head_dim; i++) block[(i / 2 * kBlockTokens + place.slot) * 2 + i % 2] = from[i];
+}
+
+inline int64_t value_at(int dimension, int slot) {
+    return int64_t(dimension / kLanes) * kBlockTokens * kLanes + slot / 2 * 2 * kLanes + dimension % kLanes * 2 + slot % 2;
+}
+
+inline void write_value(const Model& model, uint16_t* values, Place place, const float* from) {
+    uint16_t* block = values + place.head_block * kBlockTokens * padded_head_dim(model);
+    for (int i = 0; i < model.head_dim; i++) block[value_at(i, place.slot)] = narrow(from[i]);
+}
+
+// What an earlier owner left behind the last token of a block. It is multiplied by zero, which does not help where it
+// is no number.
+inline void clear_values_after(const Model& model, uint16_t* values, Place place) {
+    uint16_t* block = values + place.head_block * kBlockTokens * padded_head_dim(model);
+    for (int slot = place.slot + 1; slot < kBlockTokens; slot++)
+        for (int i = 0; i < model.head_dim; i++) block[value_at(i, slot)] = 0;
+}
+
+}  // namespace

@@ -1,0 +1,96 @@
+// Products in AMX tiles: 32 rows by 32 outputs in four tiles of sums, 64 bytes of inputs at a time.
+//
+// Few rows are computed as a whole tile all the same: the weights come from memory, and that takes longer. So a row's
+// sums are taken in one order whatever its company is.
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace {
+
+struct alignas(64) TileShapes {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Each thread that computes in tiles enters and leaves this once a step.
+class TileScope {
+public:
+    TileScope() {
+        const TileShapes shapes;
+        _tile_loadconfig(&shapes);
+    }
+    ~TileScope() { _tile_release(); }
+    TileScope(const TileScope&) = delete;
+    TileScope& operator=(const TileScope&) = delete;
+};
+
+template <bool is_int8>
+inline void multiply_whole_tile(const uint8_t* a, int64_t a_stride, const uint8_t* weights, int n_steps, void* sums) {
+    uint8_t* c = static_cast<uint8_t*>(sums);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    const uint8_t* below = a + 16 * a_stride;
+    for (int step = 0; step < n_steps; step += 16) {
+        const uint8_t* b = weights + step * 128;
+        _tile_loadd(4, a + 4 * step, a_stride);
+        _tile_loadd(6, b, 128);
+        _tile_loadd(5, below + 4 * step, a_stride);
+        _tile_loadd(7, b + 64, 128);
+        if constexpr (is_int8) {
+            _tile_dpbusd(0, 4, 6);
+            _tile_dpbusd(1, 4, 7);
+            _tile_dpbusd(2, 5, 6);
+            _tile_dpbusd(3, 5, 7);
+        } else {
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, c, 128);
+    _tile_stored(1, c + 64, 128);
+    _tile_stored(2, c + 16 * 128, 128);
+    _tile_stored(3, c + 16 * 128 + 64, 128);
+}
+
+template <bool is_int8>
+inline void multiply_half_tile(const uint8_t* a, int64_t a_stride, const uint8_t* weights, int n_steps, void* sums) {
+    uint8_t* c = static_cast<uint8_t*>(sums);
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int step = 0; step < n_steps; step += 16) {
+        const uint8_t* b = weights + step * 128;
+        _tile_loadd(4, a + 4 * step, a_stride);
+        _tile_loadd(6, b, 128);
+        _tile_loadd(7, b + 64, 128);
+        if constexpr (is_int8) {
+            _tile_dpbusd(0, 4, 6);
+            _tile_dpbusd(1, 4, 7);
+        } else {
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+    }
+    _tile_stored(0, c, 128);
+    _tile_stored(1, c + 64, 128);
+}
+
+template <bool is_int8, class Number>
+inline void multiply_in_tiles(const uint8_t* a, int64_t a_stride, const uint8_t* weights, int n_steps, int n_rows,
+                              Number (*c)[32]) {
+    if (n_rows > 16)
+        multiply_whole_tile<is_int8>(a, a_stride, weights, n_steps, c[0]);
+    else
+        multiply_half_tile<is_int8>(a, a_stride, weights, n_steps, c[0]);
+}
+
+}  // namespace

@@ -1,0 +1,66 @@
+"""The seam between the runner and what computes: forward passes over a paged cache, in torch or in native code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sluiceway.core.plan import Row
+from sluiceway.model.batch import build_batch
+from sluiceway.model.config import ModelConfig
+from sluiceway.model.kv import KVCache
+from sluiceway.model.llama import Decoder
+
+IntArray = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of the rows that sample, in order: `largest` is the first of the largest logits of each."""
+
+    largest: IntArray
+    logits: Tensor | None
+    """(sampled rows, vocab_size) on the CPU, float32, the caller's to change; None where they were not asked for."""
+
+
+class Pass(Protocol):
+    """A model with a cache of its own, which `compute` writes keys and values into."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the whole cache; memory is taken as blocks are used for the first time."""
+        ...
+
+    def compute(self, rows: Sequence[Row], *, wants_logits: bool) -> Outcome:
+        """At least one row. Rows do not interact."""
+        ...
+
+
+class TorchPass:
+    """Implements `Pass` on any device, in any dtype."""
+
+    def __init__(
+        self, decoder: Decoder, config: ModelConfig, n_blocks: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._decoder = decoder
+        self._config = config
+        self._dtype = dtype
+        self._device = device
+        self._cache = KVCache(config, n_blocks, dtype, device)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.n_bytes
+
+    def compute(self, rows: Sequence[Row], *, wants_logits: bool) -> Outcome:
+        with torch.inference_mode():
+            batch = build_batch(rows, self._config, self._dtype, self._device)
+            logits = self._decoder.forward(batch, self._cache)
+            largest = logits.argmax(dim=-1).cpu().numpy()
+        return Outcome(largest, logits.float().cpu() if wants_logits else None)

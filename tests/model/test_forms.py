@@ -1,0 +1,106 @@
+"""Which form the weights of a model get: by what was asked for, what the hardware does well, and what was built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sluiceway.errors import ConfigError
+from sluiceway.model import forms
+from sluiceway.model.config import ModelConfig
+from sluiceway.model.forms import NativeForm, TorchForm, choose_form, has_native_bfloat16, resolve_dtype
+from sluiceway.model.kernels.binding import Kernels
+
+CPU = torch.device("cpu")
+CONFIG = ModelConfig(
+    architecture="llama",
+    n_layers=1,
+    hidden_size=64,
+    intermediate_size=96,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=8,
+    vocab_size=100,
+    max_model_len=256,
+    rms_eps=1e-5,
+    rope_theta=1e4,
+)
+
+
+@pytest.fixture
+def has_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    kernels = Kernels()
+    monkeypatch.setattr(forms, "best_kernels", lambda: kernels)
+    return kernels
+
+
+@pytest.fixture
+def has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "best_kernels", lambda: None)
+
+
+def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Always on a GPU; on a CPU by its instructions; what is asked for is what one gets."""
+    assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(forms, "has_native_bfloat16", lambda native=native: native)
+        assert resolve_dtype("auto", CPU) == expected
+        assert resolve_dtype("float32", CPU) == torch.float32
+        assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
+        assert resolve_dtype("int8", CPU) == torch.int8
+
+
+@pytest.mark.parametrize(("flag", "expected"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
+def test_native_bfloat16_is_told_by_the_instruction_set(
+    monkeypatch: pytest.MonkeyPatch, flag: str, expected: bool
+) -> None:
+    """Each of the two is enough."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
+    assert has_native_bfloat16() is expected
+
+
+@pytest.mark.usefixtures("has_kernels")
+def test_float32_is_torch_s_own_also_where_there_are_kernels() -> None:
+    """Its products keep every bit, and its answers are those of transformers."""
+    assert choose_form("float32", CONFIG) == TorchForm(torch.float32, CPU)
+
+
+def test_halves_and_bytes_are_native_where_there_are_kernels(has_kernels: Kernels) -> None:
+    """On a CPU."""
+    assert choose_form("bfloat16", CONFIG) == NativeForm(has_kernels, is_int8=False)
+    assert choose_form("int8", CONFIG) == NativeForm(has_kernels, is_int8=True)
+
+
+@pytest.mark.usefixtures("has_kernels")
+def test_a_gpu_computes_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels are for the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_form("auto", CONFIG) == TorchForm(torch.bfloat16, torch.device("cuda"))
+    with pytest.raises(ConfigError, match="dtype"):
+        choose_form("int8", CONFIG)
+
+
+@pytest.mark.usefixtures("has_no_kernels")
+def test_torch_serves_where_nothing_was_built() -> None:
+    """But for int8, which is refused: taking it for something else would be a surprise."""
+    assert choose_form("bfloat16", CONFIG) == TorchForm(torch.bfloat16, CPU)
+    with pytest.raises(ConfigError, match="dtype"):
+        choose_form("int8", CONFIG)
+
+
+@pytest.mark.usefixtures("has_kernels")
+def test_heads_too_wide_for_the_kernels_are_computed_in_torch() -> None:
+    """256 is the widest that they take."""
+    assert isinstance(choose_form("bfloat16", replace(CONFIG, head_dim=256)), NativeForm)
+    assert choose_form("bfloat16", replace(CONFIG, head_dim=258)) == TorchForm(torch.bfloat16, CPU)
+
+
+def test_the_head_has_the_embedding_of_a_tied_model_only_in_the_same_numbers(has_kernels: Kernels) -> None:
+    """In bf16 one matrix serves both; in int8 the embedding keeps its precision."""
+    table = torch.ones(4, 2)
+    assert NativeForm(has_kernels, is_int8=False).embedding(table, is_tied=True) is None
+    assert NativeForm(has_kernels, is_int8=False).embedding(table, is_tied=False) is table
+    assert NativeForm(has_kernels, is_int8=True).embedding(table, is_tied=True) is table
+    assert TorchForm(torch.float32, CPU).embedding(table, is_tied=True) is table
