@@ -176,8 +176,10 @@ class Translator:
     # Prompts.
 
     def _hopeless(self, prompts: Iterable[Prompt]) -> Refusal | None:
-        """A refusal for a prompt so long that it cannot fit: found without encoding it, and kept from the engine's loop,
-        which would stand still for all while it reads a million tokens."""
+        """A refusal for a prompt so long that it cannot fit, found without encoding it.
+
+        Token ids too: the engine's loop would stand still for all while it reads a million of them.
+        """
         if self.max_sequence_tokens is None:
             return None
         for prompt in prompts:
