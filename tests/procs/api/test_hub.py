@@ -401,6 +401,8 @@ def test_nothing_new_is_opened_when_it_drains(api: Api, upstream: FakeUpstream) 
     """What is open goes on."""
     answer = open_answer(api)
     api.hub.drain()
+    api.hub.drain()
+    assert [line["event"] for line in api.lines].count("draining") == 1
     refusal = refusal_of(lambda: open_answer(api))
     assert refusal == DRAINING and refusal.retry_after_s
     upstream.accept()

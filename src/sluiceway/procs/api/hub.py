@@ -23,7 +23,7 @@ from sluiceway.procs.api.audits import Audits
 from sluiceway.procs.api.readiness import Readiness
 from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.protocols.generation import Framer, Generation
-from sluiceway.refusals import ENGINE_LOST, ENGINE_UNAVAILABLE, INTERNAL_ERROR, OVERLOADED
+from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, INTERNAL_ERROR, OVERLOADED
 from sluiceway.stream.session import CancelUpstream, Effect, EndResponse, State
 from sluiceway.types import EngineFacts, FinishReason, Rid
 
@@ -162,9 +162,10 @@ class Hub:
         self.end_all(FinishReason.ERROR, ENGINE_LOST)
 
     def drain(self) -> None:
-        """Open nothing new; what is open goes on."""
-        self._readiness.drain()
-        self._log.info("draining", n_open=self.n_open)
+        """Open nothing new; what is open goes on. Idempotent."""
+        if self.unready is not DRAINING:
+            self._readiness.drain()
+            self._log.info("draining", n_open=self.n_open)
 
     def when_empty(self, tell: Callable[[], None]) -> None:
         """Call `tell` as soon as no answer is open; at once if that is so now."""
