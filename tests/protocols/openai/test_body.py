@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.protocols.openai.body import MAX_CONTAINERS, MAX_NESTING, read_object
+from sluiceway.protocols.openai.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING, read_object
 
 
 def refusal_of(body: bytes) -> Refusal:
@@ -131,6 +131,12 @@ def test_lists_are_refused_when_there_are_too_many() -> None:
     """Flat, so that only their number is wrong."""
     refusal = refusal_of(b'{"a": 1, "x": [' + b"[]," * MAX_CONTAINERS + b"1]}")
     assert (refusal.code, refusal.param) == ("too_many_values", "x")
+
+
+def test_numbers_are_refused_when_there_are_too_many() -> None:
+    """One list is enough; as many as allowed are read."""
+    assert read_object(b'{"prompt": [' + b"1," * MAX_COMMAS + b"1]}")
+    assert refusal_of(b'{"prompt": [' + b"1," * (MAX_COMMAS + 1) + b"1]}").code == "too_many_values"
 
 
 @pytest.mark.parametrize(

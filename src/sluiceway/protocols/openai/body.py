@@ -20,6 +20,9 @@ MAX_NESTING = 64
 MAX_CONTAINERS = 1 << 17
 """Lists and objects in one body. Millions of them fit into a few megabytes and take the parser seconds."""
 
+MAX_COMMAS = 1 << 20
+"""About the numbers and keys in one body. Eight million fit into the largest body, and hold the parser for a second."""
+
 _SEARCHED_CHARACTERS = 1 << 20
 """In longer bodies an odd number is refused without its path: naming it is a courtesy that must not cost seconds."""
 
@@ -40,6 +43,10 @@ def read_object(body: bytes) -> dict[str, Any]:
     """The object that the body holds. Raises `RequestError`, always 400."""
     if body.count(b"[") + body.count(b"{") > MAX_NESTING:
         _check_shape(body)
+    if body.count(b",") > MAX_COMMAS:
+        raise invalid(
+            f"The body has more values than are read at once: over {MAX_COMMAS} commas.", code="too_many_values"
+        )
     try:
         text = body.decode("utf-8-sig")
         value = _DECODER.decode(text)
