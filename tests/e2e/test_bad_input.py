@@ -9,7 +9,7 @@ import pytest
 
 from support.raw_http import RawConnection
 from support.requests import CHAT, COMPLETIONS, completion, error_of, served_name
-from support.server import Server
+from support.server import Server, wait_until
 
 HUGE = 10**30
 USER = {"role": "user", "content": "hi"}
@@ -411,12 +411,14 @@ def test_one_bad_prompt_refuses_the_whole_request(small: Server) -> None:
 
 
 def test_a_queue_that_is_full_refuses_with_advice() -> None:
-    """One slot, room for one who waits: the next is told to come again, whole or not at all."""
+    """One slot taken, room for one who waits: two more are told to come again, whole or not at all."""
     with Server("fake", "--max-running", "1", "--max-waiting", "1") as server:
-        with server.connect() as connection:
-            connection.request("POST", COMPLETIONS, completion(server, n_tokens=1, n=3))
+        with server.connect() as busy, server.connect() as connection:
+            busy.request("POST", COMPLETIONS, completion(server, n_tokens=4000, stream=True))
+            wait_until(lambda: server.stats()["engine"]["running"] == 1, "one runs")
+            connection.request("POST", COMPLETIONS, completion(server, n_tokens=1, n=2))
             answer = connection.read_answer()
         assert answer.status in (429, 503)
         error_of(answer.json())
         assert float(answer.headers["retry-after"]) > 0
-        assert server.stats()["engine"]["accepted_total"] == 0
+        assert server.stats()["engine"]["accepted_total"] == 1

@@ -188,7 +188,8 @@ class Translator:
                 return Refusal(
                     status=400,
                     code="context_length_exceeded",
-                    message=f"The prompt has at least {at_least} tokens; at most {self.max_sequence_tokens - 1} fit.",
+                    message=f"The prompt has at least {at_least} tokens. This server holds {self.max_sequence_tokens} "
+                    "tokens of one sequence, of which at least one must be left for the answer.",
                 )
         return None
 
