@@ -10,6 +10,7 @@
     ├── PeerGone            the process at the other end of a pipe is not there
     ├── SSEError            an event stream breaks a bound, or cannot be written (`sse.event`)
     ├── AnswerError         another server did not answer `chat --url` (`cli.answers`)
+    ├── LoadError           a server that is measured cannot be reached, refuses, or breaks off (`lab.load.replies`)
     └── InvariantError      our own bug: a second release, a state that cannot be; never caused by input
 """
 

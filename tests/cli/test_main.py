@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sluiceway import __version__
 from sluiceway.cli.main import app
 
-COMMANDS = ("serve", "chat", "generate", "pull")
+COMMANDS = ("serve", "chat", "generate", "bench", "pull")
 
 
 def help_of(*command: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sluiceway import __version__
+from sluiceway.cli.bench import bench
 from sluiceway.cli.chat import chat
 from sluiceway.cli.generate import generate
 from sluiceway.cli.pull import pull
@@ -44,7 +45,7 @@ def root(
     """A streaming server for large language models."""
 
 
-for body in (serve, chat, generate, pull):
+for body in (serve, chat, generate, bench, pull):
     app.command()(body)
 
 

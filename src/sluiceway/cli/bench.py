@@ -1,0 +1,143 @@
+"""`sluiceway bench`: measure a server that speaks the OpenAI protocol, alone or against another."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluiceway.cli.exits import command
+from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option
+from sluiceway.config import Dtype
+from sluiceway.errors import ConfigError
+from sluiceway.store.catalog import DEFAULT_MODEL, Source
+
+if TYPE_CHECKING:
+    from sluiceway.lab.load.record import Record
+    from sluiceway.lab.session import Own
+
+_PIPE_COLUMNS = 200
+"""So that no column is folded where there is no screen to say how wide it is."""
+
+BenchModel = Annotated[
+    str | None,
+    typer.Argument(
+        help="The model of a server of its own, as for serve (default: smollm2-135m); with --url, the server's name "
+        "for it (default: its first).",
+        envvar="SLUICEWAY_MODEL",
+    ),
+]
+Url = Annotated[str | None, option("--url", "The server to measure; without it, one is started for the purpose.")]
+Vs = Annotated[str | None, option("--vs", "A second server, which takes turns with the first; ratios are printed.")]
+VsModel = Annotated[str | None, option("--vs-model", "The second server's name for its model (default: its first).")]
+ApiKey = Annotated[str | None, option("--api-key", "Sent to --url and --vs as a bearer token.")]
+Pid = Annotated[int | None, option("--pid", "First process of --url, if it runs here: its processor time and memory.")]
+VsPid = Annotated[int | None, option("--vs-pid", "First process of --vs, if it runs here.")]
+Levels = Annotated[str, option("--levels", "How many streams at once, one number after another, with commas.")]
+Repeats = Annotated[
+    int, option("--repeats", "Runs of the lowest and highest level, and back-to-back; three of the others.", min=1)
+]
+Tokens = Annotated[int, option("--tokens", "Tokens of each answer.", min=2)]
+BenchSeed = Annotated[int, option("--seed", "Draws the prompts; the same ones for the same seed.")]
+Scenario = Annotated[
+    list[str] | None,
+    option("--scenario", "Only this: streams, prefill, joiner, close, memory, start; may be given several times."),
+]
+Quick = Annotated[bool, option("--quick", "One run of three levels with shorter answers: a look, not a claim.")]
+NoFloor = Annotated[bool, option("--no-floor", "Do not measure what the machine gives: memory, matrix products.")]
+JsonFile = Annotated[Path | None, option("--json", "Write the record to this file too, as one JSON object.")]
+PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
+ServeArgs = Annotated[str, option("--serve-args", "Flags for the server that is started, in one text.")]
+
+
+@command
+def bench(
+    model: BenchModel = None,
+    url: Url = None,
+    vs: Vs = None,
+    vs_model: VsModel = None,
+    api_key: ApiKey = None,
+    pid: Pid = None,
+    vs_pid: VsPid = None,
+    levels: Levels = "1,2,4,8,16,32",
+    repeats: Repeats = 5,
+    tokens: Tokens = 64,
+    seed: BenchSeed = 0,
+    scenario: Scenario = None,
+    quick: Quick = False,
+    no_floor: NoFloor = False,
+    json_file: JsonFile = None,
+    plot: PlotFile = None,
+    dtype: DtypeOption = DEFAULT.dtype,
+    threads: Threads = DEFAULT.threads,
+    serve_args: ServeArgs = "",
+    source: ModelSource = Source.AUTO,
+) -> None:
+    """Measure a server: streams at rising concurrency, long prompts, newcomers, clients that leave, memory."""
+    from sluiceway.lab.bench import SCENARIOS, BenchConfig
+    from sluiceway.lab.load.calls import Target
+    from sluiceway.lab.load.plot import require_plotting
+    from sluiceway.lab.session import Session, There
+
+    config = BenchConfig(
+        levels=parse_levels(levels),
+        repeats=repeats,
+        tokens=tokens,
+        seed=seed,
+        scenarios=tuple(scenario or SCENARIOS),
+    )
+    if plot is not None:
+        require_plotting()
+    first = There(target=Target.parse(url, api_key), model=model, pid=pid) if url else None
+    rival = There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None
+    session = Session(
+        config=config.quick() if quick else config,
+        first=first or _own(model or DEFAULT_MODEL, source, dtype, threads, serve_args),
+        rival=rival,
+        measures_floor=not no_floor,
+        command=["sluiceway", *sys.argv[1:]],
+    )
+    report(session.run(lambda line: typer.echo(line, err=True)), json_file, plot)
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Raises `ConfigError`. In rising order, each once."""
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise ConfigError("levels", f"must be numbers with commas between them, not {text!r}") from None
+
+
+def report(record: Record, json_file: Path | None, plot: Path | None) -> None:
+    """Tables for a person, then one line of JSON for a program; files last, so that a full disk costs only them."""
+    import msgspec
+    from rich.console import Console
+
+    from sluiceway.lab.load.plot import draw
+    from sluiceway.lab.load.tables import show
+
+    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS)
+    show(record, console)
+    raw = msgspec.json.encode(record)
+    typer.echo(raw)
+    if json_file is not None:
+        try:
+            json_file.write_bytes(raw + b"\n")
+        except OSError as fault:
+            raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault
+    if plot is not None:
+        draw(record, plot)
+
+
+def _own(model: str, source: Source, dtype: Dtype, threads: int, serve_args: str) -> Own:
+    from sluiceway.cli.pull import fetch
+    from sluiceway.lab.session import Own
+
+    try:
+        flags = tuple(shlex.split(serve_args))
+    except ValueError as fault:
+        raise ConfigError("serve_args", f"cannot be split: {fault}") from None
+    return Own(files=fetch(model, source), dtype=dtype, threads=threads, flags=flags)

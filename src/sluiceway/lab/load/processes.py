@@ -1,0 +1,70 @@
+"""What processes use, out of /proc; where there is none, nothing is known and nothing is reported."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_ABSENT = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`pss_bytes` divides what several processes share among them, so that it can be added up."""
+
+    cpu_s: float
+    rss_bytes: int
+    pss_bytes: int
+
+
+def usage(pid: int) -> Usage | None:
+    """None for a process that is not there, or that is not ours to look at."""
+    process = _PROC / str(pid)
+    try:
+        memory = (process / "smaps_rollup").read_text()
+        return Usage(_cpu_s(process), _kilobytes(memory, "Rss"), _kilobytes(memory, "Pss"))
+    except _ABSENT:
+        return None
+
+
+def family(pid: int) -> dict[int, str]:
+    """This process and all below it: their names by id."""
+    parents, names = {}, {}
+    for entry in _PROC.glob("[0-9]*"):
+        try:
+            head, _, tail = (entry / "stat").read_text().rpartition(")")
+        except _ABSENT:
+            continue
+        number = int(entry.name)
+        parents[number], names[number] = int(tail.split()[1]), head.partition("(")[2]
+    found: dict[int, str] = {}
+    frontier = {pid} & names.keys()
+    while frontier:
+        found |= {number: names[number] for number in frontier}
+        frontier = {number for number, parent in parents.items() if parent in frontier} - found.keys()
+    return found
+
+
+def _cpu_s(process: Path) -> float:
+    """Of all threads that live, in nanoseconds where the kernel counts them; else of all, in hundredths of a second."""
+    spent = [_spent_ns(task) for task in (process / "task").iterdir()]
+    counted = [ns for ns in spent if ns is not None]
+    if counted:
+        return sum(counted) / 1e9
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _spent_ns(task: Path) -> int | None:
+    try:
+        return int((task / "schedstat").read_text().split()[0])
+    except _ABSENT:
+        return None
+
+
+def _kilobytes(memory: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", memory, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0

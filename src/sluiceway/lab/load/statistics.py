@@ -1,0 +1,37 @@
+"""What many numbers come to: percentiles of one run, the spread over repeated runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A figure over `n` repeats."""
+
+    min: float
+    median: float
+    max: float
+    n: int
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """At least one value."""
+    return Spread(min(values), statistics.median(values), max(values), len(values))
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest of the values that at least `percent` of them do not exceed. At least one value."""
+    rank = math.ceil(len(values) * percent / 100)
+    return sorted(values)[max(rank, 1) - 1]
+
+
+def distribution(name: str, values: Sequence[float]) -> dict[str, float]:
+    """`name_p50_s` and its like; nothing where there are no values."""
+    if not values:
+        return {}
+    points = {f"{name}_p{percent}_s": percentile(values, percent) for percent in (50, 90, 99)}
+    return {f"{name}_min_s": min(values), **points, f"{name}_max_s": max(values)}

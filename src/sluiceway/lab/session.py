@@ -1,0 +1,127 @@
+"""From what is to be measured to the record of it: starts what must be started, and ends it again."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import uvloop
+
+from sluiceway.config import Dtype, ModelFiles, ModelKind
+from sluiceway.lab.bench import BenchConfig, Contender, Say, run_bench
+from sluiceway.lab.load import floor
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.machine import describe_host, load, sources, versions
+from sluiceway.lab.load.own_server import own_server
+from sluiceway.lab.load.record import Record, Run, SubjectFacts, Weights, compare, summarize
+from sluiceway.lab.load.subject import meet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A server to start with this model. `flags` are further ones of `sluiceway serve`."""
+
+    files: ModelFiles
+    dtype: Dtype = "auto"
+    threads: int = 0
+    flags: tuple[str, ...] = ()
+
+    @property
+    def serve_flags(self) -> list[str]:
+        named = ["--served-model-name", self.files.name, "--dtype", self.dtype, "--threads", str(self.threads)]
+        return [*named, *self.flags]
+
+
+@dataclass(frozen=True, kw_only=True)
+class There:
+    """A server that runs already. `pid` is its first process, if that is on this machine."""
+
+    target: Target
+    model: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One measurement. `rival` takes turns with `first`. `command` is how a person would repeat it."""
+
+    config: BenchConfig
+    first: Own | There
+    rival: There | None = None
+    measures_floor: bool = True
+    command: Sequence[str] = ()
+
+    def run(self, say: Say) -> Record:
+        """Takes minutes. Raises `LoadError`; nothing that was started is left behind."""
+        started_at, started_s, load_before = datetime.now(UTC), time.perf_counter(), load()
+        ground = self._ground(say)
+        facts, runs = uvloop.run(self._measure(None if ground is None else ground.weights, say))
+        git_sha, is_dirty = sources()
+        return Record(
+            experiment="bench",
+            git_sha=git_sha,
+            is_dirty=is_dirty,
+            command=list(self.command),
+            config=_plain(self.config),
+            host=describe_host(load_before),
+            versions=versions(),
+            seed=self.config.seed,
+            started_at=started_at.isoformat(timespec="seconds"),
+            duration_s=round(time.perf_counter() - started_s, 3),
+            floor=None if ground is None else ground.floor,
+            weights=None if ground is None else ground.weights,
+            subjects=facts,
+            runs=runs,
+            summary=summarize(runs),
+            ratios=compare(runs, facts[0].name, facts[1].name) if len(facts) > 1 else [],
+        )
+
+    def _ground(self, say: Say) -> floor.Ground | None:
+        """Before any server is started, while nothing else computes."""
+        if not self.measures_floor:
+            return None
+        say("measuring the machine")
+        if isinstance(self.first, There) or self.first.files.kind is ModelKind.FAKE:
+            return floor.ask(floor.Question())
+        return floor.ask(floor.Question(threads=self.first.threads, dtype=self.first.dtype, files=self.first.files))
+
+    async def _measure(self, weights: Weights | None, say: Say) -> tuple[list[SubjectFacts], list[Run]]:
+        async with _entered(self.first, weights, say) as first:
+            contenders, facts = [first], [first.subject.facts(_flags_of(self.first))]
+            if self.rival is not None:
+                rival = await _met(self.rival)
+                if rival.subject.name == first.subject.name:
+                    rival = replace(rival, subject=replace(rival.subject, name=rival.subject.target.url))
+                contenders.append(rival)
+                facts.append(rival.subject.facts())
+            return facts, await run_bench(self.config, contenders, say)
+
+
+@contextlib.asynccontextmanager
+async def _entered(entrant: Own | There, weights: Weights | None, say: Say) -> AsyncIterator[Contender]:
+    if isinstance(entrant, There):
+        yield await _met(entrant)
+        return
+    say(f"starting a server with {entrant.files.name}")
+    with own_server(entrant.files.path or entrant.files.name, entrant.serve_flags) as server:
+        ready_s = await server.ready()
+        subject = await meet(server.target, pid=server.pid)
+        yield Contender(subject=subject, weights=weights, ready_s=ready_s)
+
+
+async def _met(entrant: There) -> Contender:
+    return Contender(subject=await meet(entrant.target, model=entrant.model, pid=entrant.pid))
+
+
+def _flags_of(entrant: Own | There) -> list[str] | None:
+    return entrant.serve_flags if isinstance(entrant, Own) else None
+
+
+def _plain(config: BenchConfig) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(config)
+    return fields

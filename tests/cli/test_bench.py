@@ -1,0 +1,147 @@
+"""The benchmark as a command: its flags, its output, and a quick run of the real thing on the fake model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from sluiceway.cli.bench import parse_levels, report
+from sluiceway.cli.main import app
+from sluiceway.errors import ConfigError
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.record import SCHEMA, Record
+from sluiceway.lab.session import Own, Session, There
+from support.records import record, run
+
+
+def bench(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """What would have been measured."""
+    made: list[Session] = []
+
+    def measure(self: Session, say: Any) -> Record:
+        made.append(self)
+        say("measuring")
+        return record(run("ours", "together", 1, tokens_per_s=100.0))
+
+    monkeypatch.setattr(Session, "run", measure)
+    return made
+
+
+@pytest.mark.e2e
+def test_quick_run_measures_a_server_of_its_own(tmp_path: Path) -> None:
+    """Every scenario; the last line of stdout, and the file, are the record."""
+    path = tmp_path / "record.json"
+    code, out, err = bench("fake", "--quick", "--no-floor", "--levels", "1,4", "--json", str(path))
+    assert code == 0, err
+    made = msgspec.json.decode(out.splitlines()[-1], type=Record, strict=True)
+    assert path.read_bytes() == out.splitlines()[-1].encode() + b"\n"
+    assert made.schema == SCHEMA and made.subjects[0].kind == "sluiceway"
+    scenarios = ["start", "alone", "together", "together", "prefill", "joiner", "close_stream", "close_plain", "memory"]
+    assert [one.scenario for one in made.runs] == scenarios
+    assert not any(one.errors for one in made.runs)
+    four = made.runs[3].figures
+    assert (four["tokens"], four["short_answers"], four["chunks_per_token"]) == (4 * 32, 0.0, 1.0)
+    assert four["steps"] >= 32 and four["over_alone"] > 0
+    assert four["model_share"] + four["scheduler_share"] + four["delivery_share"] == pytest.approx(1.0, abs=1e-4)
+    assert {"cpu_client_s", "cpu_api_s", "cpu_tokenizer_s", "cpu_engine_s", "cpu_supervisor_s"} <= four.keys()
+    assert made.runs[-1].figures["pss_bytes"] > 10_000_000
+    assert "one after another" in out and "sluiceway, together 4" in err
+
+
+def test_own_server_is_measured_by_default(sessions: list[Session]) -> None:
+    """With the flags of `serve` that matter, and any other."""
+    arguments = ["--dtype", "float32", "--threads", "1", "--serve-args", "--max-running '8'", "--no-floor"]
+    assert bench("fake", *arguments)[0] == 0
+    (made,) = sessions
+    assert isinstance(made.first, Own) and made.rival is None and not made.measures_floor
+    assert made.first.files.name == "fake"
+    assert (made.first.dtype, made.first.threads, made.first.flags) == ("float32", 1, ("--max-running", "8"))
+    assert made.config.levels == (1, 2, 4, 8, 16, 32) and made.config.repeats == 5 and made.config.tokens == 64
+
+
+def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
+    """By their addresses, with what only their owner knows."""
+    arguments = ["--url", "http://127.0.0.1:1/v1", "--pid", "7", "--vs", "http://127.0.0.1:2", "--vs-pid", "8"]
+    assert bench("their-name", *arguments, "--vs-model", "m", "--api-key", "k")[0] == 0
+    (made,) = sessions
+    assert made.first == There(target=Target("127.0.0.1", 1, api_key="k"), model="their-name", pid=7)
+    assert made.rival == There(target=Target("127.0.0.1", 2, api_key="k"), model="m", pid=8)
+    assert made.measures_floor
+
+
+def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> None:
+    """Levels in rising order, whatever their order on the line."""
+    arguments = ["--levels", "8,1,8", "--repeats", "2", "--tokens", "16", "--seed", "3"]
+    bench("fake", *arguments, "--scenario", "streams", "--scenario", "prefill")
+    config = sessions[0].config
+    assert (config.levels, config.repeats, config.tokens, config.seed) == ((1, 8), 2, 16, 3)
+    assert config.scenarios == ("streams", "prefill")
+
+
+def test_last_line_is_the_record(sessions: list[Session], tmp_path: Path) -> None:
+    """Progress goes to stderr; the picture is drawn when it is asked for."""
+    code, out, err = bench("fake", "--plot", str(tmp_path / "p.png"))
+    assert (code, err) == (0, "measuring\n")
+    assert json.loads(out.splitlines()[-1])["schema"] == SCHEMA
+    assert (tmp_path / "p.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--levels", "1,two"], "error: --levels: must be numbers with commas between them, not '1,two'\n"),
+        (["--levels", "0"], "error: --levels: must be numbers from 1 to 4096, not (0,)\n"),
+        (["--scenario", "naps"], "error: --scenario: must be one of streams, "),
+        (["--url", "nowhere"], "error: --url: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
+        (["--vs", "nowhere"], "error: --vs: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
+        (["--serve-args", "'"], "error: --serve-args: cannot be split: No closing quotation\n"),
+    ],
+)
+def test_wrong_flag_is_refused_before_anything_is_measured(
+    sessions: list[Session], arguments: list[str], sentence: str
+) -> None:
+    """By its name, with exit code 2."""
+    code, _, err = bench("fake", *arguments)
+    assert code == 2 and err.startswith(sentence)
+    assert sessions == []
+
+
+def test_plot_is_refused_before_the_measurement_when_it_cannot_be_drawn(
+    sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes later would be too late."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = bench("fake", "--plot", "p.png")
+    assert code == 2 and err.startswith("error: --plot: needs matplotlib") and sessions == []
+
+
+def test_server_that_does_not_answer_is_a_sentence() -> None:
+    """Exit code 1: it is the run that failed."""
+    code, _, err = bench("--url", "http://127.0.0.1:1", "--no-floor")
+    assert code == 1 and "error: no answer from http://127.0.0.1:1" in err
+
+
+def test_record_is_printed_when_its_file_cannot_be_written(
+    capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    """What took minutes is not lost with it."""
+    with pytest.raises(ConfigError, match="^json: cannot write"):
+        report(record(run("ours", "together", 1, tokens_per_s=1.0)), tmp_path / "none" / "x.json", None)
+    assert json.loads(capsysbinary.readouterr().out.splitlines()[-1])["schema"] == SCHEMA
+
+
+def test_levels_rise_and_are_each_once() -> None:
+    """So that the first and the last are the lowest and the highest."""
+    assert parse_levels("32, 1,8,1") == (1, 8, 32)

@@ -1,0 +1,52 @@
+"""A real server of the fake model, started for a measurement and gone after it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from sluiceway.lab.load import own_server as module
+from sluiceway.lab.load.calls import get
+from sluiceway.lab.load.own_server import own_server
+from sluiceway.lab.load.processes import family
+from sluiceway.lab.load.replies import LoadError
+
+
+@pytest.mark.e2e
+async def test_server_serves_and_leaves_nothing_behind() -> None:
+    """Ready when it says so; its processes end with the block."""
+    with own_server("fake", ["--max-running", "3"]) as server:
+        assert await server.ready() > 0
+        assert (await get(server.target, "/health/ready")).status == 200
+        pids = family(server.pid)
+        assert len(pids) >= 4
+    assert not family(server.pid)
+    with pytest.raises(LoadError):
+        await get(server.target, "/health/ready")
+
+
+async def test_server_that_ends_before_it_serves_says_why() -> None:
+    """The end of its log is the reason."""
+    with own_server("fake", ["--max-running", "0"]) as server:
+        with pytest.raises(LoadError, match=r"ended with 2 before it served:\nerror: --max-running: must be"):
+            await server.ready()
+
+
+async def test_server_that_takes_too_long_is_given_up() -> None:
+    """The limit is named; it is ended all the same."""
+    with own_server("fake") as server:
+        with pytest.raises(LoadError, match="does not serve after 0 s"):
+            await server.ready(limit_s=0)
+    assert not family(server.pid)
+
+
+def test_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all its processes."""
+    monkeypatch.setattr(module, "STOP_S", 0.05)
+    ignoring = "trap '' TERM; echo ready; while true; do read -t 1 line < /dev/zero; done"
+    process = subprocess.Popen(["bash", "-c", ignoring], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    module._stop(process)
+    assert process.poll() == -9
+    process.stdout.close()

@@ -1,0 +1,72 @@
+"""What processes use, seen on this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluiceway.lab.load import processes
+from sluiceway.lab.load.processes import family, usage
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
+
+NOBODY = 2**22 + 1
+"""Above the largest process id of Linux."""
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing until its input ends, and one below it."""
+    code = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'input()'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        yield process
+        process.communicate()
+
+
+def test_usage_is_that_of_the_process() -> None:
+    """Shared pages count in part, so the sum over processes is true."""
+    used = usage(os.getpid())
+    assert used is not None
+    assert 0 < used.pss_bytes <= used.rss_bytes
+    assert used.cpu_s > 0
+
+
+def test_processor_time_is_counted_without_the_fine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some kernels have no schedstat: hundredths of a second do then."""
+    fine = usage(os.getpid())
+    monkeypatch.setattr(processes, "_spent_ns", lambda task: None)
+    coarse = usage(os.getpid())
+    assert fine is not None and coarse is not None
+    # The coarse clock also counts threads that have ended.
+    assert coarse.cpu_s >= fine.cpu_s - 0.05
+
+
+def test_usage_is_unknown_when_there_is_no_such_process() -> None:
+    """It may have ended meanwhile."""
+    assert usage(NOBODY) is None
+    assert processes._spent_ns(Path("/proc") / str(NOBODY)) is None
+
+
+def test_family_is_a_process_and_all_below(child: subprocess.Popen[bytes]) -> None:
+    """Not its siblings, nor its parent."""
+    while len(found := family(child.pid)) < 2:
+        assert child.poll() is None
+    assert child.pid in found and os.getpid() not in found
+    assert all("python" in name for name in found.values())
+    assert family(child.pid).keys() < family(os.getpid()).keys()
+
+
+def test_family_is_empty_when_there_is_no_such_process() -> None:
+    """Nobody is below nobody."""
+    assert family(NOBODY) == {}
+
+
+def test_memory_without_a_figure_is_none() -> None:
+    """An old kernel may leave one out."""
+    assert processes._kilobytes("Rss:       12 kB\n", "Rss") == 12 * 1024
+    assert processes._kilobytes("Rss:       12 kB\n", "Pss") == 0

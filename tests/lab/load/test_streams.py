@@ -1,0 +1,109 @@
+"""Streams on a server, and the figures of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sluiceway.lab.load.answers import Answer
+from sluiceway.lab.load.processes import Usage
+from sluiceway.lab.load.replies import LoadError
+from sluiceway.lab.load.streams import Observed, cpu_figures, observe, one_by_one, read_all, stream_run, together
+from support.scripted_http import completion_stream, plain, scripted_server, stream, token
+from support.subjects import subject
+
+PATH = "/v1/completions"
+
+
+def answer(started_s: float, *chunk_s: float, completion_tokens: int | None = None) -> Answer:
+    return Answer(
+        started_s=started_s,
+        chunk_s=chunk_s,
+        text="",
+        finish_reason="length",
+        prompt_tokens=None,
+        completion_tokens=completion_tokens,
+        n_bytes=100,
+    )
+
+
+async def test_streams_are_read_all_at_once() -> None:
+    """Each with its own connection and prompt."""
+    async with scripted_server({PATH: completion_stream(5)}) as server:
+        ours = subject(server.target)
+        requests = [ours.request(f"prompt {index}", 5) for index in range(8)]
+        seen = await observe(ours, None, lambda: together(ours, requests))
+    assert [one.n_tokens for one in seen.answers] == [5] * 8 and seen.errors == []
+    assert sorted(body["prompt"] for _, _, body in server.requests) == [f"prompt {index}" for index in range(8)]
+    assert seen.costs.keys() == {"cpu_client_s"} and seen.costs["cpu_client_s"] > 0
+
+
+async def test_streams_are_read_one_after_another() -> None:
+    """The next begins when the one before has ended."""
+    async with scripted_server({PATH: completion_stream(2)}) as server:
+        ours = subject(server.target)
+        answers, _ = read_all(await one_by_one(ours, [ours.request(text, 2) for text in "abc"]))
+    assert [body["prompt"] for _, _, body in server.requests] == ["a", "b", "c"]
+    ends = [one.chunk_s[-1] for one in answers]
+    assert all(end_s < later.started_s for end_s, later in zip(ends, answers[1:], strict=False))
+
+
+async def test_failed_request_is_a_sentence_beside_the_others() -> None:
+    """Refused, broken off; what was answered counts."""
+
+    def answering(body: dict[str, str]) -> Sequence[bytes]:
+        broken = {"refused": [plain(503, b"busy")], "broken": stream(token("a"))}
+        return broken.get(body["prompt"]) or completion_stream(3)
+
+    async with scripted_server({PATH: answering}) as server:
+        ours = subject(server.target)
+        requests = [ours.request(text, 3) for text in ("good", "refused", "broken")]
+        seen = await observe(ours, None, lambda: together(ours, requests))
+    assert len(seen.answers) == 1
+    assert seen.errors == ["the server refused (503): busy", "the server broke off the answer"]
+
+
+async def test_server_that_answers_nothing_is_not_measured() -> None:
+    """It is named, with the first complaint."""
+    async with scripted_server({PATH: [plain(503, b"busy")]}) as server:
+        ours = subject(server.target)
+        with pytest.raises(LoadError, match=r"^s: the server refused \(503\): busy"):
+            await observe(ours, None, lambda: together(ours, [ours.request("p", 1)]))
+        with pytest.raises(LoadError, match="^s: nothing was asked"):
+            await observe(ours, None, lambda: together(ours, []))
+    with pytest.raises(LoadError, match="no answer from"):
+        await observe(ours, None, lambda: together(ours, [ours.request("p", 1)]))
+
+
+def test_figures_are_of_all_streams_together() -> None:
+    """From the first request to the last token; tokens as the server counts them, gaps as they were felt."""
+    answers = [answer(10.0, 11.0, 12.0, completion_tokens=4), answer(10.5, 12.0, 12.0, 15.0)]
+    seen = Observed(answers, ["one failed"], {"cpu_client_s": 0.5, "cpu_api_s": 2.0})
+    run = stream_run(subject(), "together", 3, 1, seen, 4)
+    assert (run.subject, run.scenario, run.streams, run.repeat, run.errors) == ("s", "together", 3, 1, ["one failed"])
+    assert (
+        run.figures.items()
+        >= {
+            "tokens": 7.0,
+            "makespan_s": 5.0,
+            "tokens_per_s": 1.4,
+            "first_token_min_s": 1.0,
+            "first_token_max_s": 1.5,
+            "gap_min_s": 0.0,
+            "gap_max_s": 3.0,
+            "bytes_per_token": 200 / 7,
+            "chunks_per_token": 5 / 7,
+            "short_answers": 1.0,
+            "cpu_client_s": 0.5,
+            "cpu_api_per_chunk_s": 0.4,
+        }.items()
+    )
+
+
+def test_processor_time_is_what_was_added() -> None:
+    """A process that came meanwhile started from nothing; one that left is not there."""
+    before = {"api": [Usage(1.0, 0, 0)], "gone": [Usage(9.0, 0, 0)]}
+    after = {"api": [Usage(1.5, 0, 0), Usage(0.25, 0, 0)], "engine": [Usage(2.0, 0, 0)]}
+    assert cpu_figures(before, after) == {"cpu_api_s": 0.75, "cpu_engine_s": 2.0, "cpu_server_s": 2.75}
+    assert cpu_figures(before, {}) == {}

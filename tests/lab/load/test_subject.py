@@ -1,0 +1,142 @@
+"""Meeting servers of several kinds."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.replies import LoadError
+from sluiceway.lab.load.subject import meet
+from support.scripted_http import Answering, Pieces, completion_stream, plain, scripted_server
+
+MODELS = plain(200, b'{"object":"list","data":[{"id":"first"},{"id":"second"}]}')
+LLAMA_CPP = plain(200, b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n", "text/plain")
+
+Routes = dict[str, Pieces | Answering]
+
+
+def routes(**more: Pieces | Answering) -> Routes:
+    """A server that knows everything it is asked."""
+    return {"/v1/models": [MODELS], "/v1/completions": completion_stream(1)} | {
+        f"/{key}": at for key, at in more.items()
+    }
+
+
+def only_knows(*fields: str) -> Answering:
+    """Refuses extras that are not among these."""
+
+    def answer(body: Any) -> Pieces:
+        strange = {"ignore_eos", "stream_options"} & body.keys() - set(fields)
+        return (
+            [plain(400, json.dumps({"error": {"message": f"{strange}?"}}).encode())]
+            if strange
+            else completion_stream(1)
+        )
+
+    return answer
+
+
+async def test_llama_cpp_is_recognized() -> None:
+    """By its gauges; its version stands in its properties."""
+    async with scripted_server(routes(metrics=[LLAMA_CPP], props=[plain(200, b'{"build_info":"b1-abc"}')])) as server:
+        subject = await meet(server.target)
+        assert (subject.name, subject.kind, subject.version, subject.model) == (
+            "llama.cpp",
+            "llama.cpp",
+            "b1-abc",
+            "first",
+        )
+        assert subject.extras == {"ignore_eos": True, "stream_options": {"include_usage": True}}
+        assert not await subject.is_idle()
+        facts = subject.facts()
+        assert (facts.url, facts.serve_flags) == (server.target.url, None)
+
+
+async def test_vllm_is_recognized() -> None:
+    """Its version has a page of its own."""
+    gauges = plain(200, b'vllm:num_requests_running{engine="0"} 0.0\n', "text/plain")
+    async with scripted_server(routes(metrics=[gauges], version=[plain(200, b'{"version":"0.32.0"}')])) as server:
+        subject = await meet(server.target)
+        assert (subject.kind, subject.version) == ("vllm", "0.32.0")
+        assert await subject.is_idle()
+
+
+async def test_other_server_has_its_address_for_a_name() -> None:
+    """It may have no numbers, and pages that are no JSON."""
+    pages: Routes = {"props": [plain(200, b"<html>")], "version": [plain(200, b"[]")]}
+    async with scripted_server(routes(**pages)) as server:
+        subject = await meet(server.target, model="mine")
+        assert (subject.name, subject.kind, subject.version, subject.model) == (server.target.url, None, None, "mine")
+        assert await subject.samples() == {} and subject.usages() == {}
+
+
+async def test_processes_are_those_that_a_server_of_ours_tells() -> None:
+    """With the one above them, where it is known."""
+    gauges = plain(200, b"sluiceway_requests_running 0\nsluiceway_requests_waiting 0\n", "text/plain")
+    stats = plain(200, json.dumps({"processes": {"api": os.getpid()}}).encode())
+    async with scripted_server(routes(metrics=[gauges], stats=[stats])) as server:
+        subject = await meet(server.target)
+        assert subject.processes == {os.getpid(): "api"}
+        assert [used.rss_bytes > 0 for used in subject.usages()["api"]] == [True]
+        assert (await meet(server.target, pid=os.getppid())).processes[os.getppid()] == "supervisor"
+        elsewhere = await meet(Target("localhost", server.port))
+        assert elsewhere.processes == subject.processes
+
+
+async def test_processes_of_another_server_are_those_below_the_one_given() -> None:
+    """By the names that the system has for them."""
+    async with scripted_server(routes()) as server:
+        subject = await meet(server.target, pid=os.getpid())
+        assert os.getpid() in subject.processes
+
+
+@pytest.mark.parametrize(
+    ("known", "extras"),
+    [
+        (["stream_options"], {"stream_options": {"include_usage": True}}),
+        (["ignore_eos"], {"ignore_eos": True}),
+        ([], {}),
+    ],
+)
+async def test_extras_are_left_out_when_they_are_refused(known: list[str], extras: dict[str, Any]) -> None:
+    """As few as possible."""
+    async with scripted_server(routes() | {"/v1/completions": only_knows(*known)}) as server:
+        assert (await meet(server.target)).extras == extras
+
+
+async def test_request_carries_the_extras_and_leaves_out_what_is_none() -> None:
+    """A plain answer has no options of a stream."""
+    async with scripted_server(routes()) as server:
+        subject = await meet(server.target)
+        _, _, raw = subject.request("p", 3, stream=False, stream_options=None).partition(b"\r\n\r\n")
+    body = {"model": "first", "prompt": "p", "max_tokens": 3, "temperature": 0, "stream": False, "ignore_eos": True}
+    assert json.loads(raw) == body
+
+
+@pytest.mark.parametrize(
+    ("pages", "words"),
+    [
+        ({"/v1/models": [plain(401, b'{"error":{"message":"no key"}}')]}, r"refused \(401\): no key"),
+        ({"/v1/models": [plain(200, b"{}")]}, "not a list of models"),
+        ({"/v1/models": [plain(200, b'{"data":[]}')]}, "lists no model"),
+        ({"/v1/completions": [plain(500, b"oh")]}, r"completions is refused \(500\): oh"),
+        ({"/v1/completions": [plain(400, b"never")]}, r"completions is refused \(400\): never"),
+    ],
+)
+async def test_server_is_refused_when_it_cannot_be_measured(pages: Routes, words: str) -> None:
+    """Before anything is measured."""
+    async with scripted_server(routes() | pages) as server:
+        with pytest.raises(LoadError, match=words):
+            await meet(server.target)
+
+
+def test_process_ids_of_another_machine_mean_nothing_here() -> None:
+    """Only an address of this machine is trusted with them."""
+    from sluiceway.lab.load.subject import _is_here
+
+    assert [_is_here(host) for host in ("127.0.0.9", "::1", "localhost")] == [True] * 3
+    assert [_is_here(host) for host in ("192.0.2.1", "host.example")] == [False] * 2

@@ -1,0 +1,113 @@
+"""Which runs a benchmark has, in which order, and what it adds to them; on servers that answer at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import ConfigError
+from sluiceway.lab.bench import SCENARIOS, BenchConfig, Contender, run_bench
+from sluiceway.lab.load.record import Run
+from support.records import run
+from support.scripted_http import ScriptedServer, completion_stream, scripted_server
+from support.subjects import subject
+
+SMALL = BenchConfig(levels=(1, 2, 3), repeats=4, tokens=5, alone=2, scenarios=("streams",))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    def answering(body: dict[str, Any]) -> Sequence[bytes]:
+        return completion_stream(body["max_tokens"])
+
+    async with scripted_server({"/v1/completions": answering}) as script:
+        yield script
+
+
+def places(runs: Sequence[Run]) -> list[tuple[str, str, int, int]]:
+    return [(one.subject, one.scenario, one.streams, one.repeat) for one in runs]
+
+
+async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
+    """The lowest and the highest, and back-to-back, in each; those between three times at most."""
+    lines: list[str] = []
+    runs = await run_bench(SMALL, [Contender(subject=subject(server.target))], lines.append)
+    a_round = [("alone", 1), ("together", 1), ("together", 2), ("together", 3)]
+    expected = [("s", *what, repeat) for repeat in range(4) for what in a_round if repeat < 3 or what[1] != 2]
+    assert places(runs) == expected
+    assert len(lines) == len(runs) and lines[0].startswith("s, alone 1, repeat 0: tokens_per_s ")
+
+
+async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:
+    """Neither in a run nor from one to the next, so that no cache of prompts helps."""
+    await run_bench(SMALL, [Contender(subject=subject(server.target))], lambda line: None)
+    prompts = [body["prompt"] for _, _, body in server.requests]
+    # Three for the warm-up; in each round two back-to-back, then one, two and three at once, the two not in the last.
+    assert len(prompts) == len(set(prompts)) == 3 + 4 * (2 + 1 + 3) + 3 * 2
+
+
+async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None:
+    """Of the same repeat; a single stream has nothing to gain."""
+    runs = await run_bench(SMALL, [Contender(subject=subject(server.target))], lambda line: None)
+    alone = {one.repeat: one.figures["tokens_per_s"] for one in runs if one.scenario == "alone"}
+    for one in runs:
+        if one.scenario == "together" and one.streams > 1:
+            expected = one.figures["tokens_per_s"] / alone[one.repeat]
+            assert one.figures["over_alone"] == pytest.approx(expected, rel=1e-4)
+        else:
+            assert "over_alone" not in one.figures
+
+
+async def test_servers_take_turns(server: ScriptedServer) -> None:
+    """And change places, so that nobody always goes first."""
+    pair = [Contender(subject=subject(server.target, name=name)) for name in "ab"]
+    config = BenchConfig(levels=(1,), repeats=2, tokens=2, alone=1, scenarios=("streams", "prefill", "joiner"))
+    runs = await run_bench(config, pair, lambda line: None)
+    for scenario in ("alone", "together", "prefill", "joiner"):
+        assert [one.subject for one in runs if one.scenario == scenario] == ["a", "b", "b", "a"]
+
+
+async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) -> None:
+    """Without gauges nobody can tell when it is idle; without processes there is no memory to see."""
+    config = BenchConfig(levels=(1,), repeats=1, tokens=2, scenarios=("close", "memory", "start"))
+    assert await run_bench(config, [Contender(subject=subject(server.target))], lambda line: None) == []
+    ours = Contender(subject=subject(server.target, processes={os.getpid(): "api"}), ready_s=1.23456789)
+    runs = await run_bench(config, [ours], lambda line: None)
+    assert [one.scenario for one in runs] == ["start", "memory"]
+    assert runs[0].figures == {"ready_s": 1.23457}
+
+
+async def test_failed_requests_are_in_the_progress() -> None:
+    """A person who waits should know early."""
+    from sluiceway.lab.bench import _progress
+
+    failed = Run(subject="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
+    assert _progress(failed) == "s, together 2, repeat 1: , 1 failed"
+    assert _progress(run("s", "start", 0, ready_s=2.5)) == "s, start 0, repeat 0: ready_s 2.5"
+
+
+def test_quick_is_a_part_of_the_whole() -> None:
+    """The lowest, eight and the highest; one repeat; shorter answers."""
+    assert BenchConfig().quick() == BenchConfig(levels=(1, 8, 32), repeats=1, tokens=32, alone=4)
+    assert BenchConfig(levels=(2, 4), tokens=3).quick() == BenchConfig(levels=(2, 4), repeats=1, tokens=3, alone=4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"levels": ()}, "levels: must be numbers from 1 to 4096"),
+        ({"levels": (0, 1)}, "levels: "),
+        ({"levels": (4097,)}, "levels: "),
+        ({"repeats": 0}, "repeats: must be at least 1, not 0"),
+        ({"tokens": 0}, "tokens: "),
+        ({"alone": 0}, "alone: "),
+        ({"scenarios": ("streams", "naps")}, f"scenario: must be one of {', '.join(SCENARIOS)}, not 'naps'"),
+    ],
+)
+def test_setting_is_refused_when_it_makes_no_sense(fields: dict[str, Any], words: str) -> None:
+    """With the field's name."""
+    with pytest.raises(ConfigError, match=f"^{words}"):
+        BenchConfig(**fields)

@@ -1,0 +1,157 @@
+"""From what is to be measured to the record of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.lab import session
+from sluiceway.lab.bench import BenchConfig
+from sluiceway.lab.load import floor
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.floor import Ground, Question
+from sluiceway.lab.load.replies import LoadError
+from sluiceway.lab.session import Own, Session, There
+from support.records import FLOOR, WEIGHTS
+from support.scripted_http import completion_stream, plain, scripted_server
+
+CONFIG = BenchConfig(levels=(1, 2), repeats=1, tokens=3, alone=1, scenarios=("start", "streams"))
+MODEL = ModelFiles(kind=ModelKind.GGUF, path="/models/m.gguf", name="m")
+
+
+def answering(body: dict[str, Any]) -> Sequence[bytes]:
+    return completion_stream(body["max_tokens"])
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    """A server that answers at once, in a thread: a session has a loop of its own."""
+    started = threading.Event()
+    found: list[Target] = []
+    stop = asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        models = plain(200, b'{"data":[{"id":"m"}]}')
+        async with scripted_server({"/v1/models": [models], "/v1/completions": answering}) as server:
+            found.append(server.target)
+            loops.append(asyncio.get_running_loop())
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert started.wait(10)
+    yield found[0]
+    loops[0].call_soon_threadsafe(stop.set)
+    thread.join()
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
+    """What the floor was asked; it answers at once."""
+    asked: list[Question] = []
+
+    def ask(question: Question) -> Ground:
+        asked.append(question)
+        return Ground(floor=FLOOR, weights=None if question.files is None else WEIGHTS)
+
+    monkeypatch.setattr(floor, "ask", ask)
+    return asked
+
+
+def run(first: Own | There, **fields: Any) -> Any:
+    return Session(config=CONFIG, first=first, command=["sluiceway", "bench"], **fields).run(lambda line: None)
+
+
+def test_record_says_all_of_it(target: Target, questions: list[Question]) -> None:
+    """Of a server that runs already nothing is known but what it shows."""
+    record = run(There(target=target))
+    assert (record.schema, record.experiment, record.command) == ("sluiceway.lab/1", "bench", ["sluiceway", "bench"])
+    assert list(record.config["levels"]) == [1, 2]
+    assert [one.name for one in record.subjects] == [target.url]
+    assert [(one.scenario, one.streams) for one in record.runs] == [("alone", 1), ("together", 1), ("together", 2)]
+    assert [(one.scenario, one.streams) for one in record.summary] == [("alone", 1), ("together", 1), ("together", 2)]
+    assert (record.floor, record.weights, record.ratios) == (FLOOR, None, [])
+    assert questions == [Question()]
+    assert record.duration_s > 0 and record.started_at.endswith("+00:00")
+
+
+def test_rival_takes_turns_and_is_set_against_the_first(target: Target) -> None:
+    """Two servers of one kind are told apart by their addresses."""
+    other = Target("localhost", target.port)
+    record = run(There(target=target, model="m"), rival=There(target=other), measures_floor=False)
+    assert [one.name for one in record.subjects] == [target.url, other.url]
+    assert [(one.scenario, one.streams) for one in record.ratios] == [("alone", 1), ("together", 1), ("together", 2)]
+    assert record.floor is None
+
+
+def test_rival_of_the_same_name_is_called_by_its_address(target: Target) -> None:
+    """As two of our own would be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "meet", _meet_as_one_kind)
+        record = run(There(target=target), rival=There(target=Target("localhost", target.port)), measures_floor=False)
+    assert [one.name for one in record.subjects] == ["kind", f"http://localhost:{target.port}"]
+
+
+async def _meet_as_one_kind(target: Target, **fields: Any) -> Any:
+    from support.subjects import subject
+
+    return subject(target, name="kind")
+
+
+class StartedServer:
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.pid = 2**22 + 1
+
+    async def ready(self) -> float:
+        return 1.5
+
+
+def test_server_of_its_own_is_started_and_ended(
+    target: Target, questions: list[Question], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the model's name, and with the flags of the session; the machine is asked before."""
+    events: list[object] = []
+
+    @contextlib.contextmanager
+    def own_server(model: str, flags: Sequence[str]) -> Iterator[StartedServer]:
+        events.extend([len(questions), model, *flags])
+        yield StartedServer(target)
+        events.append("ended")
+
+    monkeypatch.setattr(session, "own_server", own_server)
+    record = run(Own(files=MODEL, dtype="bfloat16", threads=2, flags=("--max-running", "8")))
+    flags = ["--served-model-name", "m", "--dtype", "bfloat16", "--threads", "2", "--max-running", "8"]
+    assert events == [1, "/models/m.gguf", *flags, "ended"]
+    assert record.subjects[0].serve_flags == flags
+    assert record.runs[0].figures == {"ready_s": 1.5}
+    assert record.weights == WEIGHTS
+    assert questions == [Question(threads=2, dtype="bfloat16", files=MODEL)]
+
+
+def test_fake_model_has_no_weights(target: Target, questions: list[Question], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is served by its name, as it has no path."""
+    served: list[str] = []
+
+    @contextlib.contextmanager
+    def own_server(model: str, flags: Sequence[str]) -> Iterator[StartedServer]:
+        served.append(model)
+        yield StartedServer(target)
+
+    monkeypatch.setattr(session, "own_server", own_server)
+    assert run(Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"))).weights is None
+    assert (served, questions) == (["fake"], [Question()])
+
+
+def test_server_that_does_not_answer_is_a_sentence() -> None:
+    """Its address is named."""
+    with pytest.raises(LoadError, match="no answer from http://127.0.0.1:1"):
+        run(There(target=Target("127.0.0.1", 1)), measures_floor=False)

@@ -1,0 +1,18 @@
+"""Servers under measurement that a test has written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.subject import Subject
+
+NOWHERE = Target("127.0.0.1", 1)
+EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}
+
+
+def subject(target: Target = NOWHERE, **fields: Any) -> Subject:
+    """A server that understands everything and tells nothing of itself, but for the fields given."""
+    given: Mapping[str, Any] = {"name": "s", "model": "m", "kind": None, "version": None, "extras": EXTRAS} | fields
+    return Subject(target=target, **given)
