@@ -81,6 +81,23 @@ def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
     assert made.measures_floor
 
 
+def test_weights_of_a_server_that_runs_can_be_named(sessions: list[Session]) -> None:
+    """As for serve; a model that is not here is refused."""
+    bench("--url", "http://127.0.0.1:1", "--weights", "fake", "--dtype", "float32")
+    (made,) = sessions
+    assert isinstance(made.first, There) and made.first.files is not None
+    assert (made.first.files.name, made.first.dtype) == ("fake", "float32")
+    assert bench("--url", "http://127.0.0.1:1", "--weights", "nix")[0] == 3
+
+
+def test_run_with_failed_requests_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After all of it was printed."""
+    failed = msgspec.structs.replace(run("ours", "together", 1), errors=["busy"])
+    monkeypatch.setattr(Session, "run", lambda self, say: record(failed))
+    code, out, _ = bench("fake")
+    assert code == 1 and json.loads(out.splitlines()[-1])["runs"][0]["errors"] == ["busy"]
+
+
 def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> None:
     """Levels in rising order, whatever their order on the line."""
     arguments = ["--levels", "8,1,8", "--repeats", "2", "--tokens", "16", "--seed", "3"]

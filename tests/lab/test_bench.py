@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.bench import SCENARIOS, BenchConfig, Contender, run_bench
+from sluiceway.lab.bench import SCENARIOS, BenchConfig, Contender, jobs, run_bench
 from sluiceway.lab.load.record import Run
+from sluiceway.lab.load.replies import LoadError
 from support.records import run
-from support.scripted_http import ScriptedServer, completion_stream, scripted_server
+from support.scripted_http import ScriptedServer, completion_stream, plain, scripted_server
 from support.subjects import subject
 
 SMALL = BenchConfig(levels=(1, 2, 3), repeats=4, tokens=5, alone=2, scenarios=("streams",))
@@ -80,12 +81,44 @@ async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) 
     assert runs[0].figures == {"ready_s": 1.23457}
 
 
+async def test_run_that_fails_is_one_without_figures() -> None:
+    """The others are worth keeping; back-to-back there is then nothing to compare with."""
+
+    def answering(body: dict[str, Any]) -> Sequence[bytes]:
+        is_warm_up = body["max_tokens"] == 4
+        return completion_stream(4) if is_warm_up else [plain(503, b"busy")]
+
+    async with scripted_server({"/v1/completions": answering}) as server:
+        runs = await run_bench(SMALL.quick(), [Contender(subject=subject(server.target))], lambda line: None)
+    assert places(runs) == [("s", "alone", 1, 0), ("s", "together", 1, 0), ("s", "together", 3, 0)]
+    assert all((one.figures, one.errors) == ({}, ["s: the server refused (503): busy"]) for one in runs)
+
+
+async def test_server_that_answers_nothing_is_a_fault_at_once() -> None:
+    """Nobody waits for a benchmark of it."""
+    async with scripted_server() as server:
+        with pytest.raises(LoadError, match="s: the server refused"):
+            await run_bench(SMALL, [Contender(subject=subject(server.target))], lambda line: None)
+
+
+async def test_close_is_for_servers_whose_gauges_are_known() -> None:
+    """All others would be waited for in vain."""
+    pair = [Contender(subject=subject(name="a")), Contender(subject=subject(name="b", kind="vllm"))]
+    found = jobs(BenchConfig(repeats=2, scenarios=("close",)), pair)
+    assert [(job.contender.subject.name, job.kind, job.repeat) for job in found] == [
+        ("b", "close_stream", 0),
+        ("b", "close_stream", 1),
+        ("b", "close_plain", 0),
+        ("b", "close_plain", 1),
+    ]
+
+
 async def test_failed_requests_are_in_the_progress() -> None:
     """A person who waits should know early."""
     from sluiceway.lab.bench import _progress
 
     failed = Run(subject="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
-    assert _progress(failed) == "s, together 2, repeat 1: , 1 failed"
+    assert _progress(failed) == "s, together 2, repeat 1: 1 failed (no)"
     assert _progress(run("s", "start", 0, ready_s=2.5)) == "s, start 0, repeat 0: ready_s 2.5"
 
 

@@ -151,6 +151,15 @@ def test_fake_model_has_no_weights(target: Target, questions: list[Question], mo
     assert (served, questions) == (["fake"], [Question()])
 
 
+def test_weights_of_a_server_that_runs_are_those_that_its_owner_names(
+    target: Target, questions: list[Question]
+) -> None:
+    """For bytes and operations a second."""
+    record = run(There(target=target, files=MODEL, dtype="float32", threads=1))
+    assert record.weights == WEIGHTS
+    assert questions == [Question(threads=1, dtype="float32", files=MODEL)]
+
+
 def test_server_that_does_not_answer_is_a_sentence() -> None:
     """Its address is named."""
     with pytest.raises(LoadError, match="no answer from http://127.0.0.1:1"):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluiceway.cli.exits import command
+from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option
-from sluiceway.config import Dtype
+from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
@@ -36,6 +36,10 @@ VsModel = Annotated[str | None, option("--vs-model", "The second server's name f
 ApiKey = Annotated[str | None, option("--api-key", "Sent to --url and --vs as a bearer token.")]
 Pid = Annotated[int | None, option("--pid", "First process of --url, if it runs here: its processor time and memory.")]
 VsPid = Annotated[int | None, option("--vs-pid", "First process of --vs, if it runs here.")]
+WeightFiles = Annotated[
+    str | None,
+    option("--weights", "The model that --url computes, as for serve: for its bytes and operations a second."),
+]
 Levels = Annotated[str, option("--levels", "How many streams at once, one number after another, with commas.")]
 Repeats = Annotated[
     int, option("--repeats", "Runs of the lowest and highest level, and back-to-back; three of the others.", min=1)
@@ -62,6 +66,7 @@ def bench(
     api_key: ApiKey = None,
     pid: Pid = None,
     vs_pid: VsPid = None,
+    weights: WeightFiles = None,
     levels: Levels = "1,2,4,8,16,32",
     repeats: Repeats = 5,
     tokens: Tokens = 64,
@@ -76,7 +81,10 @@ def bench(
     serve_args: ServeArgs = "",
     source: ModelSource = Source.AUTO,
 ) -> None:
-    """Measure a server: streams at rising concurrency, long prompts, newcomers, clients that leave, memory."""
+    """Measure a server: streams at rising concurrency, long prompts, newcomers, clients that leave, memory.
+
+    Fails (exit code 1) if a request did; what was measured is printed all the same.
+    """
     from sluiceway.lab.bench import SCENARIOS, BenchConfig
     from sluiceway.lab.load.calls import Target
     from sluiceway.lab.load.plot import require_plotting
@@ -91,16 +99,21 @@ def bench(
     )
     if plot is not None:
         require_plotting()
-    first = There(target=Target.parse(url, api_key), model=model, pid=pid) if url else None
+    target = Target.parse(url, api_key) if url else None
     rival = There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None
     session = Session(
         config=config.quick() if quick else config,
-        first=first or _own(model or DEFAULT_MODEL, source, dtype, threads, serve_args),
+        first=_own(model or DEFAULT_MODEL, source, dtype, threads, serve_args)
+        if target is None
+        else There(target=target, model=model, pid=pid, files=_files(weights), dtype=dtype, threads=threads),
         rival=rival,
         measures_floor=not no_floor,
         command=["sluiceway", *sys.argv[1:]],
     )
-    report(session.run(lambda line: typer.echo(line, err=True)), json_file, plot)
+    record = session.run(lambda line: typer.echo(line, err=True))
+    report(record, json_file, plot)
+    if any(run.errors for run in record.runs):
+        raise typer.Exit(FAILED)
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
@@ -130,6 +143,13 @@ def report(record: Record, json_file: Path | None, plot: Path | None) -> None:
             raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault
     if plot is not None:
         draw(record, plot)
+
+
+def _files(weights: str | None) -> ModelFiles | None:
+    """Where they lie on this machine, if they are named."""
+    from sluiceway.store.models import resolve
+
+    return None if weights is None else resolve(weights)
 
 
 def _own(model: str, source: Source, dtype: Dtype, threads: int, serve_args: str) -> Own:

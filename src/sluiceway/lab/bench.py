@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, assert_never
 
 import msgspec
 
 from sluiceway.errors import ConfigError
 from sluiceway.lab.load.record import Run, Weights
-from sluiceway.lab.load.scenarios import joiner, leaver, memory, prefill, start
+from sluiceway.lab.load.replies import LoadError
+from sluiceway.lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, joiner, leaver, memory, prefill, start
 from sluiceway.lab.load.streams import observe, one_by_one, stream_run, together
 from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.workload import prompts
@@ -21,6 +23,7 @@ _OTHER_REPEATS = 3
 _QUICK_TOKENS = 32
 _WARM_UP_TOKENS = 4
 _SIGNIFICANT_DIGITS = 6
+_SPEED = "tokens_per_s"
 
 
 class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,30 +71,71 @@ Say = Callable[[str], None]
 """Shows a line of progress."""
 
 
+Kind = Literal["start", "alone", "together", "prefill", "joiner", "close_stream", "close_plain", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to come. `streams` are those at once, as the record tells them."""
+
+    contender: Contender
+    kind: Kind
+    streams: int = 0
+    repeat: int = 0
+
+
 async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> list[Run]:
-    """Every scenario on every contender, in turns. Raises `LoadError` where a server answers nothing at all."""
+    """Every scenario on every contender, in turns. Raises `LoadError` for a server that answers nothing from the first.
+
+    A run that fails later is one without figures: what was measured before it is worth keeping.
+    """
+    for contender in contenders:
+        await _warm_up(contender, max(config.levels), config.seed)
     runs = []
-    async for run in _all_runs(config, contenders):
+    for job in jobs(config, contenders):
+        run = await _attempt(job, config)
         runs.append(run)
         say(_progress(run))
     return [_rounded(run) for run in _with_ratio_to_alone(runs)]
 
 
-async def _all_runs(config: BenchConfig, contenders: Sequence[Contender]) -> AsyncIterator[Run]:
-    steps = {
-        "start": _starts,
-        "streams": _streams,
-        "prefill": _prefills,
-        "joiner": _joiners,
-        "close": _leavers,
-        "memory": _memories,
-    }
-    for contender in contenders:
-        await _warm_up(contender, max(config.levels), config.seed)
-    for name, runs_of in steps.items():
-        if name in config.scenarios:
-            async for run in runs_of(config, contenders):
-                yield run
+def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
+    """What is to be done, in order; only what can be seen of a server is asked of it."""
+    if "start" in config.scenarios:
+        yield from (Job(contender, "start") for contender in contenders if contender.ready_s is not None)
+    if "streams" in config.scenarios:
+        for repeat in range(config.repeats):
+            yield from _stream_round(config, contenders, repeat)
+    few = min(config.repeats, _OTHER_REPEATS)
+    if "prefill" in config.scenarios:
+        yield from _rounds("prefill", PREFILL_PROMPTS, few, contenders)
+    if "joiner" in config.scenarios:
+        yield from _rounds("joiner", RESIDENTS, few, contenders)
+    if "close" in config.scenarios:
+        watched = [contender for contender in contenders if contender.subject.kind is not None]
+        yield from _rounds("close_stream", 1, config.repeats, watched)
+        yield from _rounds("close_plain", 1, config.repeats, watched)
+    if "memory" in config.scenarios:
+        yield from (Job(contender, "memory") for contender in contenders if contender.subject.processes)
+
+
+def _stream_round(config: BenchConfig, contenders: Sequence[Contender], repeat: int) -> Iterator[Job]:
+    """Each level once, so that what changes on the machine from round to round changes for all levels."""
+    ordered = _in_turn(contenders, repeat)
+    yield from (Job(contender, "alone", 1, repeat) for contender in ordered)
+    for level in config.levels:
+        if repeat < config.repeats_of(level):
+            yield from (Job(contender, "together", level, repeat) for contender in ordered)
+
+
+def _rounds(kind: Kind, streams: int, repeats: int, contenders: Sequence[Contender]) -> Iterator[Job]:
+    for repeat in range(repeats):
+        yield from (Job(contender, kind, streams, repeat) for contender in _in_turn(contenders, repeat))
+
+
+def _in_turn(contenders: Sequence[Contender], repeat: int) -> Sequence[Contender]:
+    """Who is first changes, so that going first is nobody's advantage."""
+    return contenders if repeat % 2 == 0 else contenders[::-1]
 
 
 async def _warm_up(contender: Contender, streams: int, seed: int) -> None:
@@ -100,75 +144,57 @@ async def _warm_up(contender: Contender, streams: int, seed: int) -> None:
     await observe(subject, None, lambda: together(subject, requests))
 
 
-async def _streams(config: BenchConfig, contenders: Sequence[Contender]) -> AsyncIterator[Run]:
-    """Each level once, then each again: what changes on the machine meanwhile changes for all levels."""
-    for repeat in range(config.repeats):
-        for contender in _in_turn(contenders, repeat):
-            yield await _stream_run(config, contender, "alone", max(config.levels), repeat)
-        for level in config.levels:
-            if repeat < config.repeats_of(level):
-                for contender in _in_turn(contenders, repeat):
-                    yield await _stream_run(config, contender, "together", level, repeat)
+async def _attempt(job: Job, config: BenchConfig) -> Run:
+    try:
+        return await _run(job, config)
+    except LoadError as fault:
+        name = job.contender.subject.name
+        return Run(
+            subject=name, scenario=job.kind, streams=job.streams, repeat=job.repeat, figures={}, errors=[str(fault)]
+        )
 
 
-async def _stream_run(config: BenchConfig, contender: Contender, scenario: str, level: int, repeat: int) -> Run:
-    subject = contender.subject
-    texts = prompts(config.seed, f"{scenario}/{level}/{repeat}", level)
-    if scenario == "alone":
-        texts, pace = texts[: config.alone], one_by_one
-    else:
-        pace = together
+async def _run(job: Job, config: BenchConfig) -> Run:
+    contender, seed, repeat = job.contender, config.seed, job.repeat
+    match job.kind:
+        case "alone":
+            texts = prompts(seed, f"alone/{repeat}", min(config.alone, max(config.levels)))
+            return await _run_streams(job, config, texts)
+        case "together":
+            return await _run_streams(job, config, prompts(seed, f"together/{job.streams}/{repeat}", job.streams))
+        case "prefill":
+            return await prefill(contender.subject, contender.weights, seed, repeat)
+        case "joiner":
+            return await joiner(contender.subject, seed, repeat)
+        case "close_stream" | "close_plain":
+            return await leaver(contender.subject, seed, repeat, is_streaming=job.kind == "close_stream")
+        case "memory":
+            return memory(contender.subject)
+        case "start":
+            assert contender.ready_s is not None
+            return start(contender.subject, contender.ready_s)
+        case _:
+            assert_never(job.kind)
+
+
+async def _run_streams(job: Job, config: BenchConfig, texts: Sequence[str]) -> Run:
+    subject = job.contender.subject
     requests = [subject.request(text, config.tokens) for text in texts]
-    seen = await observe(subject, contender.weights, lambda: pace(subject, requests))
-    return stream_run(subject, scenario, 1 if scenario == "alone" else level, repeat, seen, config.tokens)
-
-
-async def _prefills(config: BenchConfig, contenders: Sequence[Contender]) -> AsyncIterator[Run]:
-    for repeat in range(min(config.repeats, _OTHER_REPEATS)):
-        for contender in _in_turn(contenders, repeat):
-            yield await prefill(contender.subject, contender.weights, config.seed, repeat)
-
-
-async def _joiners(config: BenchConfig, contenders: Sequence[Contender]) -> AsyncIterator[Run]:
-    for repeat in range(min(config.repeats, _OTHER_REPEATS)):
-        for contender in _in_turn(contenders, repeat):
-            yield await joiner(contender.subject, config.seed, repeat)
-
-
-async def _leavers(config: BenchConfig, contenders: Sequence[Contender]) -> AsyncIterator[Run]:
-    for repeat in range(config.repeats):
-        for contender in _in_turn(contenders, repeat):
-            if contender.subject.kind is not None:
-                for is_streaming in (True, False):
-                    yield await leaver(contender.subject, config.seed, repeat, is_streaming=is_streaming)
-
-
-async def _memories(config: BenchConfig, contenders: Sequence[Contender]) -> AsyncIterator[Run]:
-    for contender in contenders:
-        if contender.subject.processes:
-            yield memory(contender.subject)
-
-
-async def _starts(config: BenchConfig, contenders: Sequence[Contender]) -> AsyncIterator[Run]:
-    for contender in contenders:
-        if contender.ready_s is not None:
-            yield start(contender.subject, contender.ready_s)
-
-
-def _in_turn(contenders: Sequence[Contender], repeat: int) -> Sequence[Contender]:
-    """Who is first changes, so that going first is nobody's advantage."""
-    return contenders if repeat % 2 == 0 else contenders[::-1]
+    pace = one_by_one if job.kind == "alone" else together
+    seen = await observe(subject, job.contender.weights, lambda: pace(subject, requests))
+    return stream_run(subject, job.kind, job.streams, job.repeat, seen, config.tokens)
 
 
 def _with_ratio_to_alone(runs: Sequence[Run]) -> list[Run]:
     """Adds to each run of several streams how many times as fast as the same repeat back-to-back it is."""
-    alone = {(run.subject, run.repeat): run.figures["tokens_per_s"] for run in runs if run.scenario == "alone"}
-    return [
-        msgspec.structs.replace(run, figures=run.figures | {"over_alone": run.figures["tokens_per_s"] / single})
-        if run.scenario == "together" and run.streams > 1 and (single := alone.get((run.subject, run.repeat)))
-        else run
-        for run in runs
-    ]
+    alone = {(run.subject, run.repeat): run.figures.get(_SPEED) for run in runs if run.scenario == "alone"}
+    return [_with_ratio(run, alone.get((run.subject, run.repeat))) for run in runs]
+
+
+def _with_ratio(run: Run, single: float | None) -> Run:
+    if run.scenario != "together" or run.streams == 1 or single is None or _SPEED not in run.figures:
+        return run
+    return msgspec.structs.replace(run, figures=run.figures | {"over_alone": run.figures[_SPEED] / single})
 
 
 def _rounded(run: Run) -> Run:
@@ -179,7 +205,7 @@ def _rounded(run: Run) -> Run:
 
 def _progress(run: Run) -> str:
     """The first figure of interest that the run has."""
-    headline = ("tokens_per_s", "prompt_tokens_per_s", "resident_longest_gap_s", "until_idle_s", "pss_bytes", "ready_s")
-    shown = next((f"{name} {run.figures[name]:g}" for name in headline if name in run.figures), "")
-    failed = f", {len(run.errors)} failed" if run.errors else ""
-    return f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {shown}{failed}"
+    headline = (_SPEED, "prompt_tokens_per_s", "resident_longest_gap_s", "until_idle_s", "pss_bytes", "ready_s")
+    said = [f"{name} {run.figures[name]:g}" for name in headline if name in run.figures][:1]
+    said += [f"{len(run.errors)} failed ({run.errors[0]})"] if run.errors else []
+    return f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {', '.join(said)}"

@@ -39,11 +39,17 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class There:
-    """A server that runs already. `pid` is its first process, if that is on this machine."""
+    """A server that runs already. `pid` is its first process, if that is on this machine.
+
+    `files` and `dtype` say what it computes, if its owner knows.
+    """
 
     target: Target
     model: str | None = None
     pid: int | None = None
+    files: ModelFiles | None = None
+    dtype: Dtype = "auto"
+    threads: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +92,9 @@ class Session:
         if not self.measures_floor:
             return None
         say("measuring the machine")
-        if isinstance(self.first, There) or self.first.files.kind is ModelKind.FAKE:
-            return floor.ask(floor.Question())
-        return floor.ask(floor.Question(threads=self.first.threads, dtype=self.first.dtype, files=self.first.files))
+        first = self.first
+        files = None if first.files is None or first.files.kind is ModelKind.FAKE else first.files
+        return floor.ask(floor.Question(threads=first.threads, dtype=first.dtype, files=files))
 
     async def _measure(self, weights: Weights | None, say: Say) -> tuple[list[SubjectFacts], list[Run]]:
         async with _entered(self.first, weights, say) as first:
@@ -105,7 +111,7 @@ class Session:
 @contextlib.asynccontextmanager
 async def _entered(entrant: Own | There, weights: Weights | None, say: Say) -> AsyncIterator[Contender]:
     if isinstance(entrant, There):
-        yield await _met(entrant)
+        yield replace(await _met(entrant), weights=weights)
         return
     say(f"starting a server with {entrant.files.name}")
     with own_server(entrant.files.path or entrant.files.name, entrant.serve_flags) as server:

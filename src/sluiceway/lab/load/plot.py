@@ -26,6 +26,8 @@ def draw(record: Record, path: Path) -> None:
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
     for subject in record.subjects:
         levels = [one for one in record.summary if (one.subject, one.scenario) == (subject.name, "together")]
         levels.sort(key=lambda one: one.streams)
@@ -48,11 +50,12 @@ def _line(axes: Any, levels: Sequence[Summary], figure: str, label: str, scale: 
     medians = [spread.median * scale for _, spread in known]
     below = [(spread.median - spread.min) * scale for _, spread in known]
     above = [(spread.max - spread.median) * scale for _, spread in known]
-    axes.errorbar([streams for streams, _ in known], medians, yerr=[below, above], marker="o", capsize=3, label=label)
+    places = [streams for streams, _ in known]
+    axes.errorbar(places, medians, yerr=[below, above], marker="o", capsize=3, label=label)
+    axes.set_xticks(places, [str(place) for place in places])
 
 
 def _label(axes: Any, what: str) -> None:
-    axes.set_xscale("log", base=2)
     axes.set_xlabel("streams at once")
     axes.set_ylabel(what)
     axes.set_ylim(bottom=0)

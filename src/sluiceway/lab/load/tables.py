@@ -23,8 +23,9 @@ class _Column:
 
 
 _MS = 1e3
+_SPEED = "tokens_per_s"
 _STREAMS = (
-    _Column("tokens_per_s", "tokens/s", digits=0),
+    _Column(_SPEED, "tokens/s", digits=0),
     _Column("makespan_s", "makespan s", digits=2),
     _Column("first_token_min_s", "first token ms, min", _MS, 0),
     _Column("first_token_p50_s", "p50", _MS, 0),
@@ -124,10 +125,12 @@ def _floor_lines(floor: Floor | None) -> Iterator[str]:
 
 def _batching_lines(summary: Sequence[Summary]) -> Iterator[str]:
     """What batching gives, in the numbers that it is made of."""
-    alone = {one.subject: one for one in summary if one.scenario == "alone"}
+    alone = {
+        one.subject: one.figures[_SPEED].median for one in summary if one.scenario == "alone" and _SPEED in one.figures
+    }
     for one in summary:
-        if "over_alone" in one.figures and one.subject in alone:
-            batched, single = one.figures["tokens_per_s"].median, alone[one.subject].figures["tokens_per_s"].median
+        if "over_alone" in one.figures:
+            batched, single = one.figures[_SPEED].median, alone[one.subject]
             yield (
                 f"{one.subject}: {one.streams} streams batched {batched:,.1f} tokens/s, one after another "
                 f"{single:,.1f} tokens/s, ratio {one.figures['over_alone'].median:.2f}."
