@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 
 import pytest
@@ -39,6 +41,17 @@ async def test_server_that_takes_too_long_is_given_up() -> None:
         with pytest.raises(LoadError, match="does not serve after 0 s"):
             await server.ready(limit_s=0)
     assert not family(server.pid)
+
+
+def test_server_is_ended_when_we_are_told_to_end() -> None:
+    """An orphan would hold the memory of a model for ever."""
+    with pytest.raises(SystemExit) as left:
+        with own_server("fake") as server:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+    assert left.value.code == 143
+    assert not family(server.pid)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,16 +62,31 @@ class OwnServer:
 
 @contextlib.contextmanager
 def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
-    """Starts one on a free port of this machine; ends it, and all its processes, with the block."""
+    """Starts one on a free port of this machine; ends it, and all its processes, with the block.
+
+    A SIGTERM for us raises `SystemExit` meanwhile: it must not leave a server behind. For the main thread.
+    """
     port = _free_port()
     command = [sys.executable, "-m", "sluiceway", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags]
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, _termination_raises():
         started_s = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             yield OwnServer(process, Target("127.0.0.1", port), log, started_s)
         finally:
             _stop(process)
+
+
+@contextlib.contextmanager
+def _termination_raises() -> Iterator[None]:
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _free_port() -> int:
