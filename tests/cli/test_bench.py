@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from sluiceway.cli.bench import parse_levels, report
 from sluiceway.cli.main import app
 from sluiceway.errors import ConfigError
+from sluiceway.lab.bench import BenchConfig
 from sluiceway.lab.load.calls import Target
 from sluiceway.lab.load.record import SCHEMA, Record
 from sluiceway.lab.session import Own, Session, There
@@ -68,7 +69,7 @@ def test_own_server_is_measured_by_default(sessions: list[Session]) -> None:
     assert isinstance(made.first, Own) and made.rival is None and not made.measures_floor
     assert made.first.files.name == "fake"
     assert (made.first.dtype, made.first.threads, made.first.flags) == ("float32", 1, ("--max-running", "8"))
-    assert made.config.levels == (1, 2, 4, 8, 16, 32) and made.config.repeats == 5 and made.config.tokens == 64
+    assert made.config == BenchConfig()
 
 
 def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
@@ -123,6 +124,12 @@ def test_last_line_is_the_record(sessions: list[Session], tmp_path: Path) -> Non
         (["--scenario", "naps"], "error: --scenario: must be one of streams, "),
         (["--url", "nowhere"], "error: --url: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
         (["--vs", "nowhere"], "error: --vs: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
+        (["--pid", "7"], "error: --pid: means nothing without --url\n"),
+        (["--weights", "fake"], "error: --weights: means nothing without --url\n"),
+        (["--weights", "fake", "--url", "http://h", "--no-floor"], "error: --weights: means nothing with --no-floor"),
+        (["--vs-model", "m"], "error: --vs-model: means nothing without --vs\n"),
+        (["--vs-pid", "7"], "error: --vs-pid: means nothing without --vs\n"),
+        (["--serve-args", "-x", "--url", "http://h"], "error: --serve-args: means nothing with --url"),
         (["--serve-args", "'"], "error: --serve-args: cannot be split: No closing quotation\n"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,6 +98,8 @@ def bench(
         seed=seed,
         scenarios=tuple(scenario or SCENARIOS),
     )
+    given = {"pid": pid, "weights": weights, "vs_model": vs_model, "vs_pid": vs_pid, "serve_args": serve_args}
+    refuse_idle_flags(given, url=url, vs=vs, measures_floor=not no_floor)
     if plot is not None:
         require_plotting()
     target = Target.parse(url, api_key) if url else None
@@ -114,6 +117,22 @@ def bench(
     report(record, json_file, plot)
     if any(run.errors for run in record.runs):
         raise typer.Exit(FAILED)
+
+
+def refuse_idle_flags(given: Mapping[str, object], *, url: str | None, vs: str | None, measures_floor: bool) -> None:
+    """Raises `ConfigError` for a flag that would have no effect beside the others."""
+    for field, needed, is_there in (
+        ("pid", "--url", url),
+        ("weights", "--url", url),
+        ("vs_model", "--vs", vs),
+        ("vs_pid", "--vs", vs),
+    ):
+        if given[field] is not None and not is_there:
+            raise ConfigError(field, f"means nothing without {needed}")
+    if given["serve_args"] and url:
+        raise ConfigError("serve_args", "means nothing with --url: that server runs already")
+    if given["weights"] is not None and not measures_floor:
+        raise ConfigError("weights", "means nothing with --no-floor: both are measured together")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
