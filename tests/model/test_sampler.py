@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.core.plan import Row
+from sluiceway.model import sampler
 from sluiceway.model.sampler import Sampler, uniform
 from sluiceway.types import SamplingParams
+from support.native import kernel_set
 
 EOS = (2,)
+
+
+@pytest.fixture(autouse=True, params=["numpy", "native"], scope="module")
+def drawing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds for both."""
+    with pytest.MonkeyPatch.context() as patch:
+        kernels = kernel_set("plain") if request.param == "native" else None
+        patch.setattr(sampler, "best_kernels", lambda: kernels)
+        yield
 
 
 def row(position: int = 5, *, n_prompt: int = 5, seed: int = 1, known: list[int] | None = None, **params: Any) -> Row:

@@ -42,6 +42,11 @@ class NativeCache:
         self.n_bytes = self._keys.nbytes + self._values.nbytes
         self.struct = binding.Cache(self._keys.ctypes.data, self._values.ctypes.data, self._keys[0].size)
 
+    def fill(self, number: float) -> None:
+        """Writes this number everywhere, also where heads are filled up with zeros."""
+        (bf16,) = (np.array([number], np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        self._keys[:] = self._values[:] = bf16
+
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
@@ -114,9 +119,13 @@ class NativeDecoder:
             largest.ctypes.data,
             len(largest),
         )
-        if self._kernels.forward(self._workspace, self._model, step, pool(torch.get_num_threads())):
+        if self._run(step):
             raise MemoryError("the kernels found no memory for their workspace")
         return Outcome(largest, logits)
+
+    def _run(self, step: binding.Step) -> int:
+        status: int = self._kernels.forward(self._workspace, self._model, step, pool(torch.get_num_threads()))
+        return status
 
 
 class NativePass:
@@ -124,14 +133,14 @@ class NativePass:
 
     def __init__(self, decoder: NativeDecoder, config: ModelConfig, n_blocks: int) -> None:
         self._decoder = decoder
-        self._cache = NativeCache(config, n_blocks)
+        self.cache = NativeCache(config, n_blocks)
 
     @property
     def cache_bytes(self) -> int:
-        return self._cache.n_bytes
+        return self.cache.n_bytes
 
     def compute(self, rows: Sequence[Row], *, wants_logits: bool) -> Outcome:
-        return self._decoder.forward(rows, self._cache, wants_logits)
+        return self._decoder.forward(rows, self.cache, wants_logits)
 
 
 def _running_sums(counts: Int32Array) -> Int32Array:

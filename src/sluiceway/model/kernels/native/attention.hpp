@@ -34,10 +34,13 @@ struct AttentionInput {
 
 struct alignas(64) TileState {
     float scores[kTileQueries][kTileKeys];
-    float sums[kTileQueries][kMaxHeadDim];
     uint16_t weights[kTileQueries][kTileKeys];
     float top[kTileQueries];
     float total[kTileQueries];
+    int width;                 // padded head_dim
+    float sums[kTileQueries * kMaxHeadDim];
+
+    float* sums_of(int query) { return sums + query * width; }
 };
 
 inline int group_size(const Model& model) { return model.n_heads / model.n_kv_heads; }
@@ -58,10 +61,10 @@ inline void fill_tiles(const Model& model, const Rows& rows, QueryTile* tiles) {
 }
 
 // Scores of one query with the keys from `first_key` on become weights; its sums so far are scaled to the new maximum.
-inline void soften(TileState& state, int query, int first_key, int position, int window, float scale, int n_columns) {
+inline void soften(TileState& state, int query, int first_key, int n_blocks, int position, int window, float scale) {
     f32x16 scores[kTileBlocks];
     f32x16 top = broadcast(kNegativeInfinity);
-    for (int i = 0; i < kTileBlocks; i++) {
+    for (int i = 0; i < n_blocks; i++) {
         const i32x16 keys = lane_numbers() + (first_key + i * kLanes);
         i32x16 is_seen = keys <= position;
         if (window) is_seen &= keys > position - window;
@@ -74,7 +77,7 @@ inline void soften(TileState& state, int query, int first_key, int position, int
         return;
     }
     f32x16 total{};
-    for (int i = 0; i < kTileBlocks; i++) {
+    for (int i = 0; i < n_blocks; i++) {
         const u16x16 weights = narrow(exponential(scores[i] - now));
         store(&state.weights[query][i * kLanes], weights);
         total += widen(weights);
@@ -83,38 +86,64 @@ inline void soften(TileState& state, int query, int first_key, int position, int
         const float factor = exponential(broadcast(before - now))[0];
         state.top[query] = now;
         state.total[query] *= factor;
-        for (int i = 0; i < n_columns; i += kLanes)
-            store(&state.sums[query][i], load<f32x16>(&state.sums[query][i]) * factor);
+        float* sums = state.sums_of(query);
+        for (int i = 0; i < state.width; i += kLanes) store(sums + i, load<f32x16>(sums + i) * factor);
     }
     state.total[query] += sum(total);
 }
 
+// Scores of n queries with the keys of some blocks.
+inline void score(TileState& state, int n, const uint16_t* queries, const uint8_t* const* keys, int n_blocks) {
+    const uint8_t* rows = reinterpret_cast<const uint8_t*>(queries);
+    const int stride = state.width * 2, n_steps = state.width / 2;
+    float* scores = state.scores[0];
+    if (n_blocks == kTileBlocks)
+        return dot_rows<Bf16, kRowsOfFour, kTileBlocks>(n, rows, stride, keys, 4 * kLanes, n_steps, scores, kTileKeys);
+    for (int i = 0; i < n_blocks; i++)
+        dot_rows<Bf16, kRowsOfFour, 1>(n, rows, stride, keys + i, 4 * kLanes, n_steps, scores + i * kLanes, kTileKeys);
+}
+
 // Adds the values of one block, weighted, to the sums of n queries.
-inline void add_values(TileState& state, int n, int block, const uint16_t* values, int n_columns) {
+inline void add_values(TileState& state, int n, int block, const uint16_t* values) {
     const uint8_t* weights = reinterpret_cast<const uint8_t*>(&state.weights[0][block * kBlockTokens]);
     const int64_t panel = kBlockTokens * kLanes;
     int column = 0;
-    for (; column + 4 * kLanes <= n_columns; column += 4 * kLanes) {
+    for (; column + 4 * kLanes <= state.width; column += 4 * kLanes) {
         const uint8_t* at = reinterpret_cast<const uint8_t*>(values + column / kLanes * panel);
         const uint8_t* panels[4] = {at, at + 2 * panel, at + 4 * panel, at + 6 * panel};
         dot_rows<Bf16, kRowsOfFour, 4>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
-                                       &state.sums[0][column], kMaxHeadDim, true);
+                                       state.sums + column, state.width, true);
     }
-    if (column < n_columns) {
+    if (column < state.width) {
         const uint8_t* at = reinterpret_cast<const uint8_t*>(values + column / kLanes * panel);
         const uint8_t* panels[2] = {at, at + 2 * panel};
         dot_rows<Bf16, kRowsOfTwo, 2>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
-                                      &state.sums[0][column], kMaxHeadDim, true);
+                                      state.sums + column, state.width, true);
     }
 }
 
-inline void write_outputs(const AttentionInput& in, const TileState& state, const QueryTile& tile, int kv_head) {
+// The blocks of keys and values that one stretch of kTileKeys keys lies in.
+struct Stretch {
+    int n_blocks;
+    int64_t places[kTileBlocks];
+
+    Stretch(const AttentionInput& in, const int32_t* blocks, int kv_head, int key, int last_position) {
+        const int left = (last_position - key) / kBlockTokens + 1;
+        n_blocks = left < kTileBlocks ? left : kTileBlocks;
+        for (int i = 0; i < n_blocks; i++)
+            places[i] = (int64_t(blocks[key / kBlockTokens + i]) * in.model.n_kv_heads + kv_head) * kBlockTokens *
+                        padded_head_dim(in.model);
+    }
+};
+
+inline void write_outputs(const AttentionInput& in, TileState& state, const QueryTile& tile, int kv_head) {
     const int group = group_size(in.model), n = in.model.head_dim;
     for (int q = 0; q < tile.n; q++) {
         const int64_t token = in.rows.first[tile.row] + (tile.begin + q) / group;
         const int head = kv_head * group + (tile.begin + q) % group;
         float* out = in.out + (token * in.model.n_heads + head) * n;
-        for (int i = 0; i < n; i++) out[i] = state.sums[q][i] / state.total[q];
+        const float* sums = state.sums_of(q);
+        for (int i = 0; i < n; i++) out[i] = sums[i] / state.total[q];
     }
 }
 
@@ -130,26 +159,20 @@ inline void attend_tile(const AttentionInput& in, const QueryTile& tile, int kv_
     const int seen_from = model.window && first_position >= model.window ? first_position - model.window + 1 : 0;
 
     TileState state;
-    memset(state.sums, 0, size_t(tile.n) * sizeof state.sums[0]);
+    state.width = width;
+    memset(state.sums, 0, size_t(tile.n) * width * sizeof(float));
     for (int q = 0; q < tile.n; q++) {
         state.top[q] = kNegativeInfinity;
         state.total[q] = 0;
     }
     for (int key = seen_from / kTileKeys * kTileKeys; key <= last_position; key += kTileKeys) {
-        const int n_blocks = (last_position - key) / kBlockTokens + 1;
-        const int n_here = n_blocks < kTileBlocks ? n_blocks : kTileBlocks;
-        int64_t places[kTileBlocks];
+        const Stretch here(in, blocks, kv_head, key, last_position);
         const uint8_t* keys[kTileBlocks];
-        for (int i = 0; i < kTileBlocks; i++) {
-            const int block = blocks[key / kBlockTokens + (i < n_here ? i : n_here - 1)];  // the last again: masked
-            places[i] = (int64_t(block) * model.n_kv_heads + kv_head) * kBlockTokens * width;
-            keys[i] = reinterpret_cast<const uint8_t*>(in.keys + places[i]);
-        }
-        dot_rows<Bf16, kRowsOfFour, kTileBlocks>(tile.n, reinterpret_cast<const uint8_t*>(queries), width * 2, keys,
-                                                 4 * kLanes, width / 2, state.scores[0], kTileKeys);
+        for (int i = 0; i < here.n_blocks; i++) keys[i] = reinterpret_cast<const uint8_t*>(in.keys + here.places[i]);
+        score(state, tile.n, queries, keys, here.n_blocks);
         for (int q = 0; q < tile.n; q++)
-            soften(state, q, key, start + (tile.begin + q) / group, model.window, scale, width);
-        for (int i = 0; i < n_here; i++) add_values(state, tile.n, i, in.values + places[i], width);
+            soften(state, q, key, here.n_blocks, start + (tile.begin + q) / group, model.window, scale);
+        for (int i = 0; i < here.n_blocks; i++) add_values(state, tile.n, i, in.values + here.places[i]);
     }
     write_outputs(in, state, tile, kv_head);
 }

@@ -79,7 +79,8 @@ struct Place {
 
 inline void write_key(const Model& model, uint16_t* keys, Place place, const uint16_t* from) {
     uint16_t* block = keys + place.head_block * kBlockTokens * padded_head_dim(model);
-    for (int i = 0; i < model.head_dim; i++) block[(i / 2 * kBlockTokens + place.slot) * 2 + i % 2] = from[i];
+    for (int i = 0; i < model.head_dim; i += 2)
+        memcpy(block + i * kBlockTokens + 2 * place.slot, from + i, 2 * sizeof *from);
 }
 
 inline int64_t value_at(int dimension, int slot) {

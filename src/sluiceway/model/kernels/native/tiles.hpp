@@ -30,6 +30,12 @@ public:
     TileScope& operator=(const TileScope&) = delete;
 };
 
+// Weights come once from memory, and tiles are loaded too late to hide that: so they are called for ahead.
+inline void prefetch_weights(const uint8_t* at) {
+    constexpr int kAhead = 4096, kBytesOfStep = 2048;
+    for (int i = 0; i < kBytesOfStep; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + kAhead + i), _MM_HINT_T0);
+}
+
 template <bool is_int8>
 inline void multiply_whole_tile(const uint8_t* a, int64_t a_stride, const uint8_t* weights, int n_steps, void* sums) {
     uint8_t* c = static_cast<uint8_t*>(sums);
@@ -40,6 +46,7 @@ inline void multiply_whole_tile(const uint8_t* a, int64_t a_stride, const uint8_
     const uint8_t* below = a + 16 * a_stride;
     for (int step = 0; step < n_steps; step += 16) {
         const uint8_t* b = weights + step * 128;
+        prefetch_weights(b);
         _tile_loadd(4, a + 4 * step, a_stride);
         _tile_loadd(6, b, 128);
         _tile_loadd(5, below + 4 * step, a_stride);
@@ -69,6 +76,7 @@ inline void multiply_half_tile(const uint8_t* a, int64_t a_stride, const uint8_t
     _tile_zero(1);
     for (int step = 0; step < n_steps; step += 16) {
         const uint8_t* b = weights + step * 128;
+        prefetch_weights(b);
         _tile_loadd(4, a + 4 * step, a_stride);
         _tile_loadd(6, b, 128);
         _tile_loadd(7, b + 64, 128);

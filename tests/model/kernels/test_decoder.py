@@ -1,0 +1,140 @@
+"""Whole steps in native code against transformers: every kind of model, every way to cut a prompt, any company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sluiceway.config import Dtype
+from sluiceway.model.kernels import decoder as native
+from sluiceway.model.kernels.decoder import NativePass, StepArrays
+from support.native import SETS, chosen
+from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row
+
+PROMPT = [(7 * i * i + 3 * i + 5) % 160 for i in range(300)]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "tied": ("Llama", {"tie_word_embeddings": True}),
+    "one key head": ("Llama", {"num_key_value_heads": 1}),
+    "wide heads": ("Llama", {"head_dim": 32}),
+    "no multiples": ("Llama", {"head_dim": 20, "intermediate_size": 90, "hidden_size": 72, "vocab_size": 163}),
+    "biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "window": ("Mistral", {"sliding_window": 40}),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "llama3": ("Llama", {"rope_scaling": LLAMA3}),
+    "yarn": ("Llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}),
+}
+ERRORS: dict[Dtype, float] = {"bfloat16": 0.05, "int8": 0.15}
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_logits_follow_those_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: Dtype
+) -> None:
+    """With half or a quarter of the bits: near in each logit, not equal."""
+    family, settings = MODELS[kind]
+    reference = reference_model(family, **settings)
+    with chosen(monkeypatch, "plain"):
+        model = loaded(reference, tmp_path, dtype)
+    assert isinstance(model.start(1), NativePass)
+    ours = Stepper(model).step(row(PROMPT, 0, 200, 0))[0]
+    expected = reference_logits(reference, PROMPT[:200])[-1]
+    assert (ours - expected).abs().max() < ERRORS[dtype] * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("kind", ["llama", "one key head", "window", "qwen3", "no multiples"])
+@pytest.mark.parametrize("name", SETS)
+def test_logits_keep_every_bit_in_any_company_and_chunking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, dtype: Dtype
+) -> None:
+    """The same row alone, in a crowd of other stages, and computed in other chunks."""
+    family, settings = MODELS[kind]
+    with chosen(monkeypatch, name):
+        model = loaded(reference_model(family, **settings), tmp_path, dtype)
+    crowd = [PROMPT[i : i + 20 + 9 * i] for i in range(25)]
+    alone = Stepper(model).step(row(PROMPT, 0, 300, 0))
+
+    company = Stepper(model)
+    starts = (0, 1, 90, 97, 240, 299, 300)
+    for start, end in zip(starts, starts[1:], strict=False):
+        others = [row(tokens, 0, len(tokens), 20 + 16 * i) for i, tokens in enumerate(crowd[: start % 13])]
+        logits = company.step(*others, row(PROMPT, start, end - start, 0))
+    assert torch.equal(logits[-1], alone[0])
+
+    crowded = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(40)])
+    assert all(torch.equal(each, alone[0]) for each in crowded)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_largest_are_those_of_the_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The first of equals, in a vocabulary that fills no whole panel; with the logits and without them."""
+    model_with_ties = reference_model(vocab_size=163)
+    with torch.no_grad():
+        model_with_ties.lm_head.weight[100:163] = model_with_ties.lm_head.weight[37:100].clone()
+    with chosen(monkeypatch, name):
+        model = loaded(model_with_ties, tmp_path, "bfloat16")
+    rows = [row(PROMPT[i : i + 9], 0, 9, 2 * i) for i in range(40)]
+    outcome = model.start(100).compute(rows, wants_logits=True)
+    assert outcome.logits is not None
+    assert outcome.largest.tolist() == np.argmax(outcome.logits.numpy(), axis=-1).tolist()
+    assert max(outcome.largest) < 100
+    again = model.start(100).compute(rows, wants_logits=False)
+    assert again.logits is None
+    assert again.largest.tolist() == outcome.largest.tolist()
+
+
+def test_what_an_earlier_owner_left_in_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even numbers that are none."""
+    with chosen(monkeypatch, "plain"):
+        model = loaded(reference_model(head_dim=32), tmp_path, "bfloat16")
+    clean, dirty = model.start(8), model.start(8)
+    assert isinstance(dirty, NativePass)
+    dirty.cache.fill(float("nan"))
+    for a, b in ((0, 5), (5, 37), (37, 38)):
+        rows = [row(PROMPT, a, b - a, 2)]
+        of_clean, of_dirty = (each.compute(rows, wants_logits=True).logits for each in (clean, dirty))
+        assert of_clean is not None and of_dirty is not None
+        assert torch.equal(of_clean, of_dirty)
+
+
+def test_the_arrays_of_a_step_hold_its_own_entries() -> None:
+    """Known tokens and blocks beyond the step are not part of it."""
+    growing = row(list(range(100, 140)), 14, 4, 5, samples=False)
+    growing.block_ids.append(999)  # type: ignore[attr-defined]
+    arrays = StepArrays.of([growing, row(list(range(50)), 33, 1, 20)])
+    assert arrays.tokens.tolist() == [114, 115, 116, 117, 33]
+    assert arrays.first.tolist() == [0, 4, 5]
+    assert arrays.start.tolist() == [14, 33]
+    assert arrays.first_block.tolist() == [0, 2, 5]
+    assert arrays.blocks.tolist() == [5, 6, 20, 21, 22]
+    assert arrays.sampled.tolist() == [4]
+
+
+def test_the_size_of_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bytes a number, heads filled up to whole steps of the kernels."""
+    with chosen(monkeypatch, "plain"):
+        model = loaded(reference_model(head_dim=20), tmp_path, "int8")
+    assert model.start(7).cache_bytes == 2 * 2 * 2 * 7 * 16 * 32 * 2
+
+
+def test_no_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this step, which the engine survives."""
+    with chosen(monkeypatch, "plain"):
+        model = loaded(reference_model(), tmp_path, "bfloat16")
+    model_pass = model.start(8)
+    monkeypatch.setattr(native.NativeDecoder, "_run", lambda *_: -1)
+    with pytest.raises(MemoryError):
+        model_pass.compute([row(PROMPT, 0, 5, 0)], wants_logits=False)

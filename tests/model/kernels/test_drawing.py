@@ -1,0 +1,60 @@
+"""Native draws against those of numpy: the same tokens for the same numbers, but where rounding decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sluiceway.model import sampler
+from sluiceway.model.kernels.drawing import draw_natively
+from sluiceway.types import SamplingParams
+from support.native import SETS, kernel_set, pools, random_floats
+from support.tiny_models import row
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "hot": {"temperature": 2.5},
+    "top_k": {"top_k": 7},
+    "top_p": {"top_p": 0.7},
+    "min_p": {"min_p": 0.1},
+    "all": {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+    "a large top_k": {"top_k": 900, "top_p": 0.999},
+}
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("name", SETS)
+def test_tokens_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, name: str, filters: str) -> None:
+    """For 300 numbers; logits with many equals, in a vocabulary that fills no whole block."""
+    kernels = kernel_set(name)
+    logits = np.round(random_floats(300, 1001, scale=2), 1)
+    settings = [SamplingParams(**({"temperature": 0.9} | FILTERS[filters]))] * 300
+    rows = [row([0] * 5, 4, 1, 0, sampling=each, seed=seed) for seed, each in enumerate(settings)]
+    uniforms = sampler.uniform(range(300), [5] * 300)
+    monkeypatch.setattr(sampler, "best_kernels", lambda: None)
+    expected = sampler.draw(logits.copy(), rows)
+    for pool in pools():
+        tokens = draw_natively(kernels, pool, logits, settings, uniforms)
+        assert (tokens == expected).sum() >= 299
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_logits_stay_as_they_are(name: str) -> None:
+    """The kernels draw from a copy of their own."""
+    logits = random_floats(2, 600)
+    before = logits.copy()
+    draw_natively(kernel_set(name), pools()[0], logits, [SamplingParams(top_k=3)] * 2, np.array([0.1, 0.9]))
+    assert np.array_equal(logits, before)
+
+
+def test_no_memory_is_an_error() -> None:
+    """Where the native side found none."""
+
+    class Exhausted:
+        def draw(self, *_: object) -> int:
+            return -1
+
+    with pytest.raises(MemoryError):
+        draw_natively(Exhausted(), pools()[0], random_floats(1, 9), [SamplingParams()], np.array([0.5]))  # type: ignore[arg-type]
