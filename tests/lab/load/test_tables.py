@@ -75,6 +75,29 @@ def test_two_servers_are_set_against_each_other() -> None:
     assert "ours / theirs, alone" not in text
 
 
+def test_memory_is_shown_by_process() -> None:
+    """And in sum."""
+    text = shown(
+        record(run("ours", "memory", 0, pss_api_bytes=5e7, pss_engine_bytes=4e8, pss_bytes=4.5e8, rss_bytes=5e8))
+    )
+    (line,) = [line for line in text.splitlines() if "ours, memory" in line]
+    assert [cell.strip() for cell in line.split("│")[2:6]] == ["50", "400", "450", "500"]
+
+
+def test_figures_that_mean_less_than_they_seem_to_are_pointed_out() -> None:
+    """Several tokens an event, and answers that were not of the asked length."""
+    text = shown(
+        record(
+            run("ours", "together", 4, tokens_per_s=1.0, chunks_per_token=0.98, short_answers=0.0),
+            run("theirs", "together", 4, tokens_per_s=1.0, chunks_per_token=0.5, short_answers=3.0),
+        )
+    )
+    assert (
+        "theirs, together 4: 0.50 events a token" in text and "theirs, together 4: up to 3 answers ended early" in text
+    )
+    assert "\nours, together 4: " not in text
+
+
 def test_errors_are_counted_by_sentence() -> None:
     """A table that hides them would be wrong."""
     failed: Run = msgspec.structs.replace(run("ours", "together", 8, tokens_per_s=1.0), errors=["busy", "busy", "gone"])

@@ -52,9 +52,9 @@ _OTHERS = (
     _Column("resident_longest_gap_before_s", "before it ms", _MS, 0),
     _Column("until_idle_s", "until nothing runs ms", _MS),
     _Column("ready_s", "start to ready s", digits=2),
-    _Column("pss_bytes", "memory MB (PSS)", 1e-6, 0),
-    _Column("rss_bytes", "RSS MB", 1e-6, 0),
 )
+_ONE_EACH = (0.95, 1.05)
+"""Events a token between which the two are as good as the same: half a character makes no event."""
 _STREAM_SCENARIOS = ("together", "alone")
 
 
@@ -67,13 +67,14 @@ def show(record: Record, console: Console) -> None:
         ("Processor seconds", _cpu_columns(streams), streams),
         ("Engine", _ENGINE, streams + others),
         ("Beside streams", _OTHERS, others),
+        ("Memory, MB (PSS: what is shared is divided)", _memory_columns(others), others),
     ):
         _show_table(console, title, columns, rows)
     for line in (
         *_floor_lines(record.floor),
         *_batching_lines(record.summary),
         *_ratio_lines(record),
-        *_errors(record),
+        *_warnings(record),
     ):
         console.print(line, highlight=False, markup=False)
 
@@ -99,6 +100,16 @@ def _cpu_columns(rows: Sequence[Summary]) -> list[_Column]:
     per_chunk = _Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0)
     processes = [_Column(name, name.removeprefix("cpu_").removesuffix("_s"), digits=2) for name in names]
     return [column for column in processes if column.figure != per_chunk.figure] + [per_chunk]
+
+
+def _memory_columns(rows: Sequence[Summary]) -> list[_Column]:
+    names = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("pss_"))
+    processes = [
+        _Column(name, name.removeprefix("pss_").removesuffix("_bytes"), 1e-6, 0)
+        for name in names
+        if name != "pss_bytes"
+    ]
+    return [*processes, _Column("pss_bytes", "all", 1e-6, 0), _Column("rss_bytes", "all, RSS", 1e-6, 0)]
 
 
 def _place(row: Summary) -> str:
@@ -150,7 +161,14 @@ def _ratio_lines(record: Record) -> Iterator[str]:
             yield f"{names}, {ratio.scenario} {ratio.streams}: " + ", ".join(parts)
 
 
-def _errors(record: Record) -> Iterator[str]:
+def _warnings(record: Record) -> Iterator[str]:
+    """What makes a figure mean less than it seems to."""
+    for one in record.summary:
+        chunks, short = one.figures.get("chunks_per_token"), one.figures.get("short_answers")
+        if chunks is not None and not _ONE_EACH[0] <= chunks.median <= _ONE_EACH[1]:
+            yield f"{_place(one)}: {chunks.median:.2f} events a token, so its gaps are not those between tokens"
+        if short is not None and short.max > 0:
+            yield f"{_place(one)}: up to {short.max:.0f} answers ended early"
     for run in record.runs:
         for sentence, n in {error: run.errors.count(error) for error in run.errors}.items():
             yield f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {n} failed: {sentence}"
