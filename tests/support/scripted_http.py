@@ -28,7 +28,7 @@ class ScriptedServer:
     requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
     """Path, headers (names in lower case) and decoded body of each request."""
     n_gone: int = 0
-    """Clients that left during a stall."""
+    """Clients that left before all was said, in order or by a reset."""
     answering: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -39,8 +39,10 @@ class ScriptedServer:
         task = asyncio.current_task()
         assert task is not None
         self.answering.add(task)
-        with contextlib.suppress(ConnectionError):
+        try:
             await self._answer(reader, writer)
+        except ConnectionError:
+            self.n_gone += 1
         with contextlib.suppress(ConnectionError):
             writer.close()
             await writer.wait_closed()
@@ -57,8 +59,7 @@ class ScriptedServer:
         for piece in found(body) if callable(found) else found:
             if piece == STALL:
                 await reader.read()
-                self.n_gone += 1
-                return
+                raise ConnectionAbortedError
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(0)
