@@ -22,6 +22,14 @@ def test_steps_come_to_take_the_target_when_the_machine_allows() -> None:
         assert abs(_settled(pace, base_s=0.01, token_s=token_s) - 0.05) < 0.002
 
 
+def test_prompts_double_a_step_when_it_is_long_without_them() -> None:
+    """Where streams wait for 0.1 s anyway, a prompt may take as much again."""
+    pace = Pace(target_s=0.05, max_tokens=2048)
+    for _ in range(100):
+        pace.observe(0, 0.1)
+    assert abs(_settled(pace, base_s=0.1, token_s=0.001) - 0.2) < 0.005
+
+
 def test_prompts_get_on_when_the_machine_is_slow() -> None:
     """Never less than the smallest chunk."""
     pace = Pace(target_s=0.05, max_tokens=512)
