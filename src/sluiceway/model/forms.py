@@ -89,8 +89,11 @@ class NativeForm:
     kernels: Kernels
     is_int8: bool
     device: torch.device = torch.device("cpu")
-    matrix_dtype: torch.dtype = torch.bfloat16
     vector_dtype: torch.dtype = torch.float32
+
+    @property
+    def matrix_dtype(self) -> torch.dtype:
+        return torch.float32 if self.is_int8 else torch.bfloat16
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> PackedProduct:
         return pack_int8(weight, bias) if self.is_int8 else pack_bf16(weight, bias)
@@ -100,7 +103,7 @@ class NativeForm:
 
     def embedding(self, embedding: Tensor, *, is_tied: bool) -> Tensor | None:
         """In int8 the embedding stays in bf16 beside the head: it costs one row a token, and is worth its precision."""
-        return None if is_tied and not self.is_int8 else embedding
+        return None if is_tied and not self.is_int8 else embedding.to(torch.bfloat16)
 
     def passes(
         self, config: ModelConfig, weights: DecoderWeights[PackedProduct], divisors: Tensor | None

@@ -49,8 +49,9 @@ def pack_bf16(weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
 def pack_int8(weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
     """Each output is scaled so that its largest weight is 127."""
     padded = _padded(weight.float(), _LINE_BYTES)
-    scales = padded.abs().amax(dim=1) / 127
-    quantised = (padded / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).round().to(torch.int8)
+    low, high = padded.aminmax(dim=1)
+    scales = torch.maximum(-low, high) / 127
+    quantised = (padded / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).round_().to(torch.int8)
     by_group = quantised.view(-1, PANEL, padded.shape[1] // _LINE_BYTES, _LINE_BYTES)
     sums = by_group.sum(dim=-1, dtype=torch.int16).transpose(1, 2).contiguous()
     return PackedProduct(_panels(quantised, 4), scales, sums, _padded_bias(bias, padded.shape[0]), weight.shape[1])
@@ -70,7 +71,8 @@ def _padding(rows: Tensor, multiple: int) -> tuple[int, ...]:
 
 def _padded(weight: Tensor, input_multiple: int) -> Tensor:
     n_outputs, n_inputs = weight.shape
-    return functional.pad(weight, (0, -n_inputs % input_multiple, 0, -n_outputs % PANEL))
+    missing = (0, -n_inputs % input_multiple, 0, -n_outputs % PANEL)
+    return functional.pad(weight, missing) if any(missing) else weight
 
 
 def _padded_bias(bias: Tensor | None, n_outputs: int) -> Tensor | None:

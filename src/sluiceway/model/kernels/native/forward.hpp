@@ -170,6 +170,7 @@ private:
             const int block = step_.rows.blocks[step_.rows.first_block[row] + position / kBlockTokens];
             const bool is_last = t + 1 == step_.rows.first[row + 1];
             const bool is_new_block = slot <= t - step_.rows.first[row];
+            if (is_last) prefetch_block(m, keys, values, block);
             const float* qkv = work_.qkv.as<float>() + int64_t(t) * qkv_width();
             const float* cosines = work_.angles.as<float>() + int64_t(t) * m.head_dim;
             const float* sines = cosines + m.head_dim / 2;

@@ -83,6 +83,15 @@ inline void write_key(const Model& model, uint16_t* keys, Place place, const uin
         memcpy(block + i * kBlockTokens + 2 * place.slot, from + i, 2 * sizeof *from);
 }
 
+// A key goes to as many lines as it has steps, all of them elsewhere: they are called for while queries are rotated.
+inline void prefetch_block(const Model& model, const uint16_t* keys, const uint16_t* values, int block) {
+    const int64_t n = int64_t(model.n_kv_heads) * kBlockTokens * padded_head_dim(model);
+    for (int64_t at = block * n; at < (block + 1) * n; at += 2 * kLanes) {
+        __builtin_prefetch(keys + at, 1);
+        __builtin_prefetch(values + at, 1);
+    }
+}
+
 inline int64_t value_at(int dimension, int slot) {
     return int64_t(dimension / kLanes) * kBlockTokens * kLanes + slot / 2 * 2 * kLanes + dimension % kLanes * 2 + slot % 2;
 }
