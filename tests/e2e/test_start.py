@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from support.requests import COMPLETIONS
-from support.server import START_S, Server
+from support.server import START_S, Server, wait_until
 
 
 def failure_of(server: Server) -> str:
@@ -59,3 +59,12 @@ def test_it_serves_from_the_moment_when_it_says_ready() -> None:
         status, answer = server.post(COMPLETIONS, {"model": "fake", "prompt": "hello", "max_tokens": 1})
         assert status == 200, answer
         assert not server.stats()["stale"]
+
+
+def test_it_says_which_model_it_starts_and_where_it_serves() -> None:
+    """Between the two a model may load for a while."""
+    with Server("fake") as server:
+        wait_until(
+            lambda: f"serving process=supervisor url=http://127.0.0.1:{server.port}\n" in server.log, "the address"
+        )
+        assert "starting process=supervisor model=fake\n" in server.log

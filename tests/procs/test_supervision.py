@@ -59,6 +59,14 @@ def test_peers_learn_of_each_other_when_they_become_ready() -> None:
     assert mind.phase is Phase.STARTING
 
 
+def test_address_is_announced_when_the_server_serves() -> None:
+    """What the API process found, once everybody is ready: a person copies it."""
+    mind = _starting()
+    for role in ROLES:
+        mind.reported(role, Ready({"url": "http://127.0.0.1:8000"} if role is Role.API else {"blocks": 7}), 0.0)
+    assert Announce("serving", {"url": "http://127.0.0.1:8000"}) in mind.effects()
+
+
 def test_exit_code_is_one_when_a_process_cannot_start() -> None:
     """Its own words are announced, the others are ended, those that load are killed."""
     mind = _starting()

@@ -75,6 +75,7 @@ class _Child:
     is_alive: bool = False
     is_ready: bool = False
     is_hung: bool = False
+    facts: dict[str, str | int | float] = field(default_factory=dict)
     last_beat_s: float = 0.0
     respawn_at_s: float | None = None
     deaths_s: deque[float] = field(default_factory=deque)
@@ -188,7 +189,7 @@ class Supervision:
     # Consequences.
 
     def _became_ready(self, child: _Child, facts: dict[str, str | int | float]) -> None:
-        child.is_ready = True
+        child.is_ready, child.facts = True, facts
         self._effects.append(Announce("process ready", {"role": child.role.value, "pid": child.pid, **facts}))
         self._tell_peers(child, PeerUp(child.role, child.pid))
         for peer in self._children.values():
@@ -196,7 +197,7 @@ class Supervision:
                 self._effects.append(Tell(child.role, PeerUp(peer.role, peer.pid)))
         if self.phase is Phase.STARTING and all(child.is_ready for child in self._children.values()):
             self.phase = Phase.SERVING
-            self._announce("serving")
+            self._effects.append(Announce("serving", self._children[Role.API].facts))
 
     def _beat(self, child: _Child) -> None:
         if child.is_hung:

@@ -65,6 +65,7 @@ def _socket_files(directory: Path) -> Iterator[str]:
 
 class _Supervisor:
     def __init__(self, config: ServeConfig, directory: Path) -> None:
+        self._model_name = config.model.name
         self._directory = directory
         self._context: zmq.Context[Any] = zmq.Context()
         self._control = ControlServer(self._context, Addresses.in_directory(str(directory)).control)
@@ -77,6 +78,7 @@ class _Supervisor:
             poller = zmq.Poller()
             poller.register(self._control.socket, zmq.POLLIN)
             poller.register(signals, zmq.POLLIN)
+            self._log.info("starting", model=self._model_name)
             self._mind.started()
             try:
                 while self._mind.exit_code is None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToC
 from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.api.process import run_api, serve_api
+from sluiceway.procs.api.process import run_api, serve_api, url_of
 from sluiceway.types import FinishReason
 from sluiceway.wire.control import ControlServer
 from sluiceway.wire.endpoint import Inlet, Outlet
@@ -76,7 +77,7 @@ async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> Async
     process = asyncio.create_task(run_api(config, ends.pipes, ends.control))
     ready = await ends.reported(Ready)
     assert isinstance(ready, Ready)
-    client = await LiveClient.connect(int(ready.facts["port"]))
+    client = await LiveClient.connect(urlsplit(str(ready.facts["url"])).port or 0)
     if serves:
         ends.events.put_nowait(EngineIsUp(FACTS))
         for role in (Role.TOKENIZER, Role.ENGINE):
@@ -195,6 +196,12 @@ async def test_it_stops_at_once_when_it_is_told_to() -> None:
         await ends.request()
         ends.orders.put_nowait(Stop())
         assert (await client.read_answer()).status == 503
+
+
+@pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:80"), ("::1", "http://[::1]:80")])
+def test_address_can_be_pasted(host: str, url: str) -> None:
+    """IPv6 stands in brackets."""
+    assert url_of(host, 80) == url
 
 
 async def test_a_port_that_cannot_be_had_is_an_error_of_the_configuration() -> None:

@@ -86,7 +86,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
     server = HttpServer(
         build_app(config, world),
         keep_alive_s=config.keep_alive_s,
-        on_started=lambda: control.report(Ready({"host": config.host, "port": _port_of(listener)})),
+        on_started=lambda: control.report(Ready({"url": url_of(config.host, _port_of(listener))})),
     )
     await run_until_first(
         server.serve([listener]),
@@ -99,6 +99,11 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
 def _port_of(listener: socket.socket) -> int:
     port: int = listener.getsockname()[1]
     return port
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a client on this machine finds the server."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _route(pipes: Pipes, hub: Hub) -> None:
