@@ -231,11 +231,12 @@ async def test_the_answer_survives_when_the_client_sends_on(http: str | None) ->
         b"GET /health HTTP/1.1\r\nX: " + b"x" * 2_000_000 + b"\r\n\r\n",
         b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\n\r\n",
         b"GET /health HTTP/1.1\r\n" + b"X: x\r\n" * 129 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
     ],
-    ids=["fields", "bytes", "path", "one-field-too-many"],
+    ids=["fields", "bytes", "path", "one-field-too-many", "whole-in-one-read"],
 )
 async def test_a_head_that_is_too_large_is_refused(raw: bytes) -> None:
-    """Before it is whole; the others do not notice."""
+    """Before it is whole, or when it is; the others do not notice."""
     async with live_http(Api().app) as port:
         client = await LiveClient.connect(port)
         try:

@@ -38,6 +38,9 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        """Read of a head that is not whole yet."""
+        self._field_bytes = 0
+        """Its names and values as parsed: a head that comes in one read is bounded too."""
         self._ahead_bytes = 0
         self._is_refused = False
 
@@ -134,13 +137,14 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
+        self._head_bytes = self._field_bytes = 0
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse, 408)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) >= MAX_HEADERS:
+        self._field_bytes += len(name) + len(value)
+        if len(self.headers) >= MAX_HEADERS or self._field_bytes > MAX_HEAD_BYTES:
             self._refuse(431)
-            raise httptools.HttpParserError("too many headers")
+            raise httptools.HttpParserError("too many headers, or too large ones")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
