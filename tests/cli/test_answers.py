@@ -40,6 +40,12 @@ def test_answer_comes_in_pieces(script: Script, root: str, suffix: str) -> None:
     assert script.keys == [None]
 
 
+def test_plain_http_is_meant_when_the_url_names_no_scheme(script: Script, root: str) -> None:
+    """As in every browser."""
+    with asking(root.removeprefix("http://"), model=None) as answers:
+        assert answers.model == "first"
+
+
 def test_key_is_sent_when_there_is_one(script: Script, root: str) -> None:
     """As a bearer token."""
     script.answers = [[DONE]]
@@ -99,9 +105,9 @@ def test_broken_answer_keeps_its_pieces(script: Script, root: str, end: list[str
             next(pieces)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nonsense"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "gopher://127.0.0.1:9"])
 def test_unreachable_server_is_a_sentence(url: str) -> None:
-    """Nobody listens there, or it is no address."""
+    """Nobody listens there, or it is another protocol."""
     with asking(url) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):
         list(answers.stream(QUESTION))
     with asking(url, model=None) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):

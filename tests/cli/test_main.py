@@ -71,6 +71,7 @@ def test_model_has_a_variable_too(command: str) -> None:
         (["generate", "--temperature", "nan"], ["--temperature"]),
         (["generate", "--max-tokens", "0"], ["--max-tokens", "1"]),
         (["chat", "--top-p", "1.5"], ["--top-p", "1"]),
+        (["generate", "--top-p", "0"], ["--top-p", "above 0"]),
         (["serve", "--no-such-flag"], ["--no-such-flag"]),
         (["sevre"], ["sevre"]),
     ],

@@ -49,11 +49,15 @@ class _ModelList(msgspec.Struct):
 
 
 class RemoteAnswers:
-    """Any server with `/v1/chat/completions`. `url` is its root, with or without `/v1`. Close it when done."""
+    """Any server with `/v1/chat/completions`. Close it when done.
+
+    `url` is its root, with or without `/v1`; without a scheme it means `http://`.
+    """
 
     def __init__(self, url: str, *, model: str | None, api_key: str | None, parameters: Mapping[str, Any]) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._root = url.rstrip("/").removesuffix("/v1") + "/v1"
+        address = url if "://" in url else f"http://{url}"
+        self._root = address.rstrip("/").removesuffix("/v1") + "/v1"
         self._client = httpx.Client(headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_S))
         self._parameters = parameters
         self._model = model

@@ -16,7 +16,7 @@ from sluiceway.cli.serve import serve
 EPILOG = (
     "Every flag can be set by a variable, which its help names. SLUICEWAY_CACHE_DIR: where models are kept. "
     "SLUICEWAY_OFFLINE=1: never use the network to fetch one. "
-    "Exit codes: 0 done, 1 failed, 2 wrong flag or setting, 3 no such model, 130 interrupted."
+    "Exit codes: 0 done, 1 failed, 2 wrong flag or setting, 3 model not found, fetched or readable, 130 interrupted."
 )
 
 app = typer.Typer(

@@ -31,6 +31,13 @@ def finite(value: float) -> float:
     return value
 
 
+def share(value: float) -> float:
+    """Refuses a share of nothing, as the server does."""
+    if not finite(value) > 0.0:
+        raise typer.BadParameter("must be above 0")
+    return value
+
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -62,7 +69,7 @@ Temperature = Annotated[
 ]
 TopP = Annotated[
     float,
-    option("--top-p", "Choose among the likeliest tokens that make up this share.", min=0.0, max=1.0, callback=finite),
+    option("--top-p", "Choose among the likeliest tokens that make up this share.", min=0.0, max=1.0, callback=share),
 ]
 MaxTokens = Annotated[
     int | None,
