@@ -22,7 +22,7 @@ OVERLOADED = Refusal(
 ENGINE_UNAVAILABLE = Refusal(
     status=503,
     code="engine_unavailable",
-    message="The engine is not running; try again in a moment.",
+    message="A process of the server is down or does not respond; try again in a moment.",
     retry_after_s=RETRY_AFTER_S,
 )
 ENGINE_LOST = Refusal(
