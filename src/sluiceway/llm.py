@@ -2,7 +2,10 @@
 
 ::
 
-    with LLM(resolve("smollm2-135m")) as llm:
+    from sluiceway.llm import LLM
+    from sluiceway.store.models import pull
+
+    with LLM(pull("smollm2-135m")) as llm:
         print(llm.chat([{"role": "user", "content": "What is a sluice?"}]).text)
 """
 
