@@ -92,35 +92,58 @@ inline void soften(TileState& state, int query, int first_key, int n_blocks, int
     state.total[query] += sum(total);
 }
 
+#if defined(__AMX_BF16__)
+
+inline void score(TileState& state, int n, const uint16_t* queries, const uint16_t* const* keys, int n_blocks) {
+    for (int q = 0; q < n; q += 16)
+        for (int i = 0; i < n_blocks; i++)
+            score_in_tiles(queries + q * state.width, keys[i], state.width, &state.scores[q][i * kLanes],
+                           sizeof state.scores[0]);
+}
+
+inline void add_values(TileState& state, int n, const uint16_t* const* values, int n_blocks) {
+    for (int q = 0; q < n; q += 16)
+        for (int column = 0; column < state.width; column += kLanes)
+            add_in_tiles(state.weights[q], sizeof state.weights[0], values, column * kBlockTokens, n_blocks,
+                         state.sums_of(q) + column, state.width * int(sizeof(float)));
+}
+
+#else
+
 // Scores of n queries with the keys of some blocks.
-inline void score(TileState& state, int n, const uint16_t* queries, const uint8_t* const* keys, int n_blocks) {
+inline void score(TileState& state, int n, const uint16_t* queries, const uint16_t* const* keys, int n_blocks) {
     const uint8_t* rows = reinterpret_cast<const uint8_t*>(queries);
     const int stride = state.width * 2, n_steps = state.width / 2;
     float* scores = state.scores[0];
+    const uint8_t* columns[kTileBlocks];
+    for (int i = 0; i < n_blocks; i++) columns[i] = reinterpret_cast<const uint8_t*>(keys[i]);
     if (n_blocks == kTileBlocks)
-        return dot_rows<Bf16, kRowsOfFour, kTileBlocks>(n, rows, stride, keys, 4 * kLanes, n_steps, scores, kTileKeys);
+        return dot_rows<Bf16, kRowsOfFour, kTileBlocks>(n, rows, stride, columns, 4 * kLanes, n_steps, scores, kTileKeys);
     for (int i = 0; i < n_blocks; i++)
-        dot_rows<Bf16, kRowsOfFour, 1>(n, rows, stride, keys + i, 4 * kLanes, n_steps, scores + i * kLanes, kTileKeys);
+        dot_rows<Bf16, kRowsOfFour, 1>(n, rows, stride, columns + i, 4 * kLanes, n_steps, scores + i * kLanes, kTileKeys);
 }
 
-// Adds the values of one block, weighted, to the sums of n queries.
-inline void add_values(TileState& state, int n, int block, const uint16_t* values) {
-    const uint8_t* weights = reinterpret_cast<const uint8_t*>(&state.weights[0][block * kBlockTokens]);
-    const int64_t panel = kBlockTokens * kLanes;
-    int column = 0;
-    for (; column + 4 * kLanes <= state.width; column += 4 * kLanes) {
-        const uint8_t* at = reinterpret_cast<const uint8_t*>(values + column / kLanes * panel);
-        const uint8_t* panels[4] = {at, at + 2 * panel, at + 4 * panel, at + 6 * panel};
-        dot_rows<Bf16, kRowsOfFour, 4>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
-                                       state.sums + column, state.width, true);
-    }
-    if (column < state.width) {
-        const uint8_t* at = reinterpret_cast<const uint8_t*>(values + column / kLanes * panel);
-        const uint8_t* panels[2] = {at, at + 2 * panel};
-        dot_rows<Bf16, kRowsOfTwo, 2>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
-                                      state.sums + column, state.width, true);
+// Adds the values of some blocks, weighted, to the sums of n queries.
+inline void add_values(TileState& state, int n, const uint16_t* const* values, int n_blocks) {
+    const int64_t panel = 2 * kBlockTokens * kLanes;
+    for (int i = 0; i < n_blocks; i++) {
+        const uint8_t* weights = reinterpret_cast<const uint8_t*>(&state.weights[0][i * kBlockTokens]);
+        const uint8_t* at = reinterpret_cast<const uint8_t*>(values[i]);
+        int column = 0;
+        for (; column + 4 * kLanes <= state.width; column += 4 * kLanes, at += 4 * panel) {
+            const uint8_t* panels[4] = {at, at + panel, at + 2 * panel, at + 3 * panel};
+            dot_rows<Bf16, kRowsOfFour, 4>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
+                                           state.sums + column, state.width, true);
+        }
+        if (column < state.width) {
+            const uint8_t* panels[2] = {at, at + panel};
+            dot_rows<Bf16, kRowsOfTwo, 2>(n, weights, sizeof state.weights[0], panels, 4 * kLanes, kBlockTokens / 2,
+                                          state.sums + column, state.width, true);
+        }
     }
 }
+
+#endif
 
 // The blocks of keys and values that one stretch of kTileKeys keys lies in.
 struct Stretch {
@@ -158,6 +181,9 @@ inline void attend_tile(const AttentionInput& in, const QueryTile& tile, int kv_
     const float scale = 1.0f / sqrtf(float(model.head_dim));
     const int seen_from = model.window && first_position >= model.window ? first_position - model.window + 1 : 0;
 
+#if defined(__AMX_BF16__)
+    const AttentionTiles tiles;
+#endif
     TileState state;
     state.width = width;
     memset(state.sums, 0, size_t(tile.n) * width * sizeof(float));
@@ -167,12 +193,16 @@ inline void attend_tile(const AttentionInput& in, const QueryTile& tile, int kv_
     }
     for (int key = seen_from / kTileKeys * kTileKeys; key <= last_position; key += kTileKeys) {
         const Stretch here(in, blocks, kv_head, key, last_position);
-        const uint8_t* keys[kTileBlocks];
-        for (int i = 0; i < here.n_blocks; i++) keys[i] = reinterpret_cast<const uint8_t*>(in.keys + here.places[i]);
+        const uint16_t* keys[kTileBlocks];
+        const uint16_t* values[kTileBlocks];
+        for (int i = 0; i < here.n_blocks; i++) {
+            keys[i] = in.keys + here.places[i];
+            values[i] = in.values + here.places[i];
+        }
         score(state, tile.n, queries, keys, here.n_blocks);
         for (int q = 0; q < tile.n; q++)
             soften(state, q, key, here.n_blocks, start + (tile.begin + q) / group, model.window, scale);
-        for (int i = 0; i < here.n_blocks; i++) add_values(state, tile.n, i, in.values + here.places[i]);
+        add_values(state, tile.n, values, here.n_blocks);
     }
     write_outputs(in, state, tile, kv_head);
 }

@@ -43,7 +43,8 @@ public:
         const int64_t widest = widest_row();
         n_tiles_ = tile_count(m, step_.rows);
         const int64_t n_stages = kStagesOfLayer * m.n_layers + kStagesAround;
-        const int64_t query_numbers = n * m.n_heads * padded_head_dim(m);
+        // Whole tiles of queries are read, also where the last ones are few.
+        const int64_t query_numbers = (n * m.n_heads + kLanes) * padded_head_dim(m);
         if (!(work_.stages.reserve(n_stages * int64_t(sizeof(Stage))) && work_.x.reserve(4 * n * m.hidden_size) &&
               work_.row.reserve(4 * n * widest) && work_.packed.reserve(rows * round_up(2 * widest, 64)) &&
               work_.gated.reserve(rows * gated_stride()) && work_.scales.reserve(4 * rows * round_up(widest, kGroup) / kGroup) &&

@@ -101,4 +101,45 @@ inline void multiply_in_tiles(const uint8_t* a, int64_t a_stride, const uint8_t*
         multiply_half_tile<is_int8>(a, a_stride, weights, n_steps, c[0]);
 }
 
+// Attention has tiles of other shapes: sums, queries, keys as above, but weights of 16 keys, and 8 pairs of values.
+// Rows of a tile that no query has are computed from what lies there, and never looked at.
+class AttentionTiles {
+public:
+    AttentionTiles() {
+        TileShapes shapes;
+        shapes.row_bytes[3] = 32;
+        shapes.rows[4] = 8;
+        _tile_loadconfig(&shapes);
+    }
+    ~AttentionTiles() {
+        const TileShapes shapes;
+        _tile_loadconfig(&shapes);
+    }
+    AttentionTiles(const AttentionTiles&) = delete;
+    AttentionTiles& operator=(const AttentionTiles&) = delete;
+};
+
+// 16 queries with the 16 keys of a block.
+inline void score_in_tiles(const uint16_t* queries, const uint16_t* keys, int width, float* scores, int64_t stride) {
+    _tile_zero(0);
+    for (int i = 0; i < width; i += 32) {
+        _tile_loadd(1, queries + i, width * 2);
+        _tile_loadd(2, keys + i * 16, 64);
+        _tile_dpbf16ps(0, 1, 2);
+    }
+    _tile_stored(0, scores, stride);
+}
+
+// Adds 16 columns of the values of some blocks, weighted, to the sums of 16 queries.
+inline void add_in_tiles(const uint16_t* weights, int64_t weights_stride, const uint16_t* const* values, int at,
+                         int n_blocks, float* sums, int64_t sums_stride) {
+    _tile_loadd(0, sums, sums_stride);
+    for (int i = 0; i < n_blocks; i++) {
+        _tile_loadd(3, weights + i * 16, weights_stride);
+        _tile_loadd(4, values[i] + at, 64);
+        _tile_dpbf16ps(0, 3, 4);
+    }
+    _tile_stored(0, sums, sums_stride);
+}
+
 }  // namespace

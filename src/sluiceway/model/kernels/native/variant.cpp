@@ -62,7 +62,7 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
     const int group = group_size(*model), width = padded_head_dim(*model), n = model->head_dim;
     const int64_t n_tiles = tile_count(*model, *rows);
     Buffer narrowed, tiles, stages;
-    if (!(narrowed.reserve(int64_t(2) * n_tokens * model->n_heads * width) &&
+    if (!(narrowed.reserve(2 * (int64_t(n_tokens) * model->n_heads + kLanes) * width) &&
           tiles.reserve(n_tiles * int64_t(sizeof(QueryTile))) && stages.reserve(sizeof(Stage))))
         return -1;
     for (int64_t t = 0; t < n_tokens; t++)
@@ -73,6 +73,7 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
     fill_tiles(*model, *rows, tiles.as<QueryTile>());
     const AttentionInput in{*model, *rows, cache->keys, cache->values, narrowed.as<uint16_t>(), out, n_tokens};
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
+        ThreadScope scope;
         member.run(int(n_tiles) * model->n_kv_heads, [&](int item) {
             attend_tile(in, tiles.as<QueryTile>()[item / model->n_kv_heads], item % model->n_kv_heads);
         });
