@@ -38,8 +38,8 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine's mind needs to know: limits, and facts of the model.
 
-    `max_step_tokens` bounds the tokens computed in one step. Where several sequences share a step, `step_target_s` does:
-    it bounds the gap that a long prompt makes for the others.
+    `max_step_tokens` bounds the tokens computed in one step. Where several sequences share a step, `step_target_s`
+    does: it bounds the gap that a long prompt makes for the others.
     """
 
     n_blocks: int
