@@ -82,7 +82,7 @@ def bench(
     serve_args: ServeArgs = "",
     source: ModelSource = Source.AUTO,
 ) -> None:
-    """Measure a server, or two in turns. Streams at rising concurrency, long prompts, newcomers, clients that leave, memory.
+    """Measure a server, or two in turns. Streams at rising concurrency, long prompts, newcomers, leavers, memory.
 
     Fails (exit code 1) if a request did; what was measured is printed all the same.
     """
