@@ -46,8 +46,10 @@ class Sampler:
         values: FloatRows = logits.float().cpu().numpy()
         for row_values, row in zip(values, rows, strict=True):
             self._adjust(row_values, row)
-        tokens = np.argmax(values, axis=-1)
         drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= _GREEDY_BELOW]
+        if len(drawn) == len(rows):  # no copies where none are needed
+            return [int(token) for token in draw(values, rows)]
+        tokens = np.argmax(values, axis=-1)
         if drawn:
             tokens[drawn] = draw(values[drawn], [rows[index] for index in drawn])
         return [int(token) for token in tokens]
