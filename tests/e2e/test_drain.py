@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +18,12 @@ signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids
 
 
 @pytest.fixture
-def runtime_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty directory in which servers started by the test make their socket files."""
-    for name in ("TMPDIR", "XDG_RUNTIME_DIR"):
-        monkeypatch.setenv(name, str(tmp_path))
-    return tmp_path
+def runtime_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory in which servers started by the test make their socket files; its path is short for them."""
+    with tempfile.TemporaryDirectory(prefix="drain-") as path:
+        for name in ("TMPDIR", "XDG_RUNTIME_DIR"):
+            monkeypatch.setenv(name, path)
+        yield Path(path)
 
 
 @pytest.fixture
