@@ -32,6 +32,7 @@ from sluiceway.messages.to_child import Role, Stop
 from sluiceway.messages.to_supervisor import Ready
 from sluiceway.messages.to_tokenizer import Cancel, ChatMessage, ChatPrompt, FromApi, Prompt, TextPrompt, Tokenize
 from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.bar import OnLoad
 from sluiceway.procs.engine import EngineLoop
 from sluiceway.procs.engine_setup import build_engine
 from sluiceway.procs.tokenizer import run_tokenizer
@@ -99,13 +100,14 @@ class LLM:
         kv_cache_tokens: int = 32_768,
         max_running: int = 64,
         threads: int = 0,
+        on_load: OnLoad | None = None,
     ) -> None:
         config = ServeConfig(
             model=files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, max_running=max_running, threads=threads,
             max_waiting=1_000_000,
         )  # fmt: skip
         tokenizer = load_tokenizer(files)
-        engine, facts = build_engine(config)
+        engine, facts = build_engine(config, on_load)
         self._context: zmq.Context[Any] = zmq.Context()
         addresses = Addresses.in_process("llm")
         self._control = ControlServer(self._context, addresses.control)

@@ -51,7 +51,7 @@ def test_flags_reach_the_model(script: Script) -> None:
     sampling, settings = script.asked[0][1], script.opened[0][1]
     assert sampling is not None
     assert (sampling.temperature, sampling.top_p, sampling.seed, sampling.max_tokens) == (0.0, 0.5, 7, 3)
-    assert settings == {"dtype": "float32", "threads": 2, "kv_cache_tokens": 64}
+    assert settings == {"dtype": "float32", "threads": 2, "kv_cache_tokens": 64, "on_load": None}
 
 
 def test_failed_answer_is_an_exit_code_when_lines_are_piped(script: Script) -> None:

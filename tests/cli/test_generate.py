@@ -41,7 +41,7 @@ def test_flags_reach_the_model(script: Script) -> None:
     assert (prompt, stop, files.name) == ("", ("a", "b"), "fake")
     assert sampling is not None
     assert (sampling.temperature, sampling.top_p, sampling.seed, sampling.max_tokens) == (0.0, 0.5, 7, 3)
-    assert settings == {"dtype": "float32", "threads": 2, "kv_cache_tokens": 64}
+    assert settings == {"dtype": "float32", "threads": 2, "kv_cache_tokens": 64, "on_load": None}
 
 
 def test_variables_reach_the_model(script: Script) -> None:

@@ -87,9 +87,9 @@ def local(model: str | None, source: Source, parameters: dict[str, Any], **engin
     files = fetch(model or DEFAULT_MODEL, source)
     typer.echo(f"loading {files.name}", err=True)
 
-    from sluiceway.llm import LLM
+    from sluiceway.cli.offline import load
 
-    with LLM(files, **engine) as llm:
+    with load(files, **engine) as llm:
         yield LocalAnswers(llm, SamplingParams(**parameters))
 
 

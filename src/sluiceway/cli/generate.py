@@ -54,9 +54,9 @@ def generate(
     sampling = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
     files = fetch(model, source)
 
-    from sluiceway.llm import LLM
+    from sluiceway.cli.offline import load
 
-    with LLM(files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads) as llm:
+    with load(files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads) as llm:
         if as_json:
             typer.echo(msgspec.json.encode(llm.generate(text, sampling, stop=stop or ())[0]))
         else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from sluiceway.cli.bar import download_bar
 from sluiceway.cli.exits import command
 from sluiceway.cli.options import Model, ModelSource
 from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.procs.bar import download_bar
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
 

@@ -90,10 +90,12 @@ def _tokenizer(config: ServeConfig, context: zmq.Context[Any], addresses: Addres
 
 
 def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+    from sluiceway.procs.bar import loading_bar
     from sluiceway.procs.engine import EngineLoop
     from sluiceway.procs.engine_setup import build_engine
 
-    engine, facts = build_engine(config)
+    with loading_bar(config.model.name) as on_load:
+        engine, facts = build_engine(config, on_load)
     # What is loaded now stays for good: keep the garbage collector from walking it during steps.
     gc.collect()
     gc.freeze()

@@ -12,6 +12,7 @@ from sluiceway.config import BLOCK_TOKENS, EngineConfig, ModelKind, ServeConfig
 from sluiceway.engine.engine import Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
+from sluiceway.procs.bar import OnLoad
 from sluiceway.text.byte_tokenizer import ByteTokenizer
 from sluiceway.text.load import load_eos_token_ids
 from sluiceway.types import EngineFacts
@@ -19,11 +20,11 @@ from sluiceway.types import EngineFacts
 FAKE_MAX_MODEL_LEN = 8192
 
 
-def build_engine(config: ServeConfig) -> tuple[Engine, EngineFacts]:
+def build_engine(config: ServeConfig, on_load: OnLoad | None = None) -> tuple[Engine, EngineFacts]:
     """Load the model (seconds) and make an engine over it. Raises `ConfigError` or `ModelSourceError`."""
     n_blocks = config.kv_cache_tokens // BLOCK_TOKENS
     build_runner = _fake_runner if config.model.kind is ModelKind.FAKE else _torch_runner
-    runner, engine_config = build_runner(config, n_blocks)
+    runner, engine_config = build_runner(config, n_blocks, on_load)
     draw = random.SystemRandom()
     log = structlog.get_logger("engine")
     engine = Engine(
@@ -61,17 +62,17 @@ def _engine_config(
     )
 
 
-def _fake_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineConfig]:
+def _fake_runner(config: ServeConfig, n_blocks: int, _: OnLoad | None) -> tuple[Runner, EngineConfig]:
     eos = load_eos_token_ids(config.model)
     engine_config = _engine_config(config, n_blocks, FAKE_MAX_MODEL_LEN, ByteTokenizer.vocab_size, eos)
     return FakeRunner(step_s=config.fake_step_s, sleep=time.sleep), engine_config
 
 
-def _torch_runner(config: ServeConfig, n_blocks: int) -> tuple[Runner, EngineConfig]:
+def _torch_runner(config: ServeConfig, n_blocks: int, on_load: OnLoad | None) -> tuple[Runner, EngineConfig]:
     from sluiceway.model.load import load_model
     from sluiceway.model.runner import TorchRunner
 
-    model = load_model(config.model, config.dtype)
+    model = load_model(config.model, config.dtype, on_load)
     # The tokenizer knows more of them: many files name the end of a document only, and spell the end of a turn.
     eos = tuple(dict.fromkeys((*model.config.eos_token_ids, *load_eos_token_ids(config.model))))
     model = dataclasses.replace(model, config=dataclasses.replace(model.config, eos_token_ids=eos))

@@ -1,11 +1,15 @@
-"""A download as a bar on stderr: bytes, rate, time left."""
+"""A download, or the loading of a model, as a bar on stderr: bytes, rate, time left."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 from sluiceway.store.progress import OnProgress, Progress
+
+OnLoad = Callable[[int, int], None]
+"""Bytes done, and all of them."""
 
 
 @contextlib.contextmanager
@@ -31,3 +35,13 @@ def download_bar() -> Iterator[OnProgress]:
     finally:
         if tasks:
             bars.stop()
+
+
+@contextlib.contextmanager
+def loading_bar(name: str) -> Iterator[OnLoad | None]:
+    """Yields what draws the bar; None where stderr is no terminal, since a log is no place for it."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    with download_bar() as show:
+        yield lambda done_bytes, total_bytes: show(Progress(f"loading {name}", done_bytes, total_bytes))

@@ -1,0 +1,19 @@
+"""An `LLM` of this process for the commands that need no server, with a bar while it loads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sluiceway.config import ModelFiles
+
+if TYPE_CHECKING:
+    from sluiceway.llm import LLM
+
+
+def load(files: ModelFiles, **settings: Any) -> LLM:
+    """The model, ready. The settings are those of `LLM`."""
+    from sluiceway.llm import LLM
+    from sluiceway.procs.bar import loading_bar
+
+    with loading_bar(files.name) as on_load:
+        return LLM(files, **settings, on_load=on_load)
