@@ -44,7 +44,9 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 def test_quick_run_measures_a_server_of_its_own(tmp_path: Path) -> None:
     """Every scenario; the last line of stdout, and the file, are the record."""
     path = tmp_path / "record.json"
-    code, out, err = bench("fake", "--quick", "--no-floor", "--levels", "1,4", "--json", str(path))
+    # Some milliseconds a step, as a model takes: else an answer may be over before anything can happen beside it.
+    flags = ["--no-floor", "--levels", "1,4", "--serve-args", "--fake-step 0.003", "--json", str(path)]
+    code, out, err = bench("fake", "--quick", *flags)
     assert code == 0, err
     made = msgspec.json.decode(out.splitlines()[-1], type=Record, strict=True)
     assert path.read_bytes() == out.splitlines()[-1].encode() + b"\n"
