@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from sluiceway.config import Dtype, ModelFiles, ModelKind
 from sluiceway.core.plan import Plan
-from sluiceway.model.kernels.library import best_kernels
+from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.load import load_model
 from sluiceway.model.runner import TorchRunner
 from sluiceway.text.gguf_metadata import read_metadata

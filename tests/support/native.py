@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from sluiceway.model.kernels.binding import Kernels, Pool
-from sluiceway.model.kernels.library import all_kernels, pool
+from sluiceway.model.kernels.loader import all_kernels, pool
 
 SETS = ["plain", "avx2", "avx512", "amx"]
 

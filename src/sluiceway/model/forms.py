@@ -15,7 +15,7 @@ from sluiceway.errors import ConfigError
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kernels.binding import Kernels
 from sluiceway.model.kernels.decoder import NativeDecoder, NativePass, is_supported
-from sluiceway.model.kernels.library import best_kernels
+from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.kernels.packing import PackedProduct, interleave, pack_bf16, pack_int8
 from sluiceway.model.linear import Linear, pack
 from sluiceway.model.llama import Decoder

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sluiceway.core.plan import Row
 from sluiceway.model.kernels.drawing import draw_natively
-from sluiceway.model.kernels.library import best_kernels, pool
+from sluiceway.model.kernels.loader import best_kernels, pool
 from sluiceway.model.penalties import FloatRow, PenaltyTable, has_penalties
 from sluiceway.types import Rid, SamplingParams, TokenId
 

@@ -15,7 +15,7 @@ from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.plan import Row
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kernels import binding
-from sluiceway.model.kernels.library import pool
+from sluiceway.model.kernels.loader import pool
 from sluiceway.model.kernels.packing import PackedProduct, address
 from sluiceway.model.passes import Outcome
 from sluiceway.model.rope import Rope

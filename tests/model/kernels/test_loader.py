@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from sluiceway.model.kernels import library
-from sluiceway.model.kernels.library import all_kernels, best_kernels, pool
+from sluiceway.model.kernels import loader
+from sluiceway.model.kernels.loader import all_kernels, best_kernels, pool
 from support.native import kernel_set
 
 
@@ -49,7 +49,7 @@ def test_the_environment_names_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_not_built_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Torch serves."""
     monkeypatch.delenv("SLUICEWAY_KERNELS", raising=False)
-    monkeypatch.setattr(library, "LIBRARY", tmp_path / "kernels.so")
+    monkeypatch.setattr(loader, "LIBRARY", tmp_path / "kernels.so")
     with capture_logs() as logs:
         assert best_kernels() is None
         assert best_kernels() is None
@@ -61,7 +61,7 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch)
     """Its structs may be others."""
     kernel_set("plain")
     all_kernels.cache_clear()
-    monkeypatch.setattr(library, "digest", lambda: "another")
+    monkeypatch.setattr(loader, "digest", lambda: "another")
     with pytest.raises(OSError, match="other sources"):
         all_kernels()
 
@@ -79,7 +79,7 @@ def test_a_process_has_one_openmp_runtime() -> None:
     """Torch's own: asked in a fresh process, after a computation in both."""
     kernel_set("plain")
     code = (
-        "import torch; from sluiceway.model.kernels.library import all_kernels, pool; all_kernels(); p = pool(2);"
+        "import torch; from sluiceway.model.kernels.loader import all_kernels, pool; all_kernels(); p = pool(2);"
         "torch.ones(1000, 1000) @ torch.ones(1000, 1000);"
         "print(p.n_threads, *{line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line.split('/')[-1]})"
     )
@@ -93,12 +93,12 @@ def test_a_process_has_one_openmp_runtime() -> None:
 
 def test_without_a_runtime_the_caller_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or with one that is none of the kind."""
-    for candidates in ([], [Path("/nowhere/libgomp.so")], [Path(library.__file__)]):
-        library._gomp_parallel.cache_clear()
-        monkeypatch.setattr(library, "_openmp_candidates", lambda found=candidates: found)
+    for candidates in ([], [Path("/nowhere/libgomp.so")], [Path(loader.__file__)]):
+        loader._gomp_parallel.cache_clear()
+        monkeypatch.setattr(loader, "_openmp_candidates", lambda found=candidates: found)
         lent = pool(4)
         assert (lent.parallel, lent.n_threads) == (None, 1)
-    library._gomp_parallel.cache_clear()
+    loader._gomp_parallel.cache_clear()
 
 
 def test_a_system_that_does_not_tell_what_is_mapped_lends_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,4 +108,4 @@ def test_a_system_that_does_not_tell_what_is_mapped_lends_no_threads(monkeypatch
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert library._openmp_candidates() == []
+    assert loader._openmp_candidates() == []
