@@ -6,22 +6,10 @@ import torch
 
 from sluiceway.config import BLOCK_TOKENS
 from sluiceway.model.batch import build_batch
-from sluiceway.model.config import ModelConfig
+from support.tiny_config import tiny_config
 from support.tiny_models import row
 
-CONFIG = ModelConfig(
-    architecture="llama",
-    n_layers=1,
-    hidden_size=64,
-    intermediate_size=96,
-    n_heads=4,
-    n_kv_heads=2,
-    head_dim=8,
-    vocab_size=100,
-    max_model_len=256,
-    rms_eps=1e-5,
-    rope_theta=1e4,
-)
+CONFIG = tiny_config()
 
 
 def test_rows_stand_one_after_the_other() -> None:

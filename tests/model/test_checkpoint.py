@@ -9,23 +9,11 @@ import pytest
 from sluiceway.errors import ModelSourceError
 from sluiceway.model.checkpoint import check_shapes, expected_shapes
 from sluiceway.model.config import ModelConfig
+from support.tiny_config import tiny_config
 
 
 def config(**changes: Any) -> ModelConfig:
-    return ModelConfig(
-        architecture="llama",
-        n_layers=2,
-        hidden_size=64,
-        intermediate_size=96,
-        n_heads=4,
-        n_kv_heads=2,
-        head_dim=8,
-        vocab_size=100,
-        max_model_len=256,
-        rms_eps=1e-5,
-        rope_theta=1e4,
-        **changes,
-    )
+    return tiny_config(n_layers=2, **changes)
 
 
 def test_a_plain_model_needs_nine_tensors_a_layer_and_three_more() -> None:

@@ -9,24 +9,12 @@ import torch
 
 from sluiceway.errors import ConfigError
 from sluiceway.model import forms
-from sluiceway.model.config import ModelConfig
 from sluiceway.model.forms import NativeForm, TorchForm, choose_form, has_native_bfloat16, resolve_dtype
 from sluiceway.model.kernels.binding import Kernels
+from support.tiny_config import tiny_config
 
 CPU = torch.device("cpu")
-CONFIG = ModelConfig(
-    architecture="llama",
-    n_layers=1,
-    hidden_size=64,
-    intermediate_size=96,
-    n_heads=4,
-    n_kv_heads=2,
-    head_dim=8,
-    vocab_size=100,
-    max_model_len=256,
-    rms_eps=1e-5,
-    rope_theta=1e4,
-)
+CONFIG = tiny_config()
 
 
 @pytest.fixture

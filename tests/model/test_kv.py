@@ -8,22 +8,10 @@ import sys
 import torch
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.model.config import ModelConfig
 from sluiceway.model.kv import KVCache
+from support.tiny_config import tiny_config
 
-CONFIG = ModelConfig(
-    architecture="llama",
-    n_layers=2,
-    hidden_size=64,
-    intermediate_size=96,
-    n_heads=4,
-    n_kv_heads=2,
-    head_dim=8,
-    vocab_size=100,
-    max_model_len=256,
-    rms_eps=1e-5,
-    rope_theta=1e4,
-)
+CONFIG = tiny_config(n_layers=2)
 
 
 def test_what_is_written_is_gathered_by_block_and_head() -> None:
