@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway.types import Speculation
 
 BLOCK_TOKENS = 16
 """Tokens of one block of the paged KV cache."""
@@ -35,11 +36,17 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The name under which it is served."""
 
 
+_AT_LEAST_ONE = (
+    "n_blocks", "max_model_len", "vocab_size", "block_tokens", "max_running", "max_step_tokens", "max_draft_tokens",
+)  # fmt: skip
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine's mind needs to know: limits, and facts of the model.
 
     `max_step_tokens` bounds the tokens computed in one step. Where several sequences share a step, `step_target_s`
-    does: it bounds the gap that a long prompt makes for the others.
+    does: it bounds the gap that a long prompt makes for the others. `speculation` holds for sequences that do not say;
+    `max_draft_tokens` bounds the drafts of one of them in one step.
     """
 
     n_blocks: int
@@ -51,11 +58,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 512
     max_step_tokens: int = 512
     step_target_s: float = 0.05
+    speculation: Speculation = "off"
+    max_draft_tokens: int = 8
 
     def __post_init__(self) -> None:
         if not self.step_target_s > 0.0:
             raise ConfigError("step_target_s", f"must be above 0, not {self.step_target_s}")
-        for field in ("n_blocks", "max_model_len", "vocab_size", "block_tokens", "max_running", "max_step_tokens"):
+        for field in _AT_LEAST_ONE:
             if getattr(self, field) < 1:
                 raise ConfigError(field, f"must be at least 1, not {getattr(self, field)}")
         if self.max_waiting < 0:
@@ -84,6 +93,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int = 512
     step_target_s: float = 0.05
     """How long a step that several sequences share should take, when a prompt is computed in it."""
+    speculation: Speculation = "off"
+    """For requests that do not say themselves."""
+    max_draft_tokens: int = 8
+    """The most that speculation proposes for one sequence in one step."""
     max_model_len: int | None = None
     """None: what the model says."""
     kv_cache_tokens: int = 32_768
@@ -106,6 +119,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         self._check_range("max_waiting", 0, 1_000_000)
         self._check_range("max_step_tokens", self.max_running, 1_000_000)
         self._check_range("step_target_s", 0.001, 60.0)
+        self._check_range("max_draft_tokens", 1, 64)
         self._check_range("kv_cache_tokens", BLOCK_TOKENS, 1 << 32)
         self._check_range("drain_timeout_s", 0.0, 86_400.0)
         self._check_range("heartbeat_timeout_s", 0.5, 3_600.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,10 @@ Rid: TypeAlias = int
 TokenId: TypeAlias = int
 BlockId: TypeAlias = int
 StepId: TypeAlias = int
+
+
+Speculation: TypeAlias = Literal["off", "ngram"]
+"""Where the drafts of a sequence come from: nowhere, or from its own earlier tokens."""
 
 
 class FinishReason(str, enum.Enum):
@@ -33,6 +37,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `temperature` 0 is greedy. `top_k` 0 is off. `seed` None: one is drawn at submission. `max_tokens` None means up
     to the end of the context. `min_tokens`: end and stop tokens are banned until that many were generated.
     `logit_bias` holds (token id, bias) pairs. `stop_token_ids` end the sequence as the model's own end token does.
+    `speculation` changes how soon the tokens come and never which; None: as the engine is set.
     """
 
     temperature: float = 1.0
@@ -48,6 +53,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     min_tokens: int = 0
     max_tokens: int | None = None
     stop_token_ids: tuple[TokenId, ...] = ()
+    speculation: Speculation | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +76,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens_total: int
     wasted_tokens_total: int
     """Tokens that were computed for a sequence which had ended, or lost its blocks, meanwhile."""
+    draft_tokens_total: int
+    """Tokens that speculation has proposed; those that were not accepted are neither generated nor wasted."""
+    accepted_draft_tokens_total: int
     step_s: float = 0.0
     """Duration of the step that this snapshot closes, seconds; 0.0 when no step ran."""
     step_tokens: int = 0

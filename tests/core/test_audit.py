@@ -9,7 +9,7 @@ import pytest
 from sluiceway.core.audit import violations
 from sluiceway.core.outputs import End, Outputs
 from sluiceway.core.plan import Plan
-from sluiceway.core.planner import StepDraft
+from sluiceway.core.planner import NextStep
 from sluiceway.core.request import Input, State
 from sluiceway.core.roster import Roster
 from sluiceway.types import FinishReason, Rid
@@ -21,7 +21,7 @@ def busy() -> tuple[Roster, list[Plan]]:
     roster = Roster(engine_config(n_blocks=10, max_running=2))
     for rid in range(4):
         roster.enter(request(rid, n_prompt=6, arrival=rid))
-    draft = StepDraft(roster, step_id=1, max_step_tokens=16, chunk_tokens=16)
+    draft = NextStep(roster, step_id=1, max_step_tokens=16, chunk_tokens=16)
     draft.fill()
     roster.launched = 1
     roster.move(roster.live[1], Input.PAUSE)

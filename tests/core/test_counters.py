@@ -22,7 +22,10 @@ def test_every_figure_is_where_it_belongs_when_a_snapshot_is_made() -> None:
     roster.move(requests[5], Input.PARK)
     roster.launched = 4
     roster.move(requests[4], Input.FINISH)
-    counters = Counters(accepted=7, finished=1, preempted=2, prompt_tokens=28, generated_tokens=5, wasted_tokens=3)
+    counters = Counters(
+        accepted=7, finished=1, preempted=2, prompt_tokens=28, generated_tokens=5, wasted_tokens=3,
+        draft_tokens=6, accepted_draft_tokens=4,
+    )  # fmt: skip
     assert counters.snapshot(roster, step_s=0.5, step_tokens=9) == EngineStats(
         step_id=4,
         running=2,
@@ -40,6 +43,8 @@ def test_every_figure_is_where_it_belongs_when_a_snapshot_is_made() -> None:
         prompt_tokens_total=28,
         generated_tokens_total=5,
         wasted_tokens_total=3,
+        draft_tokens_total=6,
+        accepted_draft_tokens_total=4,
         step_s=0.5,
         step_tokens=9,
     )

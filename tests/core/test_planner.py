@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.core.planner import StepDraft
+from sluiceway.core.planner import NextStep
 from sluiceway.core.request import Input, Request, State
 from sluiceway.core.roster import Roster
 from support.scheduling import engine_config, request, sampling
@@ -25,8 +25,8 @@ def seat(roster: Roster, *requests: Request, n_generated: int = 1) -> None:
         one.n_computed = len(one.known) - 1
 
 
-def fill(roster: Roster, max_step_tokens: int = 16, chunk_tokens: int | None = None) -> StepDraft:
-    draft = StepDraft(
+def fill(roster: Roster, max_step_tokens: int = 16, chunk_tokens: int | None = None) -> NextStep:
+    draft = NextStep(
         roster,
         step_id=roster.launched + 1,
         max_step_tokens=max_step_tokens,
@@ -36,7 +36,7 @@ def fill(roster: Roster, max_step_tokens: int = 16, chunk_tokens: int | None = N
     return draft
 
 
-def shape(draft: StepDraft) -> list[tuple[int, int, int, bool]]:
+def shape(draft: NextStep) -> list[tuple[int, int, int, bool]]:
     """Of each row: whose, from where, how many, whether it samples."""
     return [(row.rid, row.start, row.n_tokens, row.samples) for row in draft.rows]
 

@@ -10,7 +10,10 @@ from sluiceway.types import EngineStats
 
 @dataclass(slots=True)
 class Counters:
-    """Sequences and tokens so far. Each sampled token is counted once, as generated or as wasted."""
+    """Sequences and tokens so far.
+
+    Each sampled token is counted once: as generated, as wasted, or as a draft that was not accepted.
+    """
 
     accepted: int = 0
     finished: int = 0
@@ -18,6 +21,8 @@ class Counters:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     wasted_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
     def snapshot(self, roster: Roster, *, step_s: float, step_tokens: int) -> EngineStats:
         """`waiting` counts all that stand in the queue, `paused` all that are paused or parked."""
@@ -38,6 +43,8 @@ class Counters:
             prompt_tokens_total=self.prompt_tokens,
             generated_tokens_total=self.generated_tokens,
             wasted_tokens_total=self.wasted_tokens,
+            draft_tokens_total=self.draft_tokens,
+            accepted_draft_tokens_total=self.accepted_draft_tokens,
             step_s=step_s,
             step_tokens=step_tokens,
         )

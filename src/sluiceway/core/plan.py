@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluiceway.types import BlockId, Rid, SamplingParams, StepId, TokenId
 
@@ -12,9 +12,11 @@ from sluiceway.types import BlockId, Rid, SamplingParams, StepId, TokenId
 class Row:
     """The part of one sequence that a step computes.
 
-    Positions `start .. start + n_tokens - 1` of `known` are run through the model; their keys and values go to the
-    blocks of `block_ids` (position p lies in `block_ids[p // block_tokens]` at `p % block_tokens`), which also hold all
-    earlier positions. If `samples`, the logits of the last position give the sequence's next token.
+    Positions `start .. start + n_tokens - 1` of `known`, followed by `drafts`, are run through the model; their keys
+    and values go to the blocks of `block_ids` (position p lies in `block_ids[p // block_tokens]` at
+    `p % block_tokens`), which also hold all earlier positions. If `samples`, the logits of the last known position give
+    the sequence's next token, and those of each draft the token that follows it. A later step may begin at the place of
+    a draft that proved wrong, and writes over it.
 
     `known` and `block_ids` are the scheduler's own growing lists, not copies: read them during the step, keep nothing.
     Only entries below `start + n_tokens` (blocks that cover them) belong to this step.
@@ -31,6 +33,29 @@ class Row:
     sampling: SamplingParams
     seed: int
     """With the position of the new token it determines the random number: nothing else does (unsigned 64 bit)."""
+    drafts: Sequence[TokenId] = ()
+    """Tokens that may come next, the last of the row's `n_tokens`. Only a row that samples has any."""
+
+    @property
+    def n_samples(self) -> int:
+        """Tokens that are sampled for it."""
+        return len(self.drafts) + 1 if self.samples else 0
+
+    @property
+    def token_ids(self) -> Sequence[TokenId]:
+        """What is run through the model: `n_tokens` of them."""
+        return [*self.known[self.start : self.start + self.n_tokens - len(self.drafts)], *self.drafts]
+
+    def samplings(self) -> Sequence[Row]:
+        """For each token that is sampled the row that would sample it alone: drafts before it are taken for true."""
+        if not self.drafts:
+            return (self,) if self.samples else ()
+        n_known = self.n_tokens - len(self.drafts)
+        return [replace(self, n_tokens=n_known + n, drafts=self.drafts[:n]) for n in range(self.n_samples)]
+
+    def with_drafts(self, drafts: Sequence[TokenId]) -> Row:
+        """The same row, which runs these too. It has none yet."""
+        return replace(self, n_tokens=self.n_tokens + len(drafts), drafts=drafts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +74,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`token_ids` has one entry for each row of the plan with `samples`, in the order of the rows."""
+    """`token_ids` has `n_samples` entries for each row of the plan, in the order of the rows."""
 
     step_id: StepId
     token_ids: Sequence[TokenId]

@@ -8,9 +8,15 @@ sight may have the whole budget; beside others it gets `chunk_tokens`, since all
 Prompts get all their blocks when they are seated; only a growing answer asks for more. If the pool runs out, the
 request that asks takes from `Victims`. What it takes may still be fenced; then it sits out this step, and until it has
 been served nobody else gets a new block and nobody is seated. So the oldest request always comes through.
+
+Last come drafts, out of what is left: of the budget, and of blocks beyond one for each running request, so that none is
+preempted for a guess. A step with drafts has `MAX_DRAFTED_STEP_TOKENS` at most: beside a prompt or in a crowd the
+tokens of a step cost what they weigh, and speculation ceases.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from sluiceway.core.plan import Row
 from sluiceway.core.request import Input, Request
@@ -18,8 +24,11 @@ from sluiceway.core.roster import Roster
 from sluiceway.core.victims import Victims
 from sluiceway.types import StepId
 
+MAX_DRAFTED_STEP_TOKENS = 32
+"""As long as a step is about reading the weights, more tokens cost it little; from about so many on they do."""
 
-class StepDraft:
+
+class NextStep:
     """The rows of one step in the making. Made for one call of `fill`."""
 
     def __init__(self, roster: Roster, *, step_id: StepId, max_step_tokens: int, chunk_tokens: int) -> None:
@@ -38,6 +47,7 @@ class StepDraft:
         for request in ready:
             if request.n_behind == 1 and request.is_ready and self._cover(request):
                 self._add(request)
+        streams = [self._roster.seated[row.rid] for row in self.rows]
         if len(ready) + len(self._roster.queue) > 1:
             self._budget = min(self._budget, self._chunk_tokens)
         for request in ready:
@@ -46,6 +56,8 @@ class StepDraft:
         while self._budget and not self._is_short and (head := self._roster.next_to_seat()):
             self._roster.seat(head)
             self._add(head)
+        if not self._is_short:
+            self._speculate(streams)
 
     def _cover(self, request: Request) -> bool:
         """Whether the request has the block that its next token needs."""
@@ -70,6 +82,20 @@ class StepDraft:
                 return
             roster.move(victim, Input.PREEMPT)
             self.n_preempted += 1
+
+    def _speculate(self, streams: Sequence[Request]) -> None:
+        """Gives drafts to the first rows, those of the streams, in even shares."""
+        room = min(self._budget, MAX_DRAFTED_STEP_TOKENS - sum(row.n_tokens for row in self.rows))
+        drafting = [index for index, request in enumerate(streams) if request.drafter is not None]
+        for n_before, index in enumerate(drafting):
+            if room < 1:
+                return
+            request, share = streams[index], -(-room // (len(drafting) - n_before))
+            drafts = request.draft(min(share, self._roster.draft_room(request)))
+            if drafts:
+                self._roster.cover(request, len(drafts))
+                self.rows[index] = self.rows[index].with_drafts(drafts)
+                room -= len(drafts)
 
     def _add(self, request: Request) -> None:
         n_tokens = min(request.n_behind, self._budget)

@@ -42,6 +42,7 @@ import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from sluiceway.core.drafts import Drafter
 from sluiceway.errors import InvariantError
 from sluiceway.types import FinishReason, Rid, SamplingParams, StepId, TokenId
 
@@ -120,6 +121,7 @@ class Request:
 
     __slots__ = (
         "arrival",
+        "drafter",
         "end_ids",
         "in_flight",
         "known",
@@ -134,7 +136,13 @@ class Request:
     )
 
     def __init__(
-        self, submission: Submission, *, arrival: int, max_sequence_tokens: int, eos_token_ids: Collection[TokenId]
+        self,
+        submission: Submission,
+        *,
+        arrival: int,
+        max_sequence_tokens: int,
+        eos_token_ids: Collection[TokenId],
+        drafter: Drafter | None = None,
     ) -> None:
         sampling = submission.sampling
         self.rid = submission.rid
@@ -153,6 +161,8 @@ class Request:
         self.in_flight: StepId | None = None
         """The step that computes for it now, unless its blocks were taken since: then nobody wants the result."""
         self.was_planned = False
+        self.drafter = drafter
+        """None: it does without speculation."""
 
     @property
     def n_generated(self) -> int:
@@ -184,6 +194,26 @@ class Request:
         """Its blocks are gone: compute again, and take nothing from a step that is under way."""
         self.n_computed = 0
         self.in_flight = None
+        if self.drafter is not None:
+            self.drafter.forget()
+
+    def draft(self, room: int) -> Sequence[TokenId]:
+        """Tokens that may follow the known ones, `room` at most. Asked once a step, when one token is behind.
+
+        One more is sampled after the last of them, and that must be allowed too. Nothing follows an end token.
+        """
+        if self.drafter is None:
+            return ()
+        drafts = self.drafter.draft(self.known, min(room, self.max_length - len(self.known) - 1))
+        for n, token_id in enumerate(drafts, 1):
+            if token_id in self.end_ids:
+                return drafts[:n]
+        return drafts
+
+    def learn(self, n_drafts: int, n_accepted: int) -> None:
+        """A step for it is over, and its tokens are known."""
+        if self.drafter is not None:
+            self.drafter.observe(self.known, self.n_computed, n_drafts, n_accepted)
 
     def append(self, token_id: TokenId) -> FinishReason | None:
         """Take a generated token; the reason, if the sequence ends with it.

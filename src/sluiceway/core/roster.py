@@ -73,14 +73,20 @@ class Roster:
         self.move(request, Input.SCHEDULE)
         self.seated[request.rid] = request
 
-    def n_missing_blocks(self, request: Request) -> int:
-        """Blocks that its known tokens need beyond those it has."""
+    def n_missing_blocks(self, request: Request, n_drafts: int = 0) -> int:
+        """Blocks that its known tokens, and so many drafts after them, need beyond those it has."""
         n_held = len(self.leases.blocks_of(request.rid))
-        return max(0, blocks_for(len(request.known), self._block_tokens) - n_held)
+        return max(0, blocks_for(len(request.known) + n_drafts, self._block_tokens) - n_held)
 
-    def cover(self, request: Request) -> None:
+    def cover(self, request: Request, n_drafts: int = 0) -> None:
         """Take the missing blocks. Raises `InvariantError` if the pool has fewer."""
-        self.leases.grow(request.rid, self.n_missing_blocks(request))
+        self.leases.grow(request.rid, self.n_missing_blocks(request, n_drafts))
+
+    def draft_room(self, request: Request) -> int:
+        """How many drafts fit behind its known tokens while one block stays free for each running request."""
+        n_spare = max(0, self.pool.n_free - self.n_running)
+        n_blocks = len(self.leases.blocks_of(request.rid)) + n_spare
+        return n_blocks * self._block_tokens - len(request.known)
 
     def live_sequences(self) -> tuple[LiveSequence, ...]:
         """Everything that is held, in order of arrival."""

@@ -22,19 +22,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from sluiceway.config import EngineConfig
 from sluiceway.core import audit
 from sluiceway.core.admission import refusal_of
 from sluiceway.core.counters import Counters
+from sluiceway.core.drafts import Drafter, count_accepted
 from sluiceway.core.outputs import End, Outputs, Rejection, Start
 from sluiceway.core.pace import Pace
 from sluiceway.core.plan import Plan, Row, StepResult
-from sluiceway.core.planner import StepDraft
+from sluiceway.core.planner import NextStep
 from sluiceway.core.request import Input, Request, Submission
 from sluiceway.core.roster import Roster
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, StepId, TokenId
+from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, SamplingParams, StepId, TokenId
 
 
 class Scheduler:
@@ -96,18 +98,18 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step; None if there is nothing to compute. Every plan must be committed or abandoned, in order."""
         step_id = self._roster.launched + 1
-        draft = StepDraft(
+        step = NextStep(
             self._roster,
             step_id=step_id,
             max_step_tokens=self._config.max_step_tokens,
             chunk_tokens=self._pace.chunk_tokens,
         )
-        draft.fill()
-        self._counters.preempted += draft.n_preempted
-        if not draft.rows:
+        step.fill()
+        self._counters.preempted += step.n_preempted
+        if not step.rows:
             return None
         self._roster.launched = step_id
-        plan = Plan(step_id, tuple(draft.rows), tuple(self._retired))
+        plan = Plan(step_id, tuple(step.rows), tuple(self._retired))
         self._retired.clear()
         self._in_flight.append(plan)
         return plan
@@ -118,16 +120,16 @@ class Scheduler:
         Raises `InvariantError`, and changes nothing, if it is not the oldest or if the result does not fit it.
         """
         self._require_oldest(plan)
-        if result.step_id != plan.step_id or len(result.token_ids) != sum(row.samples for row in plan.rows):
+        if result.step_id != plan.step_id or len(result.token_ids) != sum(row.n_samples for row in plan.rows):
             raise InvariantError(f"the result does not fit step {plan.step_id}")
         token_ids = iter(result.token_ids)
         for row in plan.rows:
-            self._commit_row(plan.step_id, row, next(token_ids) if row.samples else None)
+            self._commit_row(plan.step_id, row, list(islice(token_ids, row.n_samples)))
         self._settle(plan)
 
     def observe(self, plan: Plan, step_s: float) -> None:
         """The plan took that long to compute; later plans are cut accordingly."""
-        self._pace.observe(sum(row.n_tokens for row in plan.rows if row.n_tokens > 1), step_s)
+        self._pace.observe(sum(row.n_tokens for row in plan.rows if row.n_tokens > row.n_samples), step_s)
 
     def abandon(self, plan: Plan, refusal: Refusal) -> None:
         """The oldest plan in flight failed and writes no more: end every sequence in it as an error."""
@@ -177,11 +179,16 @@ class Scheduler:
             arrival=self._counters.accepted,
             max_sequence_tokens=self._config.max_sequence_tokens,
             eos_token_ids=self._config.eos_token_ids,
+            drafter=self._drafter(submission.sampling),
         )
         self._roster.enter(request)
         self._counters.accepted += 1
         self._counters.prompt_tokens += request.n_prompt
         self._outputs.starts.append(Start(request.rid, request.n_prompt, cached_tokens=0))
+
+    def _drafter(self, sampling: SamplingParams) -> Drafter | None:
+        speculation = sampling.speculation or self._config.speculation
+        return Drafter(self._config.max_draft_tokens) if speculation == "ngram" else None
 
     def _wish(self, rid: Rid, given: Input) -> None:
         request = self._roster.live.get(rid)
@@ -192,27 +199,37 @@ class Scheduler:
         if not self._in_flight or self._in_flight[0] is not plan:
             raise InvariantError(f"step {plan.step_id} is not the oldest in flight")
 
-    def _commit_row(self, step_id: StepId, row: Row, token_id: TokenId | None) -> None:
+    def _commit_row(self, step_id: StepId, row: Row, sampled: Sequence[TokenId]) -> None:
+        n_drafts, n_accepted = len(row.drafts), count_accepted(row.drafts, sampled)
+        self._counters.draft_tokens += n_drafts
+        self._counters.accepted_draft_tokens += n_accepted
+        true_ids = sampled[: n_accepted + 1]
         request = self._receiver(step_id, row)
         if request is None:
-            self._counters.wasted_tokens += row.samples
+            self._counters.wasted_tokens += len(true_ids)
             return
-        request.n_computed += row.n_tokens
+        request.n_computed += row.n_tokens - n_drafts + n_accepted
         request.in_flight = None
-        if token_id is not None:
-            self._publish(request, token_id)
+        n_published = self._publish(request, true_ids)
+        self._counters.wasted_tokens += len(true_ids) - n_published
+        if n_published == len(true_ids):
+            request.learn(n_drafts, n_accepted)
 
     def _receiver(self, step_id: StepId, row: Row) -> Request | None:
         """Who takes the result of a row: its sequence, if it still waits for this very step."""
         request = self._roster.live.get(row.rid)
         return request if request is not None and request.in_flight == step_id else None
 
-    def _publish(self, request: Request, token_id: TokenId) -> None:
-        self._counters.generated_tokens += 1
-        self._outputs.add_token(request.rid, token_id)
-        reason = request.append(token_id)
-        if reason is not None:
-            self.finish(request.rid, reason)
+    def _publish(self, request: Request, token_ids: Sequence[TokenId]) -> int:
+        """How many of the tokens the sequence takes: it may end with any of them."""
+        for n, token_id in enumerate(token_ids, 1):
+            self._counters.generated_tokens += 1
+            self._outputs.add_token(request.rid, token_id)
+            reason = request.append(token_id)
+            if reason is not None:
+                self.finish(request.rid, reason)
+                return n
+        return len(token_ids)
 
     def _settle(self, plan: Plan) -> None:
         self._in_flight.popleft()

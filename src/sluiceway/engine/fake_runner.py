@@ -3,7 +3,9 @@
 The text. The next token is a function of the known tokens, of how many of them are the prompt, and of the seed (greedy
 rows leave the seed out): a letter or a space, consonants and vowels in turn, so that a byte tokenizer shows something
 like words. A token lost, repeated or computed from the wrong blocks changes all that follows. Of the sampling
-parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect.
+parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period` the
+text of a sequence is the same words over and over: its tokens depend on their place in the period instead of on those
+before.
 
 The checks. For each block it remembers which tokens were written there, from which position on, and after what. A row
 is computed only from blocks that hold exactly its own earlier tokens. Whatever does not fit (a stale, reused or shared
@@ -46,8 +48,9 @@ class _Block:
 class FakeRunner:
     """A `Runner` over imagined blocks, `n_blocks` of them or any number. Computes when a step is waited for.
 
-    `eos_every` n makes every n-th generated token of a sequence the end token `eos_token_id`; 0 is never. `step_s` is
-    how long a step takes, and `sleep` what makes it so.
+    `eos_every` n makes every n-th generated token of a sequence the end token `eos_token_id`; 0 is never. `period` n
+    makes the text repeat itself after n tokens; 0 is never. `step_s` is how long a step takes, and `sleep` what makes
+    it so.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class FakeRunner:
         block_tokens: int = BLOCK_TOKENS,
         eos_token_id: TokenId = 0,
         eos_every: int = 0,
+        period: int = 0,
         step_s: float = 0.0,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
@@ -65,6 +69,7 @@ class FakeRunner:
         self._n_blocks = n_blocks
         self._eos_token_id = eos_token_id
         self._eos_every = eos_every
+        self._period = period
         self._step_s = step_s
         self._sleep = sleep
         self._in_flight: deque[Plan] = deque()
@@ -91,15 +96,16 @@ class FakeRunner:
             self._sleep(self._step_s)
         for rid in plan.retired:
             self.sequences.pop(rid, None)
-        digests = [self._compute(row) for row in plan.rows]
-        rows = zip(plan.rows, digests, strict=True)
-        return StepResult(plan.step_id, [self._next_token(row, digest) for row, digest in rows if row.samples])
+        return StepResult(plan.step_id, [token_id for row in plan.rows for token_id in self._compute(row)])
 
     def _claim(self, row: Row, owners: dict[BlockId, Rid]) -> None:
         """Note the blocks of a row, which nobody else may use while it is in flight."""
-        end = row.start + row.n_tokens
-        if row.start < 0 or row.n_tokens < 1 or end > len(row.known) or row.samples != (end == len(row.known)):
-            raise InvariantError(f"sequence {row.rid}: {row.n_tokens} tokens from {row.start} of {len(row.known)}")
+        end, n_drafts = row.start + row.n_tokens, len(row.drafts)
+        n_known, is_at_end = row.n_tokens - n_drafts, end - n_drafts == len(row.known)
+        if row.start < 0 or n_known < 1 or end - n_drafts > len(row.known) or row.samples != is_at_end:
+            raise InvariantError(f"sequence {row.rid}: {n_known} tokens from {row.start} of {len(row.known)}")
+        if n_drafts and not row.samples:
+            raise InvariantError(f"sequence {row.rid}: {n_drafts} drafts behind a chunk")
         n_blocks = blocks_for(end, self._block_tokens)
         if len(row.block_ids) < n_blocks:
             raise InvariantError(f"sequence {row.rid}: {len(row.block_ids)} blocks do not cover {end} tokens")
@@ -109,20 +115,38 @@ class FakeRunner:
             if owners.setdefault(block_id, row.rid) != row.rid:
                 raise InvariantError(f"block {block_id} belongs to sequences {owners[block_id]} and {row.rid}")
 
-    def _compute(self, row: Row) -> int:
-        """Read the blocks before the row, write its own positions; the digest of all tokens up to its end."""
+    def _compute(self, row: Row) -> list[TokenId]:
+        """Read the blocks before the row, write its own positions; the tokens that are sampled.
+
+        A draft that is not the token which was sampled in its place, and whatever follows it, leaves no tokens behind.
+        """
         blocks = self._read(row)
         digest = blocks[-1].digest if blocks else 0
-        for position in range(row.start, row.start + row.n_tokens):
-            index, offset = divmod(position, self._block_tokens)
-            if offset == 0:
-                blocks.append(_Block(index, digest, digest))
-                self._blocks[row.block_ids[index]] = blocks[-1]
-            digest = (digest * _MULTIPLIER + row.known[position] + _INCREMENT) & _MASK
-            blocks[-1].digest = digest
-            blocks[-1].tokens.append(row.known[position])
+        n_known = row.n_tokens - len(row.drafts)
+        sampled: list[TokenId] = []
+        is_true = True
+        for n, token_id in enumerate(row.token_ids):
+            is_true = is_true and (n < n_known or sampled[-1] == token_id)
+            digest_before, digest = digest, (digest * _MULTIPLIER + token_id + _INCREMENT) & _MASK
+            if is_true:
+                self._write(row, blocks, row.start + n, token_id, (digest_before, digest))
+            elif (index := (row.start + n) // self._block_tokens) >= len(blocks):
+                self._blocks.pop(row.block_ids[index], None)
+            if row.samples and n >= n_known - 1:
+                sampled.append(self._next_token(row, row.start + n + 1, digest))
         self.sequences[row.rid] = blocks
-        return digest
+        return sampled
+
+    def _write(
+        self, row: Row, blocks: list[_Block], position: int, token_id: TokenId, digests: tuple[int, int]
+    ) -> None:
+        """Note one token of a row. `digests` are those of all tokens before it, and with it."""
+        index, offset = divmod(position, self._block_tokens)
+        if offset == 0:
+            blocks.append(_Block(index, digests[0], digests[0]))
+            self._blocks[row.block_ids[index]] = blocks[-1]
+        blocks[-1].digest = digests[1]
+        blocks[-1].tokens.append(token_id)
 
     def _read(self, row: Row) -> list[_Block]:
         """The blocks before the row, if they hold exactly its earlier tokens."""
@@ -145,11 +169,15 @@ class FakeRunner:
                 raise InvariantError(f"sequence {row.rid}: block {row.block_ids[index]} does not hold its tokens")
             digest = block.digest
 
-    def _next_token(self, row: Row, digest: int) -> TokenId:
-        n_generated = row.start + row.n_tokens - row.n_prompt
+    def _next_token(self, row: Row, position: int, digest: int) -> TokenId:
+        """The token at that position, after all that the digest stands for."""
+        n_generated = position - row.n_prompt
         may_end = self._eos_every > 0 and n_generated >= row.sampling.min_tokens
         if may_end and (n_generated + 1) % self._eos_every == 0:
             return self._eos_token_id
+        if self._period:
+            n_generated %= self._period
+            digest = n_generated * _MULTIPLIER & _MASK
         mixed = digest if row.sampling.temperature == 0 else digest ^ (row.seed * _MULTIPLIER & _MASK)
         mixed = ((mixed ^ (mixed >> 33)) * _FINISHER & _MASK) >> 33
         return _letter(n_generated % (_WORD_TOKENS + 1), mixed)

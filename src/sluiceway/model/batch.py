@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.plan import Row
 from sluiceway.model.attention import AttentionPlan, IntArray, Span, plan_attention
 from sluiceway.model.config import ModelConfig
+
+IntT = TypeVar("IntT", bound=np.integer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Batch:
     """(tokens * n_kv_heads): where the keys and values of each token go, see `KVCache`."""
     attention: AttentionPlan
     sampled: Tensor
-    """The tokens whose logits are wanted: the last one of each row that samples."""
+    """The tokens whose logits are wanted: the last ones of each row, as many as it samples."""
 
 
 def build_batch(rows: Sequence[Row], config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Batch:
@@ -35,14 +39,20 @@ def build_batch(rows: Sequence[Row], config: ModelConfig, dtype: torch.dtype, de
     starts = np.array([row.start for row in rows])
     positions = np.repeat(starts - firsts, counts) + np.arange(counts.sum())
     spans = [Span(int(first), row.start, row.n_tokens, row.block_ids) for first, row in zip(firsts, rows, strict=True)]
-    is_sampled = np.array([row.samples for row in rows])
     return Batch(
-        token_ids=_on(device, np.concatenate([row.known[row.start : row.start + row.n_tokens] for row in rows])),
+        token_ids=_on(device, np.concatenate([row.token_ids for row in rows])),
         positions=_on(device, positions),
         slots=_on(device, _slots(rows, positions, config.n_kv_heads)),
         attention=plan_attention(spans, config, dtype, device),
-        sampled=_on(device, (firsts + counts - 1)[is_sampled]),
+        sampled=_on(device, sampled_tokens(firsts + counts, rows)),
     )
+
+
+def sampled_tokens(ends: npt.NDArray[IntT], rows: Sequence[Row]) -> npt.NDArray[IntT]:
+    """Which tokens of the flat batch are sampled after; `ends[r]` is the one behind the last of row r."""
+    counts = np.array([row.n_samples for row in rows])
+    sums = np.cumsum(counts)
+    return (np.repeat(ends - sums, counts) + np.arange(sums[-1])).astype(ends.dtype)
 
 
 def _slots(rows: Sequence[Row], positions: IntArray, n_kv_heads: int) -> IntArray:

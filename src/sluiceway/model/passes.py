@@ -22,11 +22,11 @@ IntArray = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of the rows that sample, in order: `largest` is the first of the largest logits of each."""
+    """Of each token that is sampled, row by row: `largest` is the first of the largest logits."""
 
     largest: IntArray
     logits: Tensor | None
-    """(sampled rows, vocab_size) on the CPU, float32, the caller's to change; None where they were not asked for."""
+    """(sampled tokens, vocab_size) on the CPU, float32, the caller's to change; None where they were not asked for."""
 
 
 class Pass(Protocol):

@@ -31,8 +31,18 @@ class TokenCounts:
             self._count(known[position], 1 if position >= n_prompt else 0)
         self.n_seen = n_known
 
-    def apply(self, logits: FloatRow, sampling: SamplingParams) -> None:
-        """Lowers the logits (vocab_size) of tokens that were there, in place."""
+    def apply(self, logits: FloatRow, sampling: SamplingParams, drafts: Sequence[TokenId] = ()) -> None:
+        """Lowers the logits (vocab_size) of tokens that were there, in place; as if the drafts were generated too."""
+        n_distinct = len(self._index_of)
+        for token_id in drafts:
+            self._count(token_id, 1)
+        self._lower(logits, sampling)
+        for token_id in drafts:
+            self._generated[self._index_of[token_id]] -= 1
+        while len(self._index_of) > n_distinct:
+            self._index_of.popitem()
+
+    def _lower(self, logits: FloatRow, sampling: SamplingParams) -> None:
         n = len(self._index_of)
         ids, generated = self._ids[:n], self._generated[:n]
         values = logits[ids]

@@ -64,7 +64,7 @@ class TorchRunner:
     def _compute(self, rows: tuple[Row, ...]) -> list[int]:
         if not rows:
             return []
-        sampled = [row for row in rows if row.samples]
+        sampled = [sampling for row in rows for sampling in row.samplings()]
         outcome = self._pass.compute(rows, wants_logits=not all(map(is_plainly_greedy, sampled)))
         if outcome.logits is None:
             return [int(token) for token in outcome.largest]

@@ -42,7 +42,7 @@ class Sampler:
         self._penalties = PenaltyTable()
 
     def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[TokenId]:
-        """One token for each row of logits (rows, vocab_size), which may be written over."""
+        """One token for each row of logits (rows, vocab_size), which may be written over: the one after all its own."""
         values: FloatRows = logits.float().cpu().numpy()
         for row_values, row in zip(values, rows, strict=True):
             self._adjust(row_values, row)
@@ -65,7 +65,8 @@ class Sampler:
     def _adjust(self, logits: FloatRow, row: Row) -> None:
         sampling = row.sampling
         if has_penalties(sampling):
-            self._penalties.counts_of(row.rid, row.known, _position(row), row.n_prompt).apply(logits, sampling)
+            n_known = _position(row) - len(row.drafts)
+            self._penalties.counts_of(row.rid, row.known, n_known, row.n_prompt).apply(logits, sampling, row.drafts)
         for token_id, bias in sampling.logit_bias:
             if token_id < logits.size:
                 logits[token_id] += np.float32(bias)

@@ -13,6 +13,7 @@ import torch
 
 from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.plan import Row
+from sluiceway.model.batch import sampled_tokens
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kernels import binding
 from sluiceway.model.kernels.loader import pool
@@ -70,14 +71,14 @@ class StepArrays:
         tokens: list[int] = []
         for row, n in zip(rows, n_blocks.tolist(), strict=True):
             blocks += row.block_ids[:n]
-            tokens += row.known[row.start : row.start + row.n_tokens]
+            tokens += row.token_ids
         return cls(
             first,
             start,
             _running_sums(n_blocks),
             np.array(blocks, dtype=np.int32),
             np.array(tokens, dtype=np.int32),
-            (first[1:] - 1)[[row.samples for row in rows]],
+            sampled_tokens(first[1:], rows),
         )
 
     def rows_struct(self) -> binding.Rows:
