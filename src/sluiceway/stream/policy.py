@@ -1,0 +1,193 @@
+"""What a reader that does not keep up costs, and whom: a frozen value, and the decision that follows from it.
+
+====================  ================================================================================================
+naive                 everyone pays: whoever routes events waits for the reader. For the lab alone, to show it
+unbounded             memory pays, up to the token limit of the request
+pause                 the request pays: it is left out of the engine's plans; its blocks and its slot stay
+drop                  the request pays: it is ended with `slow_client`
+pause-park-drop       the request pays by degrees: paused; after a while parked, so that blocks and slot serve others
+                      (what is lost is computed again, exactly); after a longer while dropped
+====================  ================================================================================================
+
+A reader is *behind* from the moment when more waits for it than the high-water mark until no more than the low-water
+mark does. Two marks and not one, so that a reader at the edge does not make the engine stop and go with every token.
+Comparisons are `>` against a mark, so that a mark of 0 works. A reader is *stalled* while something waits for it and
+it takes nothing.
+
+What this file does not know: who measures, and who carries a decision out.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from sluiceway.errors import ConfigError
+
+MAX_SECONDS = 86_400.0
+MAX_AMOUNT = 1 << 40
+
+
+class PolicyName(str, enum.Enum):
+    """See the module's docstring."""
+
+    NAIVE = "naive"
+    UNBOUNDED = "unbounded"
+    PAUSE = "pause"
+    DROP = "drop"
+    PAUSE_PARK_DROP = "pause-park-drop"
+
+
+class Decision(enum.IntEnum):
+    """What shall be, from mild to severe: of several readers, the mildest decides for the request."""
+
+    FLOW = 0
+    PAUSE = 1
+    PARK = 2
+    DROP = 3
+
+
+class Measure(NamedTuple):
+    """How one reader stands. Queued is what the transport has not accepted; unsent is what it has and still holds."""
+
+    queued_bytes: int
+    queued_events: int
+    unsent_bytes: int
+    stalled_s: float
+    """Since the reader last took something, while something waits for it; else 0."""
+    behind_s: float | None
+    """Since it fell behind; None if it was not, when last looked at."""
+    is_tight: bool = False
+    """All streams together hold so much that those above their low-water marks must not hold more."""
+
+
+_MARKS = ("low_bytes", "high_bytes", "limit_bytes", "low_events", "high_events", "limit_events")
+_TIMES = ("park_after_s", "drop_after_s", "stall_timeout_s")
+_MEANINGS: Mapping[PolicyName, frozenset[str]] = MappingProxyType(
+    {
+        PolicyName.NAIVE: frozenset(),
+        PolicyName.UNBOUNDED: frozenset({"stall_timeout_s"}),
+        PolicyName.PAUSE: frozenset({*_MARKS, "stall_timeout_s"}),
+        PolicyName.DROP: frozenset({*_MARKS, "drop_after_s", "stall_timeout_s"}),
+        PolicyName.PAUSE_PARK_DROP: frozenset({*_MARKS, *_TIMES}),
+    }
+)
+"""Which fields mean something in which policy: all of those must be set, and none of the others."""
+
+_LOW_BYTES, _LOW_EVENTS = 8 * 1024, 32
+"""What nobody is reproached with, even when memory is short; also that of policies without marks."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Marks are per reader. Above the limit a reader is dropped at once, whatever else is decided.
+
+    `park_after_s` and `drop_after_s` count from when the reader fell behind. `stall_timeout_s` is for a reader that
+    takes nothing at all, also when little waits for it. Raises `ConfigError` for a field that is wrong, missing, or
+    without meaning in the policy.
+    """
+
+    name: PolicyName
+    low_bytes: int | None = None
+    high_bytes: int | None = None
+    limit_bytes: int | None = None
+    low_events: int | None = None
+    high_events: int | None = None
+    limit_events: int | None = None
+    park_after_s: float | None = None
+    drop_after_s: float | None = None
+    stall_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in _MARKS + _TIMES:
+            self._check(field, MAX_SECONDS if field in _TIMES else MAX_AMOUNT)
+        for low, high in (*zip(_MARKS, _MARKS[1:], strict=False), ("park_after_s", "drop_after_s")):
+            self._check_order(low, high)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a reader that is behind stops the generation."""
+        return self.name in (PolicyName.PAUSE, PolicyName.PAUSE_PARK_DROP)
+
+    @property
+    def blocks_the_loop(self) -> bool:
+        """Whether whoever routes events shall wait for this reader: the lab's demonstration."""
+        return self.name is PolicyName.NAIVE
+
+    def _check(self, field: str, high: float) -> None:
+        value = getattr(self, field)
+        if field not in _MEANINGS[self.name]:
+            if value is not None:
+                raise ConfigError(field, f"means nothing in the policy {self.name.value}")
+        elif value is None:
+            raise ConfigError(field, f"must be given for the policy {self.name.value}")
+        elif not 0 <= value <= high:  # also refuses NaN
+            raise ConfigError(field, f"must be from 0 to {high:.0f}")
+
+    def _check_order(self, low: str, high: str) -> None:
+        below, above = getattr(self, low), getattr(self, high)
+        if low.rpartition("_")[2] == high.rpartition("_")[2] and None not in (below, above) and below > above:
+            raise ConfigError(low, f"must be at most {high} ({above}), not {below}")
+
+
+_BOUNDED = {
+    "low_bytes": _LOW_BYTES,
+    "high_bytes": 32 * 1024,
+    "limit_bytes": 1024 * 1024,
+    "low_events": _LOW_EVENTS,
+    "high_events": 128,
+    "limit_events": 8192,
+}
+# High water is a second or two of an ordinary stream: longer than the hiccups of a network, far shorter than a
+# conversation. The limit has room for what the engine still delivers after it was told to pause.
+_PRESETS = (
+    Policy(name=PolicyName.NAIVE),
+    Policy(name=PolicyName.UNBOUNDED, stall_timeout_s=600.0),
+    Policy(name=PolicyName.PAUSE, **_BOUNDED, stall_timeout_s=300.0),
+    Policy(name=PolicyName.DROP, **_BOUNDED, drop_after_s=5.0, stall_timeout_s=60.0),
+    Policy(name=PolicyName.PAUSE_PARK_DROP, **_BOUNDED, park_after_s=2.0, drop_after_s=30.0, stall_timeout_s=60.0),
+)
+POLICIES: Mapping[PolicyName, Policy] = MappingProxyType({policy.name: policy for policy in _PRESETS})
+"""Each policy with its usual values."""
+
+DEFAULT = POLICIES[PolicyName.PAUSE_PARK_DROP]
+
+
+def is_behind(policy: Policy, measure: Measure) -> bool:
+    """Whether the reader is behind now. Where it was, or where memory is short, the low mark counts."""
+    if measure.behind_s is not None or measure.is_tight:
+        bytes_mark = _LOW_BYTES if policy.low_bytes is None else policy.low_bytes
+        events_mark = _LOW_EVENTS if policy.low_events is None else policy.low_events
+        return _exceeds(measure, bytes_mark, events_mark)
+    return _exceeds(measure, policy.high_bytes, policy.high_events)
+
+
+def decide(policy: Policy, measure: Measure) -> Decision:
+    """What follows from how a reader stands."""
+    if _exceeds(measure, policy.limit_bytes, policy.limit_events) or _is_stalled(policy, measure):
+        return Decision.DROP
+    if not is_behind(policy, measure):
+        return Decision.FLOW
+    behind_s = measure.behind_s or 0.0
+    if policy.drop_after_s is not None and behind_s >= policy.drop_after_s:
+        return Decision.DROP
+    if not policy.pauses:
+        # Nothing that such a policy would do holds memory within its bounds but to let go.
+        return Decision.DROP if measure.is_tight else Decision.FLOW
+    if policy.park_after_s is not None and behind_s >= policy.park_after_s:
+        return Decision.PARK
+    return Decision.PAUSE
+
+
+def _is_stalled(policy: Policy, measure: Measure) -> bool:
+    return policy.stall_timeout_s is not None and measure.stalled_s > policy.stall_timeout_s
+
+
+def _exceeds(measure: Measure, bytes_mark: int | None, events_mark: int | None) -> bool:
+    """Unsent bytes count as queued: it makes no difference to the reader which buffer they wait in."""
+    return (bytes_mark is not None and measure.queued_bytes + measure.unsent_bytes > bytes_mark) or (
+        events_mark is not None and measure.queued_events > events_mark
+    )
