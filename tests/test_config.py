@@ -24,7 +24,8 @@ def serve(field: str, value: object) -> ServeConfig:
 
 
 @pytest.mark.parametrize(
-    "field", ["n_blocks", "max_model_len", "vocab_size", "block_tokens", "max_running", "max_step_tokens"]
+    "field",
+    ["n_blocks", "max_model_len", "vocab_size", "block_tokens", "max_running", "max_step_tokens", "max_draft_tokens"],
 )
 def test_an_engine_has_at_least_one_of_everything(field: str) -> None:
     """Zero is named, one is taken (a step must then hold one row)."""
@@ -69,6 +70,7 @@ def test_a_sequence_fits_into_the_context_and_into_the_cache(n_blocks: int, long
         ("max_waiting", 0, 1_000_000),
         ("max_step_tokens", 64, 1_000_000),
         ("step_target_s", 0.001, 60.0),
+        ("max_draft_tokens", 1, 64),
         ("max_model_len", 2, 1 << 32),
         ("kv_cache_tokens", 16, 1 << 32),
         ("drain_timeout_s", 0.0, 86_400.0),

@@ -37,7 +37,7 @@ from sluiceway.procs.engine import EngineLoop
 from sluiceway.procs.engine_setup import build_engine
 from sluiceway.procs.tokenizer import run_tokenizer
 from sluiceway.text.load import load_tokenizer
-from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
+from sluiceway.types import FinishReason, Rid, SamplingParams, Speculation, TokenId
 from sluiceway.wire.control import ControlServer
 from sluiceway.wire.endpoint import Inlet, Outlet
 
@@ -99,12 +99,14 @@ class LLM:
         dtype: Dtype = "auto",
         kv_cache_tokens: int = 32_768,
         max_running: int = 64,
+        speculation: Speculation = "off",
+        max_draft_tokens: int = 8,
         threads: int = 0,
         on_load: OnLoad | None = None,
     ) -> None:
         config = ServeConfig(
             model=files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, max_running=max_running, threads=threads,
-            max_waiting=1_000_000,
+            speculation=speculation, max_draft_tokens=max_draft_tokens, max_waiting=1_000_000,
         )  # fmt: skip
         tokenizer = load_tokenizer(files)
         engine, facts = build_engine(config, on_load)

@@ -24,6 +24,8 @@ OTHER_VALUES: dict[str, object] = {
     "max_waiting": 4,
     "max_step_tokens": 5,
     "step_target_s": 0.25,
+    "speculation": "ngram",
+    "max_draft_tokens": 5,
     "max_model_len": 6,
     "kv_cache_tokens": 64,
     "drain_timeout_s": 1.5,

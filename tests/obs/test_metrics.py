@@ -18,6 +18,8 @@ NAMES = {
     "sluiceway_requests_rejected": "counter",
     "sluiceway_prompt_tokens": "counter",
     "sluiceway_generated_tokens": "counter",
+    "sluiceway_draft_tokens": "counter",
+    "sluiceway_accepted_draft_tokens": "counter",
     "sluiceway_delivered_tokens": "counter",
     "sluiceway_wasted_tokens": "counter",
     "sluiceway_engine_seconds": "counter",
@@ -86,6 +88,18 @@ def test_counters_go_on_when_the_engine_starts_again() -> None:
     assert values["sluiceway_prompt_tokens_total"] == 7
     assert values["sluiceway_generated_tokens_total"] == 17
     assert values["sluiceway_wasted_tokens_total"] == 1
+
+
+def test_drafts_are_counted_as_the_engine_counts_them() -> None:
+    """Over a restart too; the quotient of the two is the acceptance."""
+    metrics = Metrics()
+    metrics.engine_stepped(engine_stats(draft_tokens_total=8, accepted_draft_tokens_total=6))
+    metrics.engine_died()
+    metrics.engine_started()
+    metrics.engine_stepped(engine_stats(draft_tokens_total=10, accepted_draft_tokens_total=7))
+    values = samples(metrics)
+    assert values["sluiceway_draft_tokens_total"] == 18
+    assert values["sluiceway_accepted_draft_tokens_total"] == 13
 
 
 def test_the_time_of_the_engine_is_counted_by_part() -> None:

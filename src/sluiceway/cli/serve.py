@@ -12,6 +12,7 @@ from sluiceway.cli.options import DEFAULT, UNFETCHED, DtypeOption, KvCacheTokens
 from sluiceway.cli.pull import fetch
 from sluiceway.config import LogFormat, LogLevel, ServeConfig
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
+from sluiceway.types import Speculation
 
 Host = Annotated[str, option("--host", "Address to listen on; 0.0.0.0 lets other machines in.")]
 Port = Annotated[int, option("--port", "Port to listen on; 0: any free one.")]
@@ -20,6 +21,13 @@ MaxWaiting = Annotated[int, option("--max-waiting", "Sequences that may wait; mo
 MaxStepTokens = Annotated[int, option("--max-step-tokens", "Tokens computed in one step; at least --max-running.")]
 StepTarget = Annotated[
     float, option("--step-target", "Seconds that a step should take when a prompt is computed beside other requests.")
+]
+SpeculationOption = Annotated[
+    Speculation,
+    option("--speculation", "Guess next tokens from earlier ones, ngram, where a request does not say; same answers."),
+]
+MaxDraftTokens = Annotated[
+    int, option("--max-draft-tokens", "Tokens that speculation guesses for one sequence in one step.")
 ]
 MaxModelLen = Annotated[
     int | None, option("--max-model-len", "Longest prompt and answer together, in tokens; without it, the model's own.")
@@ -51,6 +59,8 @@ def serve(
     max_waiting: MaxWaiting = DEFAULT.max_waiting,
     max_step_tokens: MaxStepTokens = DEFAULT.max_step_tokens,
     step_target: StepTarget = DEFAULT.step_target_s,
+    speculation: SpeculationOption = DEFAULT.speculation,
+    max_draft_tokens: MaxDraftTokens = DEFAULT.max_draft_tokens,
     max_model_len: MaxModelLen = DEFAULT.max_model_len,
     kv_cache_tokens: KvCacheTokens = DEFAULT.kv_cache_tokens,
     drain_timeout: DrainTimeout = DEFAULT.drain_timeout_s,
@@ -66,7 +76,8 @@ def serve(
     """Serve a model over HTTP, fetching it first if it is not here."""
     config = ServeConfig(
         model=UNFETCHED, host=host, port=port, dtype=dtype, max_running=max_running, max_waiting=max_waiting,
-        max_step_tokens=max_step_tokens, step_target_s=step_target, max_model_len=max_model_len,
+        max_step_tokens=max_step_tokens, step_target_s=step_target, speculation=speculation,
+        max_draft_tokens=max_draft_tokens, max_model_len=max_model_len,
         kv_cache_tokens=kv_cache_tokens, drain_timeout_s=drain_timeout, heartbeat_timeout_s=heartbeat_timeout,
         keep_alive_s=keep_alive, max_body_bytes=max_body_bytes, threads=threads, fake_step_s=fake_step,
         log_level=log_level, log_format=log_format,

@@ -56,6 +56,8 @@ class Metrics:
         self.prompt_tokens = Accumulated()
         self.generated_tokens = Accumulated()
         self.engine_wasted_tokens = Accumulated()
+        self.draft_tokens = Accumulated()
+        self.accepted_draft_tokens = Accumulated()
         self.engine_seconds = {part: Accumulated() for part in _ENGINE_PARTS}
         self.delivered_tokens = 0
         self.undelivered_tokens = 0
@@ -74,6 +76,8 @@ class Metrics:
         self.prompt_tokens.advance_to(stats.prompt_tokens_total)
         self.generated_tokens.advance_to(stats.generated_tokens_total)
         self.engine_wasted_tokens.advance_to(stats.wasted_tokens_total)
+        self.draft_tokens.advance_to(stats.draft_tokens_total)
+        self.accepted_draft_tokens.advance_to(stats.accepted_draft_tokens_total)
         for part, counter in self.engine_seconds.items():
             counter.advance_to(getattr(stats, f"{part}_s_total"))
         self.engine = stats
@@ -83,7 +87,8 @@ class Metrics:
         self.engine = None
         self._is_engine_down = True
         tokens = (self.prompt_tokens, self.generated_tokens, self.engine_wasted_tokens)
-        for counter in (*tokens, *self.engine_seconds.values()):
+        drafts = (self.draft_tokens, self.accepted_draft_tokens)
+        for counter in (*tokens, *drafts, *self.engine_seconds.values()):
             counter.restart()
 
     def engine_started(self) -> None:
@@ -152,6 +157,11 @@ class Metrics:
         yield seconds
         yield _counter("prompt_tokens", "Prompt tokens of admitted sequences.", self.prompt_tokens.total)
         yield _counter("generated_tokens", "Tokens generated.", self.generated_tokens.total)
+        yield _counter("draft_tokens", "Tokens that speculation guessed.", self.draft_tokens.total)
+        yield _counter(
+            "accepted_draft_tokens", "Guessed tokens that were right: none of them took a step of its own.",
+            self.accepted_draft_tokens.total,
+        )  # fmt: skip
         yield _counter("delivered_tokens", "Tokens handed to the transport.", self.delivered_tokens)
         yield _counter("wasted_tokens", "Tokens computed for nobody.", self.wasted_tokens)
 

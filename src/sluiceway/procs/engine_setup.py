@@ -59,6 +59,8 @@ def _engine_config(
         max_waiting=config.max_waiting,
         max_step_tokens=config.max_step_tokens,
         step_target_s=config.step_target_s,
+        speculation=config.speculation,
+        max_draft_tokens=config.max_draft_tokens,
     )
 
 

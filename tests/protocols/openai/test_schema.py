@@ -81,6 +81,7 @@ def test_fields_are_lowered_when_all_are_given() -> None:
         stop=["a", "b"],
         stop_token_ids=[1, 2],
         return_token_ids=True,
+        sluiceway={"speculation": "ngram"},
     )
     lowered = fields.generation((TextPrompt("x"),))
     assert fields.include_usage
@@ -100,6 +101,7 @@ def test_fields_are_lowered_when_all_are_given() -> None:
         min_tokens=3,
         max_tokens=9,
         stop_token_ids=(1, 2),
+        speculation="ngram",
     )
 
 
@@ -135,6 +137,9 @@ GOOD: list[tuple[str, Any]] = [
     ("stop_token_ids", []),
     ("stop_token_ids", [0] * MAX_STOP_TOKEN_IDS),
     ("stream_options", None),
+    ("sluiceway", {}),
+    ("sluiceway", {"speculation": None}),
+    ("sluiceway", {"speculation": "off"}),
 ]
 
 
@@ -174,6 +179,7 @@ BAD: list[tuple[str, Any]] = [
     *each("stop", 1, {}, True, "", "x" * (MAX_STOP_CHARACTERS + 1), ["x"] * (MAX_STOPS + 1)),
     ("stop", ["x"] * 500_000),
     *each("stop_token_ids", "x", 1, {}, [0] * (MAX_STOP_TOKEN_IDS + 1)),
+    *each("sluiceway", [], "x", True),
     *each("stream_options", [], "x", True),
     ("stream_options", {}),
     ("stream_options", {"include_usage": True}),
@@ -211,6 +217,10 @@ def test_field_is_named_when_its_value_is_wrong(field: str, value: Any) -> None:
         ("logit_bias", {"5": None}, "logit_bias.5"),
         ("stream_options", {"include_usage": "yes"}, "stream_options.include_usage"),
         ("stream_options", {"include_usage": 1}, "stream_options.include_usage"),
+        ("sluiceway", {"speculation": "on"}, "sluiceway.speculation"),
+        ("sluiceway", {"speculation": True}, "sluiceway.speculation"),
+        ("sluiceway", {"speculation": {}}, "sluiceway.speculation"),
+        ("sluiceway", {"speculation": "ngram", "speed": 2}, "sluiceway.speed"),
     ],
 )
 def test_path_is_whole_when_the_fault_is_inside_a_field(field: str, value: Any, param: str) -> None:
@@ -296,6 +306,8 @@ def test_choices_are_bounded_when_prompts_and_n_multiply() -> None:
         ("stream", "yes", '`stream` must be true or false, not "yes".'),
         ("stream_options", [1, 2], "`stream_options` must be an object, not a list of 2."),
         ("temperature", 3, "`temperature` must be less than or equal to 2, not 3."),
+        ("sluiceway", {"speculation": "on"}, "`sluiceway.speculation` must be 'off' or 'ngram', not \"on\"."),
+        ("sluiceway", {"speed": 2}, "`sluiceway.speed` is not an option of this server."),
     ],
 )
 def test_message_says_what_would_be_right_when_a_value_is_wrong(field: str, value: Any, message: str) -> None:

@@ -57,6 +57,8 @@ def account(hub: Hub, metrics: Metrics, report: AuditReport | None, processes: M
             "generated": metrics.generated_tokens.total,
             "delivered": metrics.delivered_tokens,
             "wasted": metrics.wasted_tokens,
+            "draft": metrics.draft_tokens.total,
+            "accepted_draft": metrics.accepted_draft_tokens.total,
         },
         "finished": {reason.value: count for reason, count in metrics.finished.items()},
         "rejected": dict(metrics.rejected),

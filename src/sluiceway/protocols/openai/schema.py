@@ -28,7 +28,7 @@ from sluiceway.protocols.openai.values import (
     shorten,
     wrong,
 )
-from sluiceway.types import SamplingParams
+from sluiceway.types import SamplingParams, Speculation
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
@@ -102,6 +102,14 @@ class StreamOptions(_Served):
     continuous_usage_stats: bool | None = None
 
 
+class SluicewayOptions(_Served):
+    """What no other server has. Closed: an option that is not known here would be ignored in silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    speculation: Speculation | None = None
+
+
 class SamplingFields(_Served):
     """What chat and completions have in common."""
 
@@ -124,6 +132,7 @@ class SamplingFields(_Served):
     stop: Annotated[tuple[str, ...] | None, _nullable(_lower_stop)] = None
     stop_token_ids: Annotated[tuple[int, ...] | None, _nullable(_lower_stop_token_ids)] = None
     return_token_ids: bool | None = None
+    sluiceway: SluicewayOptions | None = None
 
     @property
     def token_limit(self) -> int | None:
@@ -150,6 +159,7 @@ class SamplingFields(_Served):
             min_tokens=self.min_tokens or 0,
             max_tokens=self.token_limit,
             stop_token_ids=self.stop_token_ids or (),
+            speculation=self.sluiceway and self.sluiceway.speculation,
         )
 
     def generation(self, prompts: tuple[Prompt, ...]) -> Generation:
@@ -239,5 +249,7 @@ def _refused(error: ErrorDetails) -> RequestError:
         param = join_path(param, key)
     if error["type"] == "missing":
         return invalid(f"`{param}` is required.", param, code="missing_required_parameter")
+    if error["type"] == "extra_forbidden":
+        return invalid(f"`{param}` is not an option of this server.", param, code="unsupported_parameter")
     expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
     return wrong(error["input"], param, expected)
