@@ -9,6 +9,7 @@ import typer
 from sluiceway import __version__
 from sluiceway.cli.bench import bench
 from sluiceway.cli.chat import chat
+from sluiceway.cli.check import check
 from sluiceway.cli.generate import generate
 from sluiceway.cli.pull import pull
 from sluiceway.cli.serve import serve
@@ -45,7 +46,7 @@ def root(
     """A streaming server for large language models."""
 
 
-for body in (serve, chat, generate, bench, pull):
+for body in (serve, chat, generate, bench, check, pull):
     app.command()(body)
 
 

@@ -1,0 +1,95 @@
+"""`sluiceway check`: put the questions of the lab to any server that speaks the OpenAI protocol."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluiceway.cli.exits import FAILED, command
+from sluiceway.cli.options import finite, option
+from sluiceway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluiceway.lab.check.card import CheckRecord
+
+_PIPE_COLUMNS = 160
+"""So that sentences stay on few lines where there is no screen to say how wide it is."""
+
+CheckUrl = Annotated[
+    str | None,
+    typer.Argument(help="The server, like http://127.0.0.1:8000.", envvar="SLUICEWAY_URL", metavar="URL"),
+]
+CheckModel = Annotated[str | None, option("--model", "The server's name for its model (default: its first).")]
+CheckKey = Annotated[str | None, option("--api-key", "Sent as a bearer token.")]
+Only = Annotated[list[str] | None, option("--only", "Ask only this question; may be given several times. See --list.")]
+JsonFile = Annotated[Path | None, option("--json", "Write the record to this file, as one JSON object.")]
+CheckPid = Annotated[int | None, option("--pid", "First process of the server, if it runs here: for its memory.")]
+DrainPid = Annotated[
+    int | None, option("--drain-pid", "Process that is told to end (SIGTERM) by the last question; it is over then.")
+]
+Timeout = Annotated[
+    float, option("--timeout", "Seconds for each question; later it has failed.", min=1.0, callback=finite)
+]
+ListQuestions = Annotated[bool, option("--list", "Say what would be asked, and leave.")]
+
+
+@command
+def check(
+    url: CheckUrl = None,
+    model: CheckModel = None,
+    api_key: CheckKey = None,
+    only: Only = None,
+    json_file: JsonFile = None,
+    pid: CheckPid = None,
+    drain_pid: DrainPid = None,
+    timeout: Timeout = 120.0,
+    list_questions: ListQuestions = False,
+) -> None:
+    """Ask a server how it treats its streams: overlap, isolation, slow and leaving readers, ends, overload, drain.
+
+    Any server that speaks the OpenAI protocol; it takes minutes and all of the server's time. Fails (exit code 1) if
+    the server failed a question.
+    """
+    from sluiceway.lab.check.peer import CheckConfig
+    from sluiceway.lab.check.registry import chosen
+    from sluiceway.lab.check.session import CheckSession
+    from sluiceway.lab.load.calls import Target
+
+    questions = chosen(only or [])
+    if list_questions:
+        for question in questions:
+            typer.echo(f"{question.name:<20}{question.asks}")
+        return
+    if url is None:
+        raise ConfigError("url", "name a server, like http://127.0.0.1:8000")
+    session = CheckSession(
+        target=Target.parse(url, api_key),
+        questions=questions,
+        config=CheckConfig(timeout_s=timeout),
+        model=model,
+        pid=pid,
+        drain_pid=drain_pid,
+        command=["sluiceway", *sys.argv[1:]],
+    )
+    record = session.run(lambda line: typer.echo(line, err=True))
+    report(record, json_file)
+    if record.has_failed:
+        raise typer.Exit(FAILED)
+
+
+def report(record: CheckRecord, json_file: Path | None) -> None:
+    """The score card for a person; the file last, so that a full disk costs only it."""
+    import msgspec
+    from rich.console import Console
+
+    from sluiceway.lab.check.card import show
+
+    show(record, Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS))
+    if json_file is not None:
+        try:
+            json_file.write_bytes(msgspec.json.encode(record) + b"\n")
+        except OSError as fault:
+            raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault

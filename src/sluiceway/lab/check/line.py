@@ -1,0 +1,133 @@
+"""A connection that does what polite clients do not: stop reading, leave in order or at once, ask several times."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Iterator
+
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.replies import LoadError, Reply, parse_reply
+
+_HEAD_END = b"\r\n\r\n"
+_LINE_END = b"\r\n"
+_READ_BYTES = 1 << 16
+_SEND_S = 30.0
+_CLOSE = b"Connection: close\r\n"
+
+
+def keeping(request: bytes) -> bytes:
+    """The same request, on a connection that outlasts its answer."""
+    return request.replace(_CLOSE, b"", 1)
+
+
+class Line:
+    """Every wait has a limit, and raises `LoadError` when it passes or when the server leaves."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, target: Target, receive_buffer_bytes: int | None = None) -> Line:
+        """With a small buffer a reader that stops is felt soon. Raises `LoadError` where nobody listens."""
+        return cls(*await _connect(target, receive_buffer_bytes))
+
+    async def send(self, raw: bytes) -> None:
+        self._writer.write(raw)
+        with _complaints("take the request", _SEND_S):
+            async with asyncio.timeout(_SEND_S):
+                await self._writer.drain()
+
+    async def read_some(self, limit_s: float) -> bytes:
+        """Whatever comes next; empty when the server has closed."""
+        with _complaints("say more", limit_s):
+            async with asyncio.timeout(limit_s):
+                return await self._reader.read(_READ_BYTES)
+
+    async def read_rest(self, limit_s: float) -> bytes:
+        """All until the server closes, in order or at once."""
+        parts = []
+        with _complaints("end its answer", limit_s):
+            async with asyncio.timeout(limit_s):
+                with contextlib.suppress(ConnectionError):
+                    while part := await self._reader.read(_READ_BYTES):
+                        parts.append(part)
+        return b"".join(parts)
+
+    async def read_reply(self, limit_s: float) -> Reply:
+        """One whole answer, by its framing, and nothing of what follows it."""
+        with _complaints("answer", limit_s):
+            async with asyncio.timeout(limit_s):
+                head = await self._reader.readuntil(_HEAD_END)
+                parts = [head]
+                headers = parse_reply([(0.0, head)]).headers
+                if "chunked" in headers.get("transfer-encoding", ""):
+                    parts += [part async for part in self._chunks()]
+                else:
+                    parts.append(await self._reader.readexactly(int(headers.get("content-length", "0"))))
+        return parse_reply([(time.perf_counter(), b"".join(parts))])
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        is_last = False
+        while not is_last:
+            size = await self._reader.readuntil(_LINE_END)
+            n_bytes = int(size.partition(b";")[0], 16)
+            is_last = n_bytes == 0
+            yield size + await self._reader.readexactly(n_bytes + len(_LINE_END))
+
+    def finish(self) -> None:
+        """Close in order (FIN)."""
+        self._writer.close()
+
+    def reset(self) -> None:
+        """Leave at once (RST)."""
+        raw = self._writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def dial(target: Target, *, receive_buffer_bytes: int | None = None) -> AsyncIterator[Line]:
+    """A line for the length of the block."""
+    line = await Line.open(target, receive_buffer_bytes)
+    try:
+        yield line
+    finally:
+        line.finish()
+
+
+async def _connect(target: Target, buffer_bytes: int | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    raw = socket.socket(socket.AF_INET6 if ":" in target.host else socket.AF_INET, socket.SOCK_STREAM)
+    raw.setblocking(False)
+    if buffer_bytes is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    try:
+        await asyncio.get_running_loop().sock_connect(raw, (target.host, target.port))
+        name = target.host if target.is_tls else None
+        limit = buffer_bytes or _READ_BYTES
+        return await asyncio.open_connection(sock=raw, limit=limit, ssl=target.is_tls or None, server_hostname=name)
+    except OSError as fault:
+        raw.close()
+        raise LoadError(f"no answer from {target.url}: {fault.strerror or fault}") from fault
+    except BaseException:
+        raw.close()
+        raise
+
+
+@contextlib.contextmanager
+def _complaints(what: str, limit_s: float) -> Iterator[None]:
+    """Turns what the loop raises into sentences about the server."""
+    try:
+        yield
+    except TimeoutError:
+        raise LoadError(f"the server did not {what} within {limit_s:g} s") from None
+    except asyncio.IncompleteReadError:
+        raise LoadError("the server closed the connection before its answer was whole") from None
+    except (asyncio.LimitOverrunError, ValueError) as fault:
+        raise LoadError(f"this is no HTTP answer: {fault}") from None
+    except ConnectionError as fault:
+        raise LoadError(f"the server reset the connection: {fault.strerror or fault}") from None

@@ -1,0 +1,123 @@
+"""The server that is asked: what it is, how fast it is alone, and the requests that every question is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sluiceway.lab.check.transcript import Part, Transcript, read_plain, read_transcript
+from sluiceway.lab.load.calls import record
+from sluiceway.lab.load.replies import LoadError, parse_reply
+from sluiceway.lab.load.scrape import total
+from sluiceway.lab.load.subject import Subject
+from sluiceway.lab.load.workload import prompts
+
+_POLL_S = 0.005
+_REFRESH_S = 0.25
+_WARM_UP_TOKENS = 32
+_GENERATED = {
+    "sluiceway": "sluiceway_generated_tokens_total",
+    "vllm": "vllm:generation_tokens_total",
+    "llama.cpp": "llamacpp:tokens_predicted_total",
+}
+
+
+class CheckConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is asked. `long_tokens` is an answer that outlasts what happens beside it."""
+
+    streams: int = 8
+    tokens: int = 64
+    long_tokens: int = 600
+    burst: int = 640
+    timeout_s: float = 120.0
+    """For one question; what is not over by then has failed."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One stream alone: from its request to its first token, and from one event with text to the next."""
+
+    first_token_s: float
+    gap_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    subject: Subject
+    pace: Pace
+    config: CheckConfig = CheckConfig()
+    drain_pid: int | None = None
+
+    @property
+    def limit_s(self) -> float:
+        """For one request: so that a question which meets a silence can still say so."""
+        return self.config.timeout_s / 2
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether it knows `stream_options`."""
+        return "stream_options" in self.subject.extras
+
+    def prompts(self, name: str, n: int) -> list[str]:
+        return prompts(self.config.seed, f"check/{name}", n)
+
+    async def stream(self, prompt: str, n_tokens: int, **fields: Any) -> Transcript:
+        """A greedy streamed completion, whole. Raises `LoadError` for a refusal and for a silence."""
+        raw = self.subject.request(prompt, n_tokens, **fields)
+        return read_transcript(parse_reply((await record(self.subject.target, raw, self.limit_s)).reads))
+
+    async def streams(self, texts: Sequence[str], n_tokens: int) -> list[Transcript]:
+        """All at once, each on a connection of its own. Raises the first `LoadError` of any."""
+        return list(await asyncio.gather(*(self.stream(text, n_tokens) for text in texts)))
+
+    async def plain(self, prompt: str, n_tokens: int, **fields: Any) -> Part:
+        """The same, not streamed."""
+        raw = self.plain_request(prompt, n_tokens, **fields)
+        return read_plain(parse_reply((await record(self.subject.target, raw, self.limit_s)).reads))
+
+    def plain_request(self, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+        return self.subject.request(prompt, n_tokens, **{"stream": False, "stream_options": None} | fields)
+
+    async def until_busy(self) -> None:
+        while await self.subject.is_idle():  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+
+    async def seconds_until_idle(self, limit_s: float) -> float | None:
+        """By the server's own gauges, which must be known; None if it still runs something then.
+
+        Some servers renew their gauges only when they compute, so they are given a token to compute now and then.
+        """
+        started_s = asked_s = time.perf_counter()
+        while not await self.subject.is_idle():
+            now_s = time.perf_counter()
+            if now_s - started_s > limit_s:
+                return None
+            if now_s - asked_s > _REFRESH_S:
+                await self.plain("now", 1)
+                asked_s = time.perf_counter()
+            await asyncio.sleep(_POLL_S)
+        return time.perf_counter() - started_s
+
+    async def generated(self) -> float | None:
+        """Tokens generated since the server's start, by its own count; None where it has none that is known."""
+        kind = self.subject.kind
+        return None if kind is None else total(await self.subject.samples(), _GENERATED[kind])
+
+
+async def paced(subject: Subject, config: CheckConfig) -> Pace:
+    """How fast it is alone, after it has been warmed up. Raises `LoadError`."""
+    still = Peer(subject=subject, pace=Pace(0.0, 0.0), config=config)
+    for prompt in still.prompts("pace", 2):
+        started_s = time.perf_counter()
+        deltas = (await still.stream(prompt, _WARM_UP_TOKENS)).deltas
+    if not deltas:
+        raise LoadError("the server answered without a text")
+    if len(deltas) == 1:  # all of it at once
+        return Pace(deltas[0].at_s - started_s, (deltas[0].at_s - started_s) / _WARM_UP_TOKENS)
+    return Pace(deltas[0].at_s - started_s, (deltas[-1].at_s - deltas[0].at_s) / (len(deltas) - 1))
