@@ -42,14 +42,13 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 
 @pytest.mark.e2e
 def test_quick_run_measures_a_server_of_its_own(tmp_path: Path) -> None:
-    """Every scenario; the last line of stdout, and the file, are the record."""
+    """Every scenario; the tables are for a person, the file is the record."""
     path = tmp_path / "record.json"
     # Some milliseconds a step, as a model takes: else an answer may be over before anything can happen beside it.
     flags = ["--no-floor", "--levels", "1,4", "--serve-args", "--fake-step 0.003", "--json", str(path)]
     code, out, err = bench("fake", "--quick", *flags)
     assert code == 0, err
-    made = msgspec.json.decode(out.splitlines()[-1], type=Record, strict=True)
-    assert path.read_bytes() == out.splitlines()[-1].encode() + b"\n"
+    made = msgspec.json.decode(path.read_bytes(), type=Record, strict=True)
     assert made.schema == SCHEMA and made.subjects[0].kind == "sluiceway"
     scenarios = ["start", "alone", "together", "together", "prefill", "joiner", "close_stream", "close_plain", "memory"]
     assert [one.scenario for one in made.runs] == scenarios
@@ -86,7 +85,7 @@ def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
 
 def test_weights_of_a_server_that_runs_can_be_named(sessions: list[Session]) -> None:
     """As for serve; a model that is not here is refused."""
-    bench("--url", "http://127.0.0.1:1", "--weights", "fake", "--dtype", "float32")
+    bench("--url", "http://127.0.0.1:1", "--weights", "fake", "--dtype", "float32", "--threads", "1")
     (made,) = sessions
     assert isinstance(made.first, There) and made.first.files is not None
     assert (made.first.files.name, made.first.dtype) == ("fake", "float32")
@@ -98,7 +97,7 @@ def test_run_with_failed_requests_fails(monkeypatch: pytest.MonkeyPatch) -> None
     failed = msgspec.structs.replace(run("ours", "together", 1), errors=["busy"])
     monkeypatch.setattr(Session, "run", lambda self, say: record(failed))
     code, out, _ = bench("fake")
-    assert code == 1 and json.loads(out.splitlines()[-1])["runs"][0]["errors"] == ["busy"]
+    assert code == 1 and "ours, together 1, repeat 0: 1 failed: busy" in out
 
 
 def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> None:
@@ -110,12 +109,31 @@ def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> N
     assert config.scenarios == ("streams", "prefill")
 
 
-def test_last_line_is_the_record(sessions: list[Session], tmp_path: Path) -> None:
+def test_quick_leaves_what_was_chosen(sessions: list[Session]) -> None:
+    """It shortens the rest."""
+    bench("fake", "--quick", "--repeats", "2", "--tokens", "48")
+    assert sessions[0].config == BenchConfig(levels=(1, 8, 32), repeats=2, tokens=48, alone=4)
+
+
+def test_soak_is_run_when_it_is_named(sessions: list[Session]) -> None:
+    """With as many requests as wanted."""
+    bench("fake", "--scenario", "soak", "--requests", "50")
+    assert (sessions[0].config.scenarios, sessions[0].config.requests) == (("soak",), 50)
+
+
+def test_tables_have_standard_output_for_themselves(sessions: list[Session], tmp_path: Path) -> None:
     """Progress goes to stderr; the picture is drawn when it is asked for."""
     code, out, err = bench("fake", "--plot", str(tmp_path / "p.png"))
     assert (code, err) == (0, "measuring\n")
-    assert json.loads(out.splitlines()[-1])["schema"] == SCHEMA
+    assert "ours, together 1" in out and "{" not in out
     assert (tmp_path / "p.png").exists()
+
+
+def test_record_has_standard_output_for_itself_when_it_is_asked_for_there(sessions: list[Session]) -> None:
+    """So that a program can read it from a pipe while a person looks on."""
+    code, out, err = bench("fake", "--json", "-")
+    assert code == 0 and json.loads(out)["schema"] == SCHEMA
+    assert "ours, together 1" in err
 
 
 @pytest.mark.parametrize(
@@ -132,6 +150,13 @@ def test_last_line_is_the_record(sessions: list[Session], tmp_path: Path) -> Non
         (["--vs-model", "m"], "error: --vs-model: means nothing without --vs\n"),
         (["--vs-pid", "7"], "error: --vs-pid: means nothing without --vs\n"),
         (["--serve-args", "-x", "--url", "http://h"], "error: --serve-args: means nothing with --url"),
+        (["--api-key", "k"], "error: --api-key: means nothing without --url or --vs: "),
+        (["--source", "hub", "--url", "http://h"], "error: --source: means nothing with --url: that server runs "),
+        (["--dtype", "int8", "--url", "http://h"], "error: --dtype: means nothing with --url: that server runs "),
+        (["--threads", "1", "--url", "http://h", "--no-floor"], "error: --threads: means nothing with --url: "),
+        (["--tokens", "9", "--scenario", "memory"], "error: --tokens: means nothing without the scenario streams\n"),
+        (["--requests", "9"], "error: --requests: means nothing without --scenario soak\n"),
+        (["--scenario", "start", "--url", "http://h"], "error: --scenario: start is measured of a server that is "),
         (["--serve-args", "'"], "error: --serve-args: cannot be split: No closing quotation\n"),
     ],
 )
@@ -159,13 +184,17 @@ def test_server_that_does_not_answer_is_a_sentence() -> None:
     assert code == 1 and "error: no answer from http://127.0.0.1:1" in err
 
 
-def test_record_is_printed_when_its_file_cannot_be_written(
-    capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
-) -> None:
+def test_tables_are_printed_when_the_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What took minutes is not lost with it."""
     with pytest.raises(ConfigError, match="^json: cannot write"):
         report(record(run("ours", "together", 1, tokens_per_s=1.0)), tmp_path / "none" / "x.json", None)
-    assert json.loads(capsysbinary.readouterr().out.splitlines()[-1])["schema"] == SCHEMA
+    assert "ours, together 1" in capsys.readouterr().out
+
+
+def test_variable_may_be_idle(sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set for other commands too; what is typed is typed for this one."""
+    monkeypatch.setenv("SLUICEWAY_DTYPE", "int8")
+    assert bench("--url", "http://127.0.0.1:1")[0] == 0
 
 
 def test_levels_rise_and_are_each_once() -> None:

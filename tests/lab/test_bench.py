@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.bench import SCENARIOS, BenchConfig, Contender, jobs, run_bench
+from sluiceway.lab.bench import ALL_SCENARIOS, BenchConfig, Contender, jobs, run_bench
 from sluiceway.lab.load.record import Run
 from sluiceway.lab.load.replies import LoadError
+from sluiceway.lab.load.soak import SOAK_PARTS
 from support.records import run
 from support.scripted_http import ScriptedServer, completion_stream, plain, scripted_server
 from support.subjects import subject
@@ -113,6 +114,14 @@ async def test_close_is_for_servers_whose_gauges_are_known() -> None:
     ]
 
 
+async def test_soak_is_a_series_of_parts(server: ScriptedServer) -> None:
+    """With a look at memory after each, so that growth shows."""
+    config = BenchConfig(levels=(1, 4), requests=25, scenarios=("soak",))
+    runs = await run_bench(config, [Contender(subject=subject(server.target))], lambda line: None)
+    assert places(runs) == [("s", "soak", 4, part) for part in range(SOAK_PARTS)]
+    assert sum(one.figures["requests"] for one in runs) == 25
+
+
 async def test_failed_requests_are_in_the_progress() -> None:
     """A person who waits should know early."""
     from sluiceway.lab.bench import _progress
@@ -120,12 +129,16 @@ async def test_failed_requests_are_in_the_progress() -> None:
     failed = Run(subject="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
     assert _progress(failed) == "s, together 2, repeat 1: 1 failed (no)"
     assert _progress(run("s", "start", 0, ready_s=2.5)) == "s, start 0, repeat 0: ready_s 2.5"
+    soaked = run("s", "soak", 8, 3, requests_per_s=900.0, pss_api_bytes=5.04e7)
+    assert _progress(soaked) == "s, soak 8, repeat 3: requests_per_s 900, pss_api_bytes 50.4 MB"
 
 
 def test_quick_is_a_part_of_the_whole() -> None:
     """The lowest, eight and the highest; one repeat; shorter answers."""
     assert BenchConfig().quick() == BenchConfig(levels=(1, 8, 32), repeats=1, tokens=32, alone=4)
     assert BenchConfig(levels=(2, 4), tokens=3).quick() == BenchConfig(levels=(2, 4), repeats=1, tokens=3, alone=4)
+    chosen = BenchConfig(repeats=2).quick({"repeats", "levels"})
+    assert chosen == BenchConfig(repeats=2, tokens=32, alone=4)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +150,8 @@ def test_quick_is_a_part_of_the_whole() -> None:
         ({"repeats": 0}, "repeats: must be at least 1, not 0"),
         ({"tokens": 0}, "tokens: "),
         ({"alone": 0}, "alone: "),
-        ({"scenarios": ("streams", "naps")}, f"scenario: must be one of {', '.join(SCENARIOS)}, not 'naps'"),
+        ({"requests": 0}, "requests: "),
+        ({"scenarios": ("streams", "naps")}, f"scenario: must be one of {', '.join(ALL_SCENARIOS)}, not 'naps'"),
     ],
 )
 def test_setting_is_refused_when_it_makes_no_sense(fields: dict[str, Any], words: str) -> None:

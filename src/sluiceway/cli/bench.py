@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PIPE_COLUMNS = 200
 """So that no column is folded where there is no screen to say how wide it is."""
+_STDOUT = Path("-")
 
 BenchModel = Annotated[
     str | None,
@@ -49,17 +50,26 @@ Tokens = Annotated[int, option("--tokens", "Tokens of each answer.", min=2)]
 BenchSeed = Annotated[int, option("--seed", "Draws the prompts; the same ones for the same seed.")]
 Scenario = Annotated[
     list[str] | None,
-    option("--scenario", "Only this: streams, prefill, joiner, close, memory, start; may be given several times."),
+    option(
+        "--scenario", "Only this: streams, prefill, joiner, close, memory, start, soak; may be given several times."
+    ),
 ]
-Quick = Annotated[bool, option("--quick", "One run of three levels with shorter answers: a look, not a claim.")]
+Requests = Annotated[int, option("--requests", "Short requests of the scenario soak, which runs only if it is named.")]
+Quick = Annotated[
+    bool,
+    option("--quick", "One run of three levels with shorter answers, where no flag says else: a look, not a claim."),
+]
 NoFloor = Annotated[bool, option("--no-floor", "Do not measure what the machine gives: memory, matrix products.")]
-JsonFile = Annotated[Path | None, option("--json", "Write the record to this file too, as one JSON object.")]
+JsonFile = Annotated[
+    Path | None, option("--json", "Write the record to this file, as one JSON object; -: to standard output.")
+]
 PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
 ServeArgs = Annotated[str, option("--serve-args", "Flags for the server that is started, in one text.")]
 
 
 @command
 def bench(
+    context: typer.Context,
     model: BenchModel = None,
     url: Url = None,
     vs: Vs = None,
@@ -73,6 +83,7 @@ def bench(
     tokens: Tokens = 64,
     seed: BenchSeed = 0,
     scenario: Scenario = None,
+    requests: Requests = 100_000,
     quick: Quick = False,
     no_floor: NoFloor = False,
     json_file: JsonFile = None,
@@ -96,16 +107,24 @@ def bench(
         repeats=repeats,
         tokens=tokens,
         seed=seed,
+        requests=requests,
         scenarios=tuple(scenario or SCENARIOS),
     )
-    given = {"pid": pid, "weights": weights, "vs_model": vs_model, "vs_pid": vs_pid, "serve_args": serve_args}
-    refuse_idle_flags(given, url=url, vs=vs, measures_floor=not no_floor)
+    typed = typed_flags(context)
+    refuse_idle_flags(
+        typed,
+        url=url is not None,
+        vs=vs is not None,
+        weights=weights is not None,
+        floor=not no_floor,
+        scenarios=config.scenarios,
+    )
     if plot is not None:
         require_plotting()
     target = Target.parse(url, api_key) if url else None
     rival = There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None
     session = Session(
-        config=config.quick() if quick else config,
+        config=config.quick(typed) if quick else config,
         first=_own(model or DEFAULT_MODEL, source, dtype, threads, serve_args)
         if target is None
         else There(target=target, model=model, pid=pid, files=_files(weights), dtype=dtype, threads=threads),
@@ -119,20 +138,35 @@ def bench(
         raise typer.Exit(FAILED)
 
 
-def refuse_idle_flags(given: Mapping[str, object], *, url: str | None, vs: str | None, measures_floor: bool) -> None:
-    """Raises `ConfigError` for a flag that would have no effect beside the others."""
-    for field, needed, is_there in (
-        ("pid", "--url", url),
-        ("weights", "--url", url),
-        ("vs_model", "--vs", vs),
-        ("vs_pid", "--vs", vs),
+def typed_flags(context: typer.Context) -> set[str]:
+    """Names of those on the command line. A variable is set for many commands, so it may be idle in one of them."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def refuse_idle_flags(
+    typed: Container[str], *, url: bool, vs: bool, weights: bool, floor: bool, scenarios: Container[str]
+) -> None:
+    """Raises `ConfigError` for a flag that was typed and would have no effect beside the others."""
+    runs_already = "means nothing with --url: that server runs already"
+    for field, is_of_use, why in (
+        ("pid", url, "means nothing without --url"),
+        ("weights", url, "means nothing without --url"),
+        ("weights", floor, "means nothing with --no-floor: both are measured together"),
+        ("vs_model", vs, "means nothing without --vs"),
+        ("vs_pid", vs, "means nothing without --vs"),
+        ("api_key", url or vs, "means nothing without --url or --vs: our own server is started without one"),
+        ("serve_args", not url, runs_already),
+        ("source", not url, runs_already),
+        ("dtype", not url or weights, f"{runs_already}; beside --weights it says in which format"),
+        ("threads", not url or floor, f"{runs_already}, and with --no-floor nothing else is computed"),
+        ("tokens", "streams" in scenarios, "means nothing without the scenario streams"),
+        ("requests", "soak" in scenarios, "means nothing without --scenario soak"),
     ):
-        if given[field] is not None and not is_there:
-            raise ConfigError(field, f"means nothing without {needed}")
-    if given["serve_args"] and url:
-        raise ConfigError("serve_args", "means nothing with --url: that server runs already")
-    if given["weights"] is not None and not measures_floor:
-        raise ConfigError("weights", "means nothing with --no-floor: both are measured together")
+        if field in typed and not is_of_use:
+            raise ConfigError(field, why)
+    if url and "start" in scenarios and "scenario" in typed:
+        raise ConfigError("scenario", "start is measured of a server that is started: it means nothing with --url")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
@@ -144,24 +178,32 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def report(record: Record, json_file: Path | None, plot: Path | None) -> None:
-    """Tables for a person, then one line of JSON for a program; files last, so that a full disk costs only them."""
+    """Tables for a person; then JSON for a program, which gets standard output for itself if it wants it.
+
+    Files come last, so that a full disk costs only them.
+    """
     import msgspec
     from rich.console import Console
 
     from sluiceway.lab.load.plot import draw
     from sluiceway.lab.load.tables import show
 
-    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS)
-    show(record, console)
+    is_screen = sys.stderr.isatty() if json_file == _STDOUT else sys.stdout.isatty()
+    show(record, Console(stderr=json_file == _STDOUT, width=None if is_screen else _PIPE_COLUMNS))
     raw = msgspec.json.encode(record)
-    typer.echo(raw)
-    if json_file is not None:
-        try:
-            json_file.write_bytes(raw + b"\n")
-        except OSError as fault:
-            raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault
+    if json_file == _STDOUT:
+        typer.echo(raw)
+    elif json_file is not None:
+        _write(raw + b"\n", json_file)
     if plot is not None:
         draw(record, plot)
+
+
+def _write(raw: bytes, file: Path) -> None:
+    try:
+        file.write_bytes(raw)
+    except OSError as fault:
+        raise ConfigError("json", f"cannot write {file}: {fault.strerror}") from fault
 
 
 def _files(weights: str | None) -> ModelFiles | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -12,15 +12,19 @@ from sluiceway.errors import ConfigError
 from sluiceway.lab.load.record import Run, Weights
 from sluiceway.lab.load.replies import LoadError
 from sluiceway.lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, joiner, leaver, memory, prefill, start
+from sluiceway.lab.load.soak import SOAK_PARTS, soak
 from sluiceway.lab.load.streams import observe, one_by_one, stream_run, together
 from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.workload import prompts
 
 SCENARIOS = ("streams", "prefill", "joiner", "close", "memory", "start")
+"""What is measured unless somebody chooses."""
+ALL_SCENARIOS = (*SCENARIOS, "soak")
 LEVELS = (1, 2, 4, 8, 16, 32)
 _MAX_LEVEL = 4096
 _OTHER_REPEATS = 3
 _QUICK_TOKENS = 32
+_QUICK_ALONE = 4
 _WARM_UP_TOKENS = 4
 _SIGNIFICANT_DIGITS = 6
 _SPEED = "tokens_per_s"
@@ -29,30 +33,39 @@ _SPEED = "tokens_per_s"
 class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`repeats` are those of the lowest and the highest level and of the back-to-back run; others get three at most.
 
-    `alone` is how many of the highest level's prompts also run back-to-back.
+    `alone` is how many of the highest level's prompts also run back-to-back; `requests` are those of the soak.
     """
 
     levels: tuple[int, ...] = LEVELS
     repeats: int = 5
     tokens: int = 64
     alone: int = 32
+    requests: int = 100_000
     seed: int = 0
     scenarios: tuple[str, ...] = SCENARIOS
 
     def __post_init__(self) -> None:
         if not self.levels or min(self.levels) < 1 or max(self.levels) > _MAX_LEVEL:
             raise ConfigError("levels", f"must be numbers from 1 to {_MAX_LEVEL}, not {self.levels}")
-        for field in ("repeats", "tokens", "alone"):
+        for field in ("repeats", "tokens", "alone", "requests"):
             if getattr(self, field) < 1:
                 raise ConfigError(field, f"must be at least 1, not {getattr(self, field)}")
         for name in self.scenarios:
-            if name not in SCENARIOS:
-                raise ConfigError("scenario", f"must be one of {', '.join(SCENARIOS)}, not {name!r}")
+            if name not in ALL_SCENARIOS:
+                raise ConfigError("scenario", f"must be one of {', '.join(ALL_SCENARIOS)}, not {name!r}")
 
-    def quick(self) -> BenchConfig:
-        """A minute or two on a small machine: enough to see where it stands, not to claim it."""
-        levels = tuple(level for level in self.levels if level in (min(self.levels), 8, max(self.levels)))
-        return msgspec.structs.replace(self, levels=levels, repeats=1, tokens=min(self.tokens, _QUICK_TOKENS), alone=4)
+    def quick(self, chosen: Container[str] = ()) -> BenchConfig:
+        """A minute or two on a small machine: enough to see where it stands, not to claim it.
+
+        Fields in `chosen` stay as they are.
+        """
+        shorter = {
+            "levels": tuple(level for level in self.levels if level in (min(self.levels), 8, max(self.levels))),
+            "repeats": 1,
+            "tokens": min(self.tokens, _QUICK_TOKENS),
+            "alone": _QUICK_ALONE,
+        }
+        return msgspec.structs.replace(self, **{name: value for name, value in shorter.items() if name not in chosen})
 
     def repeats_of(self, level: int) -> int:
         return self.repeats if level in (min(self.levels), max(self.levels)) else min(self.repeats, _OTHER_REPEATS)
@@ -71,7 +84,7 @@ Say = Callable[[str], None]
 """Shows a line of progress."""
 
 
-Kind = Literal["start", "alone", "together", "prefill", "joiner", "close_stream", "close_plain", "memory"]
+Kind = Literal["start", "alone", "together", "prefill", "joiner", "close_stream", "close_plain", "memory", "soak"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +128,8 @@ def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
         watched = [contender for contender in contenders if contender.subject.kind is not None]
         yield from _rounds("close_stream", 1, config.repeats, watched)
         yield from _rounds("close_plain", 1, config.repeats, watched)
+    if "soak" in config.scenarios:
+        yield from _rounds("soak", max(config.levels), SOAK_PARTS, contenders)
     if "memory" in config.scenarios:
         yield from (Job(contender, "memory") for contender in contenders if contender.subject.processes)
 
@@ -170,6 +185,8 @@ async def _run(job: Job, config: BenchConfig) -> Run:
             return await leaver(contender.subject, seed, repeat, is_streaming=job.kind == "close_stream")
         case "memory":
             return memory(contender.subject)
+        case "soak":
+            return await soak(contender.subject, config.requests, job.streams, seed, repeat)
         case "start":
             assert contender.ready_s is not None
             return start(contender.subject, contender.ready_s)
@@ -205,7 +222,8 @@ def _rounded(run: Run) -> Run:
 
 def _progress(run: Run) -> str:
     """The first figure of interest that the run has."""
-    headline = (_SPEED, "prompt_tokens_per_s", "resident_longest_gap_s", "until_idle_s", "pss_bytes", "ready_s")
+    headline = (_SPEED, "prompt_tokens_per_s", "resident_longest_gap_s", "until_idle_s", "requests_per_s", "ready_s")
     said = [f"{name} {run.figures[name]:g}" for name in headline if name in run.figures][:1]
+    said += [f"{name} {value / 1e6:.1f} MB" for name, value in run.figures.items() if name.startswith("pss_")]
     said += [f"{len(run.errors)} failed ({run.errors[0]})"] if run.errors else []
     return f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {', '.join(said)}"

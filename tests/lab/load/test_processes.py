@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,8 +44,27 @@ def test_processor_time_is_counted_without_the_fine_clock(monkeypatch: pytest.Mo
     monkeypatch.setattr(processes, "_spent_ns", lambda task: None)
     coarse = usage(os.getpid())
     assert fine is not None and coarse is not None
-    # The coarse clock also counts threads that have ended.
     assert coarse.cpu_s >= fine.cpu_s - 0.05
+
+
+def test_processor_time_of_threads_that_have_ended_counts() -> None:
+    """Else a server that starts a thread for each request would seem to work for nothing."""
+    before = usage(os.getpid())
+    spent: list[float] = []
+    thread = threading.Thread(target=lambda: spent.append(_burn_s(0.1)))
+    thread.start()
+    thread.join()
+    after = usage(os.getpid())
+    assert before is not None and after is not None
+    assert after.cpu_s - before.cpu_s >= spent[0] - 0.05
+
+
+def _burn_s(wanted_s: float) -> float:
+    """Processor time of this thread that it has used in the end."""
+    started_s = time.thread_time()
+    while time.thread_time() - started_s < wanted_s:
+        pass
+    return time.thread_time() - started_s
 
 
 def test_usage_is_unknown_when_there_is_no_such_process() -> None:

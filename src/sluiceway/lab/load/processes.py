@@ -49,13 +49,13 @@ def family(pid: int) -> dict[int, str]:
 
 
 def _cpu_s(process: Path) -> float:
-    """Of all threads that live, in nanoseconds where the kernel counts them; else of all, in hundredths of a second."""
-    spent = [_spent_ns(task) for task in (process / "task").iterdir()]
-    counted = [ns for ns in spent if ns is not None]
-    if counted:
-        return sum(counted) / 1e9
+    """Of all its threads. Those that live are counted in nanoseconds, all that there were in hundredths of a second.
+
+    The greater of both: the fine clock forgets threads that have ended, the coarse one rounds down.
+    """
+    fine_ns = sum(_spent_ns(task) or 0 for task in (process / "task").iterdir())
     fields = (process / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return max(fine_ns / 1e9, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
 
 
 def _spent_ns(task: Path) -> int | None:

@@ -101,12 +101,17 @@ async def leaver(subject: Subject, seed: int, repeat: int, *, is_streaming: bool
 
 def memory(subject: Subject) -> Run:
     """What all processes of the server hold now."""
+    return _run(subject, "memory", 0, 0, memory_figures(subject), [])
+
+
+def memory_figures(subject: Subject) -> dict[str, float]:
+    """Bytes by process, and of all; empty where they cannot be seen."""
     usages = subject.usages()
     figures = {f"pss_{name}_bytes": float(sum(used.pss_bytes for used in found)) for name, found in usages.items()}
     if figures:
         figures["pss_bytes"] = sum(figures.values())
         figures["rss_bytes"] = float(sum(used.rss_bytes for found in usages.values() for used in found))
-    return _run(subject, "memory", 0, 0, figures, [])
+    return figures
 
 
 def start(subject: Subject, ready_s: float) -> Run:

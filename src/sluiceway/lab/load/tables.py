@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
-from sluiceway.lab.load.record import Floor, Record, Summary
+from sluiceway.lab.load.record import Floor, Record, Run, Summary, Weights
 from sluiceway.lab.load.statistics import Spread
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A figure of the record: its heading, its unit, and what of the unit's size it is shown in."""
+    """A figure of the record: its heading, its unit, and what of the unit's size it is shown in.
+
+    `is_spread`: least and greatest beside the median. Not everywhere, so that a table fits a screen.
+    """
 
     figure: str
     heading: str
     scale: float = 1.0
     digits: int = 1
+    is_spread: bool = False
 
 
 _MS = 1e3
 _SPEED = "tokens_per_s"
+_MEMORY = "pss_bytes"
 _STREAMS = (
-    _Column(_SPEED, "tokens/s", digits=0),
+    _Column(_SPEED, "tokens/s", digits=0, is_spread=True),
     _Column("makespan_s", "makespan s", digits=2),
     _Column("first_token_min_s", "first token ms, min", _MS, 0),
     _Column("first_token_p50_s", "p50", _MS, 0),
@@ -34,24 +39,28 @@ _STREAMS = (
     _Column("gap_p99_s", "p99", _MS),
     _Column("gap_max_s", "max", _MS, 0),
     _Column("bytes_per_token", "bytes/token", digits=0),
-    _Column("chunks_per_token", "chunks/token", digits=2),
-)
-_ENGINE = (
-    _Column("model_step_mean_s", "a step's model ms", _MS, 2),
-    _Column("overhead_step_mean_s", "all else ms", _MS, 2),
-    _Column("model_share", "model + sampler %", 100),
-    _Column("scheduler_share", "scheduler %", 100),
-    _Column("delivery_share", "delivery %", 100),
-    _Column("weights_gb_per_s", "weights GB/s"),
-    _Column("gflop_per_s", "GFLOP/s", digits=0),
 )
 _OTHERS = (
-    _Column("prompt_tokens_per_s", "prompt tokens/s", digits=0),
-    _Column("joiner_first_token_s", "joiner's first token ms", _MS, 0),
-    _Column("resident_longest_gap_s", "residents' longest gap ms", _MS, 0),
-    _Column("resident_longest_gap_before_s", "before it ms", _MS, 0),
-    _Column("until_idle_s", "until nothing runs ms", _MS),
-    _Column("ready_s", "start to ready s", digits=2),
+    _Column("prompt_tokens_per_s", "prompt tokens/s", 1.0, 0, True),
+    _Column("joiner_first_token_s", "joiner's first token ms", _MS, 0, True),
+    _Column("resident_longest_gap_s", "residents' longest gap ms", _MS, 0, True),
+    _Column("resident_longest_gap_before_s", "before it ms", _MS, 0, True),
+    _Column("until_idle_s", "until nothing runs ms", _MS, 1, True),
+    _Column("requests_per_s", "requests/s", 1.0, 0, True),
+    _Column("ready_s", "start to ready s", 1.0, 2, True),
+)
+_RATIOS = (
+    _Column(_SPEED, "tokens/s", digits=2, is_spread=True),
+    _Column("first_token_p50_s", "first token", digits=2, is_spread=True),
+    _Column("gap_p50_s", "gap", digits=2, is_spread=True),
+    _Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
+    _Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
+    _Column("resident_longest_gap_s", "residents' longest gap", digits=2, is_spread=True),
+    _Column("until_idle_s", "until nothing runs", digits=2, is_spread=True),
+    _Column("requests_per_s", "requests/s", digits=2, is_spread=True),
+    _Column("bytes_per_token", "bytes/token", digits=2),
+    _Column("cpu_server_s", "processor time", digits=2),
+    _Column(_MEMORY, "memory", digits=2),
 )
 _ONE_EACH = (0.95, 1.05)
 """Events a token between which the two are as good as the same: half a character makes no event."""
@@ -59,39 +68,63 @@ _STREAM_SCENARIOS = ("together", "alone")
 
 
 def show(record: Record, console: Console) -> None:
-    """Medians, with minimum and maximum where there were several repeats."""
+    """Medians, with minimum and maximum of what matters most where there were several repeats."""
     streams = [one for one in record.summary if one.scenario in _STREAM_SCENARIOS]
     others = [one for one in record.summary if one.scenario not in _STREAM_SCENARIOS]
     for title, columns, rows in (
         ("Streams", _STREAMS, streams),
         ("Processor seconds", _cpu_columns(streams), streams),
-        ("Engine", _ENGINE, streams + others),
+        ("Engine, a step", _engine_columns(record.floor, record.weights), streams + others),
         ("Beside streams", _OTHERS, others),
         ("Memory, MB (PSS: what is shared is divided)", _memory_columns(others), others),
     ):
-        _show_table(console, title, columns, rows)
+        _show_table(console, title, columns, [(_place(row), row.figures) for row in rows])
+    if record.ratios:
+        title = " over ".join(subject.name for subject in record.subjects) + " (2.00: twice as much)"
+        _show_table(console, title, _RATIOS, [(_what(one.scenario, one.streams), one.figures) for one in record.ratios])
     for line in (
         *_floor_lines(record.floor),
         *_batching_lines(record.summary),
-        *_ratio_lines(record),
+        *_soak_lines(record.runs),
         *_warnings(record),
     ):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _show_table(console: Console, title: str, columns: Sequence[_Column], rows: Sequence[Summary]) -> None:
+def _show_table(
+    console: Console, title: str, columns: Sequence[_Column], rows: Sequence[tuple[str, Mapping[str, Spread]]]
+) -> None:
     """Only rows and columns that have something to say."""
-    known = [column for column in columns if any(column.figure in row.figures for row in rows)]
+    known = [column for column in columns if any(column.figure in figures for _, figures in rows)]
     if not known:
         return
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("run")
+    table.add_column("run", overflow="fold")
     for column in known:
-        table.add_column(column.heading, justify="right")
-    for row in rows:
-        if any(column.figure in row.figures for column in known):
-            table.add_row(_place(row), *(_cell(row.figures.get(column.figure), column) for column in known))
+        table.add_column(column.heading, justify="right", overflow="fold")
+    for place, figures in rows:
+        if any(column.figure in figures for column in known):
+            table.add_row(place, *(_cell(figures.get(column.figure), column) for column in known))
     console.print(table)
+
+
+def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[_Column]:
+    """With what the machine gives, where that was measured; products in the format that the model is computed in."""
+    columns = [
+        _Column("step_mean_s", "ms", _MS, 2, True),
+        _Column("model_step_mean_s", "model ms", _MS, 2),
+        _Column("overhead_step_mean_s", "all else ms", _MS, 2),
+        _Column("model_share", "model + sampler %", 100),
+        _Column("scheduler_share", "scheduler %", 100),
+        _Column("delivery_share", "delivery %", 100),
+        _Column("weights_gb_per_s", "weights GB/s"),
+    ]
+    products = _Column("gflop_per_s", "GFLOP/s", digits=0)
+    if floor is None or weights is None:
+        return [*columns, products]
+    computed = floor.float32_gflop_per_s if weights.dtype == "float32" else floor.bfloat16_gflop_per_s
+    read = _Column("weights_gb_per_s", "of the floor %", 100 / floor.memory_gb_per_s, 0)
+    return [*columns, read, products, _Column("gflop_per_s", "of the floor %", 100 / computed, 0)]
 
 
 def _cpu_columns(rows: Sequence[Summary]) -> list[_Column]:
@@ -104,23 +137,23 @@ def _cpu_columns(rows: Sequence[Summary]) -> list[_Column]:
 
 def _memory_columns(rows: Sequence[Summary]) -> list[_Column]:
     names = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("pss_"))
-    processes = [
-        _Column(name, name.removeprefix("pss_").removesuffix("_bytes"), 1e-6, 0)
-        for name in names
-        if name != "pss_bytes"
-    ]
-    return [*processes, _Column("pss_bytes", "all", 1e-6, 0), _Column("rss_bytes", "all, RSS", 1e-6, 0)]
+    processes = [_Column(name, _process_of(name), 1e-6, 0, True) for name in names if name != _MEMORY]
+    return [*processes, _Column(_MEMORY, "all", 1e-6, 0, True), _Column("rss_bytes", "all, RSS", 1e-6, 0)]
 
 
 def _place(row: Summary) -> str:
-    return f"{row.subject}, {row.scenario}" + (f" {row.streams}" if row.streams else "")
+    return f"{row.subject}, {_what(row.scenario, row.streams)}"
+
+
+def _what(scenario: str, streams: int) -> str:
+    return f"{scenario} {streams}" if streams else scenario
 
 
 def _cell(spread: Spread | None, column: _Column) -> str:
     if spread is None:
         return ""
     shown: Callable[[float], str] = lambda value: f"{value * column.scale:,.{column.digits}f}"  # noqa: E731
-    if spread.n == 1:
+    if spread.n == 1 or not column.is_spread:
         return shown(spread.median)
     return f"{shown(spread.median)} ({shown(spread.min)}-{shown(spread.max)})"
 
@@ -148,17 +181,23 @@ def _batching_lines(summary: Sequence[Summary]) -> Iterator[str]:
             )
 
 
-def _ratio_lines(record: Record) -> Iterator[str]:
-    shown = ("tokens_per_s", "first_token_p50_s", "gap_p50_s", "prompt_tokens_per_s", "resident_longest_gap_s")
-    names = " / ".join(subject.name for subject in record.subjects)
-    for ratio in record.ratios:
-        parts = [
-            f"{figure} {spread.median:.2f} ({spread.min:.2f}-{spread.max:.2f})"
-            for figure in (*shown, "until_idle_s", "pss_bytes")
-            if (spread := ratio.figures.get(figure)) is not None
-        ]
-        if parts:
-            yield f"{names}, {ratio.scenario} {ratio.streams}: " + ", ".join(parts)
+def _soak_lines(runs: Sequence[Run]) -> Iterator[str]:
+    """Whether memory still grows once all has been used: the last part of the soak against the one in its middle."""
+    soaks: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.scenario == "soak":
+            soaks.setdefault(run.subject, []).append(run)
+    for subject, parts in soaks.items():
+        middle, last = parts[len(parts) // 2 - 1].figures, parts[-1].figures
+        grown = {name: last[name] / middle[name] - 1 for name in last if name.startswith("pss_") and middle.get(name)}
+        said = ", ".join(f"{_process_of(name)} {share:+.2%}" for name, share in grown.items())
+        n_requests = sum(part.figures.get("requests", 0.0) for part in parts)
+        yield f"{subject}: {n_requests:,.0f} short requests; memory in the last half: {said or 'not known'}."
+
+
+def _process_of(figure: str) -> str:
+    """`pss_api_bytes` is that of `api`."""
+    return "all" if figure == _MEMORY else figure.removeprefix("pss_").removesuffix("_bytes")
 
 
 def _warnings(record: Record) -> Iterator[str]:
