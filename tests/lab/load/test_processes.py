@@ -87,6 +87,22 @@ def test_family_is_empty_when_there_is_no_such_process() -> None:
     assert family(NOBODY) == {}
 
 
+def test_long_name_is_whole(tmp_path: Path) -> None:
+    """The kernel cuts it off after 15 characters, so that processes of one server may look the same."""
+    program = tmp_path / "server-of-many-tokens"
+    program.symlink_to(sys.executable)
+    with subprocess.Popen([program, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        found = family(process.pid)
+        process.communicate()
+    assert found == {process.pid: "server-of-many-tokens"}
+
+
+def test_name_stays_cut_when_there_is_no_better_one() -> None:
+    """The command may be another one, or the process be gone."""
+    assert processes._whole_name(os.getpid(), "x" * 15) == "x" * 15
+    assert processes._whole_name(NOBODY, "x" * 15) == "x" * 15
+
+
 def test_memory_without_a_figure_is_none() -> None:
     """An old kernel may leave one out."""
     assert processes._kilobytes("Rss:       12 kB\n", "Rss") == 12 * 1024

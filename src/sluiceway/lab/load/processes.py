@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_NAME_LENGTH = 15
 _ABSENT = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
@@ -43,9 +44,21 @@ def family(pid: int) -> dict[int, str]:
     found: dict[int, str] = {}
     frontier = {pid} & names.keys()
     while frontier:
-        found |= {number: names[number] for number in frontier}
+        found |= {number: _whole_name(number, names[number]) for number in frontier}
         frontier = {number for number, parent in parents.items() if parent in frontier} - found.keys()
     return found
+
+
+def _whole_name(pid: int, name: str) -> str:
+    """The kernel cuts names off; a process that has chosen its own has it whole in place of its command."""
+    if len(name) < _NAME_LENGTH:
+        return name
+    try:
+        said = (_PROC / str(pid) / "cmdline").read_text(errors="replace")
+    except _ABSENT:
+        return name
+    title = said.partition("\0")[0].strip().rpartition("/")[2]
+    return title if title.startswith(name) else name
 
 
 def _cpu_s(process: Path) -> float:
