@@ -24,6 +24,7 @@ from sluiceway.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokeniz
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.app import World, build_app
 from sluiceway.procs.api.body import BodyLimits
+from sluiceway.procs.api.chunks import ChunkWriter, offer_chunks
 from sluiceway.procs.api.hub import Hub
 from sluiceway.types import EngineFacts, EngineStats, FinishReason, Rid
 
@@ -193,6 +194,22 @@ def chat(**fields: Any) -> bytes:
     return json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]} | fields).encode()
 
 
+class _Chunks(ChunkWriter):
+    """Writes to a driver, as long as its client reads."""
+
+    def __init__(self, driver: AsgiDriver) -> None:
+        self.on_writable = lambda: None
+        self._driver = driver
+
+    @property
+    def is_writable(self) -> bool:
+        return self._driver.reads
+
+    def write(self, piece: bytes) -> None:
+        assert self.is_writable, "written without room"
+        self._driver.write(piece)
+
+
 class AsgiDriver:
     """One request to an ASGI application, and the client that reads, or does not."""
 
@@ -205,8 +222,12 @@ class AsgiDriver:
         headers: Mapping[str, str] | None = None,
         *,
         sends_all: bool = True,
+        offers_chunks: bool = False,
     ) -> None:
-        """`body` may come in pieces; with `sends_all` False the client never says that it has sent them all."""
+        """`body` may come in pieces; with `sends_all` False the client never says that it has sent them all.
+
+        With `offers_chunks` the owner of a stream may write by itself, as with the server's own HTTP protocol.
+        """
         self.sent: list[Message] = []
         self._app = app
         pieces = [body] if isinstance(body, bytes) else list(body)
@@ -235,6 +256,9 @@ class AsgiDriver:
             "server": ("127.0.0.1", 2),
             "state": {},
         }
+        self.chunks = _Chunks(self)
+        if offers_chunks:
+            offer_chunks(self.scope, self.chunks)
         self._has_left = asyncio.Event()
         self._may_write = asyncio.Semaphore(0)
         self._stalls = False
@@ -254,7 +278,16 @@ class AsgiDriver:
         if not self._has_left.is_set():
             self.sent.append(message)
 
+    def write(self, piece: bytes) -> None:
+        """What comes without `send`."""
+        self.sent.append({"type": "http.response.body", "body": piece, "more_body": True})
+
     # The client's side.
+
+    @property
+    def reads(self) -> bool:
+        """Whether it is there, and takes what it is sent."""
+        return not self._stalls and not self._has_left.is_set()
 
     def start(self) -> AsgiDriver:
         """Send the request; it goes on while the test awaits."""
@@ -274,6 +307,12 @@ class AsgiDriver:
     def stall(self) -> None:
         """Stop reading: the next write does not return."""
         self._stalls = True
+
+    def catch_up(self) -> None:
+        """Read again, all that comes; the server is told that there is room."""
+        self._stalls = False
+        self._may_write.release()
+        self.chunks.on_writable()
 
     def read(self, n: int = 1) -> None:
         """Take `n` more writes while stalled."""

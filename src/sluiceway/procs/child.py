@@ -81,12 +81,12 @@ def _api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -
 
 
 def _tokenizer(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
-    import asyncio
+    import uvloop
 
     from sluiceway.procs.tokenizer import run_tokenizer
     from sluiceway.text.load import load_tokenizer
 
-    asyncio.run(run_tokenizer(context, addresses, load_tokenizer(config.model)))
+    uvloop.run(run_tokenizer(context, addresses, load_tokenizer(config.model)))
 
 
 def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:

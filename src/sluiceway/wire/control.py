@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import zmq
-import zmq.asyncio
 
 from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_child import Role, ToChild
 from sluiceway.messages.to_supervisor import ToSupervisor
-from sluiceway.wire.sockets import attach, waiting
+from sluiceway.wire.sockets import AsyncReceiver, attach, waiting
 
 
 class ControlServer:
@@ -69,21 +68,24 @@ class ControlClient:
 
 
 class AsyncControlClient:
-    """A process' end, for an asyncio loop."""
+    """A process' end, for the asyncio loop in which it is made; one task takes the orders."""
 
     def __init__(self, context: zmq.Context[Any], address: str, role: Role) -> None:
-        self._socket: zmq.asyncio.Socket = zmq.asyncio.Socket(context, zmq.DEALER)
+        self._socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.DEALER)
         _connect(self._socket, address, role)
+        self._receiver = AsyncReceiver(self._socket)
         self._decoder: Decoder[ToChild] = Decoder(ToChild)
 
     def report(self, message: ToSupervisor) -> None:
         """Does not wait: without a high-water mark the send is done when the call returns."""
-        self._socket.send(encode(message))
+        self._socket.send(encode(message), zmq.NOBLOCK)
+        self._receiver.poke()
 
     async def take(self) -> ToChild:
         """The next order."""
-        return self._decoder.decode(await self._socket.recv())
+        return self._decoder.decode(await self._receiver.recv())
 
     def close(self, linger_ms: int = 200) -> None:
         """Close; the last report gets `linger_ms` to leave."""
+        self._receiver.close()
         self._socket.close(linger=linger_ms)

@@ -14,11 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from sluiceway.errors import PeerGone
 from sluiceway.messages.codec import Decoder, encode
-from sluiceway.wire.sockets import attach, waiting
+from sluiceway.wire.sockets import AsyncReceiver, attach, waiting
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -63,16 +62,18 @@ class Inlet(Generic[T]):
 
 
 class AsyncInlet(Generic[T]):
-    """Takes messages in an asyncio loop."""
+    """Takes messages in the asyncio loop in which it is made, for one task."""
 
     def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
-        self._socket: zmq.asyncio.Socket = zmq.asyncio.Socket(context, zmq.PULL)
+        self._socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PULL)
         attach(self._socket, address, bind=bind)
+        self._receiver = AsyncReceiver(self._socket)
         self._decoder = decoder
 
     async def take(self) -> T:
         """The next message."""
-        return self._decoder.decode(await self._socket.recv())
+        return self._decoder.decode(await self._receiver.recv())
 
     def close(self) -> None:
+        self._receiver.close()
         self._socket.close(linger=0)

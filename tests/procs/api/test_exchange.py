@@ -20,13 +20,17 @@ PATH = "/v1/completions"
 TOO_LONG = Refusal(status=400, code="context_length_exceeded", message="Too long.")
 
 
-def start(api: Api, *, stream: bool = True, n: int = 1) -> AsgiDriver:
-    return AsgiDriver(api.app, "POST", PATH, completion(stream=stream, n=n)).start()
+chunks_or_not = pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "send"])
+"""Whether the server lets the owner of a stream write by itself."""
 
 
-async def opened(api: Api, *, stream: bool = True, n: int = 1) -> AsgiDriver:
+def start(api: Api, *, stream: bool = True, n: int = 1, chunks: bool = False) -> AsgiDriver:
+    return AsgiDriver(api.app, "POST", PATH, completion(stream=stream, n=n), offers_chunks=chunks).start()
+
+
+async def opened(api: Api, *, stream: bool = True, n: int = 1, chunks: bool = False) -> AsgiDriver:
     """A request that has gone upstream."""
-    driver, before = start(api, stream=stream, n=n), len(api.upstream.requests)
+    driver, before = start(api, stream=stream, n=n, chunks=chunks), len(api.upstream.requests)
     await settle(lambda: len(api.upstream.requests) > before)
     return driver
 
@@ -39,15 +43,16 @@ def api() -> Api:
 # Whole answers.
 
 
+@chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_is_answered(api: Api, stream: bool) -> None:
+async def test_a_request_is_answered(api: Api, stream: bool, chunks: bool) -> None:
     """All text, and nothing is left."""
     api.upstream.script = ["Hel", "lo"]
-    driver = await fetch(api.app, "POST", PATH, completion(stream=stream))
+    driver = await start(api, stream=stream, chunks=chunks).done()
     assert driver.status == 200 and driver.is_over
     if stream:
-        *chunks, done = driver.events
-        assert "".join(json.loads(chunk)["choices"][0]["text"] for chunk in chunks) == "Hello" and done == "[DONE]"
+        *events, done = driver.events
+        assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == "Hello" and done == "[DONE]"
     else:
         assert driver.json()["choices"][0]["text"] == "Hello"
     assert not api.upstream.cancels
@@ -67,9 +72,10 @@ async def test_the_head_goes_out_on_acceptance(api: Api) -> None:
     await driver.done()
 
 
-async def test_a_token_goes_out_at_once(api: Api) -> None:
+@chunks_or_not
+async def test_a_token_goes_out_at_once(api: Api, chunks: bool) -> None:
     """One step, one write."""
-    driver = await opened(api)
+    driver = await opened(api, chunks=chunks)
     api.upstream.accept()
     await settle()
     for n in range(1, 4):
@@ -78,6 +84,52 @@ async def test_a_token_goes_out_at_once(api: Api) -> None:
         assert len(driver.writes) == n
     driver.vanish()
     await driver.done()
+
+
+async def test_a_step_is_one_write_for_each_stream_and_wakes_no_task(api: Api) -> None:
+    """Where the server lets the owner write, the events of a step have left when the step has been received."""
+    drivers = [await opened(api, n=2, chunks=True) for _ in range(3)]
+    rids = [rid for request in api.upstream.requests for rid in request.rids]
+    api.upstream.accept(*rids)
+    await settle()
+    for n in range(1, 4):
+        api.upstream.say(*(Delta(rid, text, (1,)) for rid in rids for text in "ab"))
+        assert [len(driver.writes) for driver in drivers] == [n] * 3
+        assert [len(driver.events) for driver in drivers] == [4 * n] * 3
+    assert api.metrics.delivered_tokens == 36
+    for driver in drivers:
+        driver.vanish()
+        await driver.done()
+
+
+async def test_a_reader_that_lags_gets_what_waited_when_there_is_room(api: Api) -> None:
+    """Until then it is the outbox that holds it, and counts it; nothing is handed to a transport without room."""
+    driver = await opened(api, chunks=True)
+    api.upstream.accept()
+    await settle()
+    driver.stall()
+    for text in "abcde":
+        api.upstream.speak(text)
+    await settle()
+    assert driver.writes == [] and api.metrics.delivered_tokens == 0
+    driver.catch_up()
+    assert len(driver.writes) == 1 and len(driver.events) == 5 and api.metrics.delivered_tokens == 5
+    api.upstream.finish()
+    await driver.done()
+    assert driver.is_over
+    api.assert_quiet()
+
+
+async def test_nothing_is_written_to_a_client_that_has_just_left(api: Api) -> None:
+    """The server knows already; the owner has not had its turn."""
+    driver = await opened(api, chunks=True)
+    api.upstream.accept()
+    await settle()
+    driver.vanish()
+    api.upstream.speak("x")
+    assert driver.writes == []
+    await driver.done()
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.CANCELLED)] and api.metrics.wasted_tokens == 1
 
 
 async def test_what_waits_goes_out_in_one_write(api: Api) -> None:
@@ -96,9 +148,10 @@ async def test_what_waits_goes_out_in_one_write(api: Api) -> None:
     api.assert_quiet()
 
 
-async def test_a_stalled_reader_delays_nobody_else(api: Api) -> None:
+@chunks_or_not
+async def test_a_stalled_reader_delays_nobody_else(api: Api, chunks: bool) -> None:
     """Others are answered while one does not read."""
-    stalled = await opened(api)
+    stalled = await opened(api, chunks=chunks)
     stalled.stall()
     api.upstream.accept()
     api.upstream.script = ["x"]
@@ -155,10 +208,11 @@ async def test_a_server_may_say_more_than_once_that_the_body_has_ended(api: Api)
 # Ends that are not the client's.
 
 
+@chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_failure_is_told_in_the_form_that_is_left(api: Api, stream: bool) -> None:
+async def test_a_failure_is_told_in_the_form_that_is_left(api: Api, stream: bool, chunks: bool) -> None:
     """An event in a stream, a status otherwise."""
-    driver = await opened(api, stream=stream)
+    driver = await opened(api, stream=stream, chunks=chunks)
     api.upstream.accept()
     api.upstream.speak("x")
     await settle()
@@ -173,9 +227,10 @@ async def test_a_failure_is_told_in_the_form_that_is_left(api: Api, stream: bool
     api.assert_quiet()
 
 
-async def test_an_end_that_comes_during_a_write_is_written_too(api: Api) -> None:
+@chunks_or_not
+async def test_an_end_that_comes_during_a_write_is_written_too(api: Api, chunks: bool) -> None:
     """The reader was slow to take what came before."""
-    driver = await opened(api)
+    driver = await opened(api, chunks=chunks)
     api.upstream.accept()
     await settle()
     driver.stall()
@@ -190,11 +245,12 @@ async def test_an_end_that_comes_during_a_write_is_written_too(api: Api) -> None
 # Clients that leave.
 
 
+@chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("moment", ["queued", "prefill", "decoding", "stuck"])
-async def test_a_client_that_leaves_is_cancelled_at_once(api: Api, stream: bool, moment: str) -> None:
+async def test_a_client_that_leaves_is_cancelled_at_once(api: Api, stream: bool, moment: str, chunks: bool) -> None:
     """Whatever the writer waits for: acceptance, a token, the client itself."""
-    driver = await opened(api, stream=stream, n=2)
+    driver = await opened(api, stream=stream, n=2, chunks=chunks)
     if moment != "queued":
         api.upstream.accept()
     await settle()
@@ -265,14 +321,15 @@ async def run_for(api: Api, driver: AsgiDriver, n_turns: int) -> None:
                 driver.read()
 
 
+@chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("stalls", [True, False])
-async def test_nothing_is_held_wherever_a_cancellation_lands(stream: bool, stalls: bool) -> None:
+async def test_nothing_is_held_wherever_a_cancellation_lands(stream: bool, stalls: bool, chunks: bool) -> None:
     """The task is cancelled at every turn of the loop that its life has, so at every await."""
     n_turns, seen = 0, set[str]()
     while True:
         api = Api()
-        driver = AsgiDriver(api.app, "POST", PATH, completion(stream=stream))
+        driver = AsgiDriver(api.app, "POST", PATH, completion(stream=stream), offers_chunks=chunks)
         if stalls:
             driver.stall()
         driver.start()

@@ -15,6 +15,7 @@ from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.body import BodyLimits, read_json_body
+from sluiceway.procs.api.chunks import ChunkWriter, chunks_of
 from sluiceway.procs.api.edge import request_id_of
 from sluiceway.procs.api.head import send_head, send_refusal
 from sluiceway.procs.api.hub import Hub
@@ -62,7 +63,7 @@ class Exchange(Response):
             return
         watch = asyncio.create_task(_watch(receive, self._door.hub, answer))
         try:
-            await self._write(answer, send)
+            await self._write(answer, send, chunks_of(scope))
         finally:
             self._door.hub.leave(answer)
             watch.cancel()
@@ -72,7 +73,7 @@ class Exchange(Response):
         self._door.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
         await send_refusal(send, refusal)
 
-    async def _write(self, answer: Answer, send: Send) -> None:
+    async def _write(self, answer: Answer, send: Send, chunks: ChunkWriter | None) -> None:
         woken = asyncio.Event()
         answer.wake = woken.set
         session = answer.session
@@ -81,6 +82,8 @@ class Exchange(Response):
             woken.clear()
         if answer.head is not None:
             await send_head(send, answer.head)
+        if chunks is not None:
+            await self._pass_on(answer, chunks, woken)
         while session.state is not State.CLOSED:
             if session.state is State.OPEN and not session.outbox.n_events:
                 await woken.wait()
@@ -91,6 +94,25 @@ class Exchange(Response):
             batch = session.take()
             await send({"type": "http.response.body", "body": batch.data, "more_body": not is_last})
             self._door.hub.written(answer, batch.n_tokens)
+
+    async def _pass_on(self, answer: Answer, chunks: ChunkWriter, woken: asyncio.Event) -> None:
+        """While the session is open the hub writes, with its wake; this task sleeps. What a reader is too slow for
+        stays in the outbox until it has caught up."""
+        session, hub = answer.session, self._door.hub
+
+        def write() -> None:
+            if session.state is not State.OPEN:
+                woken.set()
+            elif session.outbox.n_events and chunks.is_writable:
+                batch = session.take()
+                chunks.write(batch.data)
+                hub.written(answer, batch.n_tokens)
+
+        answer.wake = chunks.on_writable = write
+        write()
+        while session.state is State.OPEN:
+            await woken.wait()
+            woken.clear()
 
 
 async def _watch(receive: Receive, hub: Hub, answer: Answer) -> None:

@@ -5,6 +5,7 @@
   marks only the last of them as disconnected) or when what it was sent still waits for it.
 * An offer to speak another protocol (`Upgrade: h2c`) is passed over; the parser would take it and lose the body.
 * What cannot be parsed is answered in the usual envelope, and never in the midst of another answer.
+* The owner of a streamed answer may write to the transport by itself: see `chunks`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from uuid import uuid4
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from sluiceway.procs.api.chunks import ChunkWriter, offer_chunks
 from sluiceway.procs.api.head import refusal_head
 from sluiceway.protocols.openai.errors import error_body, refusal_for_status
 
@@ -36,6 +38,8 @@ class WatchfulProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._answering: RequestResponseCycle | None = None
+        self._chunks: ChunkWriter | None = None
+        """Of the answer that is being written."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         """Read of a head that is not whole yet."""
@@ -71,8 +75,15 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._answering.disconnected = True
             self._answering.message_event.set()
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._chunks is not None:
+            self._chunks.on_writable()
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        self._chunks = ChunkWriter(cycle)
+        offer_chunks(cycle.scope, self._chunks)
         self._ahead_bytes = 0
         super()._start_asgi_task(cycle, app)
 

@@ -125,8 +125,9 @@ class Hub:
         """Route what one message brought, then wake each answer that it touched, once."""
         match message:
             case Events(events=events, stats=stats, wasted_tokens=n_wasted):
+                now_s = self._clock()
                 for event in events:
-                    self._event(event)
+                    self._event(event, now_s)
                 self._metrics.tokens_dropped(n_wasted)
                 self._wake()
                 if stats is not None:
@@ -192,12 +193,12 @@ class Hub:
 
     # Within.
 
-    def _event(self, event: Event) -> None:
+    def _event(self, event: Event, now_s: float) -> None:
         match event:
             case Delta():
-                self._delta(event)
+                self._delta(event, now_s)
             case Finished():
-                self._finished(event)
+                self._finished(event, now_s)
             case Accepted():
                 self._accepted(event)
             case Rejected():
@@ -214,23 +215,23 @@ class Hub:
         if route.answer.session.is_accepted:
             self._log.info("accepted", request_id=route.answer.request_id, rid=event.rid)
 
-    def _delta(self, event: Delta) -> None:
+    def _delta(self, event: Delta, now_s: float) -> None:
         route = self._sequences.route_of(event.rid)
         if route is None:
             self._metrics.tokens_dropped(len(event.token_ids))
             return
         if event.token_ids:
-            self._measure(route)
+            self._measure(route, now_s)
         self._deliver(route, route.answer.delta, event)
 
-    def _finished(self, event: Finished) -> None:
+    def _finished(self, event: Finished, now_s: float) -> None:
         # Out of its table before anything else: whatever the end sets off, this sequence needs no cancel any more.
         settled = self._sequences.settle(event.rid)
         if settled is None:
             return
         self._metrics.sequence_finished(event.reason)
         if isinstance(settled, Tombstone):
-            self._metrics.close_to_release.observe(self._clock() - settled.since_s)
+            self._metrics.close_to_release.observe(now_s - settled.since_s)
         else:
             self._deliver(settled, settled.answer.finished, event)
 
@@ -282,8 +283,7 @@ class Hub:
         except PeerGone:
             pass  # what it held died with it; `peer_down` follows and clears the tombstones
 
-    def _measure(self, route: Route) -> None:
-        now_s = self._clock()
+    def _measure(self, route: Route, now_s: float) -> None:
         if route.last_token_s is None:
             self._metrics.time_to_first_token.observe(now_s - route.answer.opened_s)
             route.answer.first_token_s = route.answer.first_token_s or now_s

@@ -1,0 +1,52 @@
+"""A chunked body straight into the transport: no task is woken between an event and its write.
+
+ASGI's `send` is a coroutine. Through it, every token of every stream wakes a task, which climbs through each layer
+around the application and down again; with many streams that is most of what a token costs. So this server's HTTP
+protocol offers an extension (https://asgi.readthedocs.io/en/latest/extensions.html): between the head of a stream and
+its end, which go through `send` as ever, the owner of the response may write by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+_EXTENSION = "sluiceway.chunks"
+
+
+class ChunkWriter:
+    """Of one response. `on_writable` is called whenever the transport has room again."""
+
+    __slots__ = ("_cycle", "_transport", "on_writable")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self.on_writable: Callable[[], None] = _nobody_waits
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client is there, and what it has not taken yet is below the transport's high-water mark."""
+        cycle = self._cycle
+        return not (cycle.flow.write_paused or cycle.disconnected or self._transport.is_closing())
+
+    def write(self, piece: bytes) -> None:
+        """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`."""
+        self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+
+def offer_chunks(scope: Scope, chunks: ChunkWriter) -> None:
+    """For the server: let the application write the body of this request's response by itself."""
+    scope["extensions"] = {_EXTENSION: chunks}
+
+
+def chunks_of(scope: Scope) -> ChunkWriter | None:
+    """None: the server has no such offer, and everything goes through `send`."""
+    chunks: ChunkWriter | None = scope.get("extensions", {}).get(_EXTENSION)
+    return chunks
+
+
+def _nobody_waits() -> None:
+    """What `on_writable` does until somebody writes."""

@@ -1,0 +1,71 @@
+"""Pieces of a body, as chunks, while there is room and somebody reads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluiceway.procs.api.chunks import ChunkWriter, chunks_of, offer_chunks
+
+
+class Transport:
+    """Records."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+def cycle(**changes: object) -> Any:
+    """What the writer sees of uvicorn's."""
+    fields = {"transport": Transport(), "flow": SimpleNamespace(write_paused=False), "disconnected": False}
+    return SimpleNamespace(**(fields | changes))
+
+
+def test_a_piece_is_one_chunk_in_one_write() -> None:
+    """https://www.rfc-editor.org/rfc/rfc9112#section-7.1: its length in hexadecimal goes before it."""
+    of = cycle()
+    ChunkWriter(of).write(b"data: seventeen\n\n")
+    assert of.transport.written == [b"11\r\ndata: seventeen\n\n\r\n"]
+
+
+def test_it_is_writable_while_there_is_room_and_a_client() -> None:
+    """Asked anew each time."""
+    of = cycle()
+    chunks = ChunkWriter(of)
+    seen = []
+    for is_paused in (False, True, False):
+        of.flow.write_paused = is_paused
+        seen.append(chunks.is_writable)
+    assert seen == [True, False, True]
+
+
+@pytest.mark.parametrize("changes", [{"disconnected": True}, {"closes": True}])
+def test_it_is_not_writable_when_the_client_has_left(changes: dict[str, bool]) -> None:
+    """Whether the protocol has heard of it, or only the transport."""
+    of = cycle(disconnected=changes.get("disconnected", False))
+    of.transport.closing = changes.get("closes", False)
+    assert not ChunkWriter(of).is_writable
+
+
+def test_an_application_finds_what_the_server_offers() -> None:
+    """Other servers offer nothing, or something else."""
+    chunks = ChunkWriter(cycle())
+    scope: dict[str, Any] = {}
+    assert chunks_of(scope) is None
+    assert chunks_of({"extensions": {"http.response.push": {}}}) is None
+    offer_chunks(scope, chunks)
+    assert chunks_of(scope) is chunks
+
+
+def test_room_is_announced_to_nobody_while_nobody_writes() -> None:
+    """A server may tell it at any time."""
+    ChunkWriter(cycle()).on_writable()
