@@ -12,7 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import ConfigError
-from sluiceway.stream.policy import DEFAULT, POLICIES, Decision, Measure, Policy, PolicyName, decide, is_behind
+from sluiceway.stream.policy import (
+    DEFAULT,
+    MAX_AMOUNT,
+    POLICIES,
+    Decision,
+    Measure,
+    Policy,
+    PolicyName,
+    Pressure,
+    decide,
+    is_behind,
+    spare,
+)
 
 NEAR = Measure(queued_bytes=0, queued_events=0, unsent_bytes=0, stalled_s=0.0, behind_s=None)
 MARKS: dict[str, Any] = {
@@ -64,17 +76,24 @@ def test_a_reader_stays_behind_until_it_is_at_the_low_mark() -> None:
 
 def test_the_low_mark_counts_when_memory_is_short() -> None:
     """Then a pausing policy pauses, and one that cannot pause lets go."""
-    between = NEAR._replace(queued_bytes=15, is_tight=True)
+    between = NEAR._replace(queued_bytes=15, pressure=Pressure.TIGHT)
     assert decide(PAUSE, between) is Decision.PAUSE
     assert decide(DROP, between) is Decision.DROP
     assert decide(DROP, between._replace(queued_bytes=10)) is Decision.FLOW
+
+
+def test_everyone_above_the_low_mark_is_dropped_when_memory_is_full() -> None:
+    """Pausing stops what comes, not what is there. Who holds little is left alone."""
+    between = NEAR._replace(queued_bytes=15, pressure=Pressure.FULL)
+    assert decide(PAUSE, between) is decide(DROP, between) is Decision.DROP
+    assert decide(PAUSE, between._replace(queued_bytes=10)) is Decision.FLOW
 
 
 def test_a_policy_without_marks_is_bounded_when_memory_is_short() -> None:
     """Unbounded means: as far as the server's memory goes."""
     much = NEAR._replace(queued_bytes=1 << 30, queued_events=1 << 20)
     assert decide(UNBOUNDED, much) is Decision.FLOW
-    assert decide(UNBOUNDED, much._replace(is_tight=True)) is Decision.DROP
+    assert decide(UNBOUNDED, much._replace(pressure=Pressure.TIGHT)) is Decision.DROP
 
 
 @pytest.mark.parametrize(
@@ -110,6 +129,26 @@ def test_a_reader_is_dropped_above_the_limit(policy: Policy, much: dict[str, Any
     assert decide(policy, NEAR._replace(**much)) is Decision.DROP
 
 
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 3))
+def test_a_reader_is_not_behind_until_it_was_sent_what_is_spare(queued: int, unsent: int, events: int) -> None:
+    """And it is with one byte, or one event, more."""
+    measure = NEAR._replace(queued_bytes=queued, unsent_bytes=unsent, queued_events=events)
+    spare_bytes, spare_events = spare(PAUSE, measure)
+    if spare_bytes < 0:
+        assert is_behind(PAUSE, measure)
+        return
+    full = measure._replace(queued_bytes=queued + spare_bytes, queued_events=events + spare_events)
+    assert not is_behind(PAUSE, full)
+    assert is_behind(PAUSE, full._replace(queued_bytes=full.queued_bytes + 1))
+    assert is_behind(PAUSE, full._replace(queued_events=full.queued_events + 1))
+
+
+def test_everything_is_spare_without_marks() -> None:
+    """As far as amounts go."""
+    assert spare(UNBOUNDED, NEAR) == (MAX_AMOUNT, MAX_AMOUNT)
+
+
 def test_the_naive_policy_decides_nothing() -> None:
     """What it does is done by whoever waits."""
     measure = Measure(1 << 30, 1 << 20, 1 << 20, 1e6, None)
@@ -126,7 +165,7 @@ def test_the_naive_policy_decides_nothing() -> None:
         unsent_bytes=st.integers(0, 50),
         stalled_s=st.floats(0, 12),
         behind_s=st.none() | st.floats(0, 7),
-        is_tight=st.booleans(),
+        pressure=st.sampled_from(Pressure),
     ),
     st.sampled_from(["queued_bytes", "queued_events", "unsent_bytes", "stalled_s", "behind_s"]),
     st.integers(1, 50),

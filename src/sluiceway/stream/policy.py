@@ -51,6 +51,16 @@ class Decision(enum.IntEnum):
     DROP = 3
 
 
+class Pressure(enum.IntEnum):
+    """How near all streams together are to what they may hold."""
+
+    NONE = 0
+    TIGHT = 1
+    """Those above their low-water marks shall not hold more."""
+    FULL = 2
+    """Those above their low-water marks must let go."""
+
+
 class Measure(NamedTuple):
     """How one reader stands. Queued is what the transport has not accepted; unsent is what it has and still holds."""
 
@@ -61,8 +71,7 @@ class Measure(NamedTuple):
     """Since the reader last took something, while something waits for it; else 0."""
     behind_s: float | None
     """Since it fell behind; None if it was not, when last looked at."""
-    is_tight: bool = False
-    """All streams together hold so much that those above their low-water marks must not hold more."""
+    pressure: Pressure = Pressure.NONE
 
 
 _MARKS = ("low_bytes", "high_bytes", "limit_bytes", "low_events", "high_events", "limit_events")
@@ -158,11 +167,21 @@ DEFAULT = POLICIES[PolicyName.PAUSE_PARK_DROP]
 
 def is_behind(policy: Policy, measure: Measure) -> bool:
     """Whether the reader is behind now. Where it was, or where memory is short, the low mark counts."""
-    if measure.behind_s is not None or measure.is_tight:
+    if measure.behind_s is not None or measure.pressure:
         bytes_mark = _LOW_BYTES if policy.low_bytes is None else policy.low_bytes
         events_mark = _LOW_EVENTS if policy.low_events is None else policy.low_events
         return _exceeds(measure, bytes_mark, events_mark)
     return _exceeds(measure, policy.high_bytes, policy.high_events)
+
+
+def spare(policy: Policy, measure: Measure) -> tuple[int, int]:
+    """How many bytes and how many events a reader may still be sent until it falls behind; below 0 where it is."""
+    if is_behind(policy, measure):
+        return -1, -1
+    return (
+        MAX_AMOUNT if policy.high_bytes is None else policy.high_bytes - measure.queued_bytes - measure.unsent_bytes,
+        MAX_AMOUNT if policy.high_events is None else policy.high_events - measure.queued_events,
+    )
 
 
 def decide(policy: Policy, measure: Measure) -> Decision:
@@ -172,11 +191,12 @@ def decide(policy: Policy, measure: Measure) -> Decision:
     if not is_behind(policy, measure):
         return Decision.FLOW
     behind_s = measure.behind_s or 0.0
-    if policy.drop_after_s is not None and behind_s >= policy.drop_after_s:
+    # A policy that does not pause has no other way to hold no more.
+    patience = Pressure.TIGHT if policy.pauses else Pressure.NONE
+    if measure.pressure > patience or (policy.drop_after_s is not None and behind_s >= policy.drop_after_s):
         return Decision.DROP
     if not policy.pauses:
-        # Nothing that such a policy would do holds memory within its bounds but to let go.
-        return Decision.DROP if measure.is_tight else Decision.FLOW
+        return Decision.FLOW
     if policy.park_after_s is not None and behind_s >= policy.park_after_s:
         return Decision.PARK
     return Decision.PAUSE

@@ -1,0 +1,191 @@
+"""The events of one response in order: those that a reader has yet to get, and those that it may ask for again.
+
+Events have ids from 1, without gaps, whether or not they are told to anybody. A *place* is between two events, and a
+reader is a place that moves. Whole events are let go from the front: a reader whose place lies before what is held is
+told so. A plain response keeps nothing that its reader has got; one that can be resumed keeps a bounded window.
+
+Each token counts once: as *delivered* when the first reader gets the event that carries it, or as *undelivered* when
+that event is let go before. A token whose event is still here, or to come, is *waiting*.
+"""
+
+from __future__ import annotations
+
+import enum
+from itertools import accumulate
+from typing import NamedTuple
+
+from sluiceway.errors import InvariantError
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.policy import Pressure
+
+
+class Place(NamedTuple):
+    """What lies before it, since the beginning of the response. `event_id` is that of the last event before it."""
+
+    event_id: int
+    n_bytes: int
+    n_tokens: int
+
+
+START = Place(0, 0, 0)
+
+
+class Missed(enum.Enum):
+    """Why there is no place after an event id."""
+
+    GONE = "gone"
+    """What follows it is not held any more."""
+    AT_END = "at_end"
+    """Nothing follows it: it was the last."""
+    NEVER_SENT = "never_sent"
+
+
+class Window(NamedTuple):
+    """How much is kept of what every reader has got."""
+
+    max_bytes: int
+    max_events: int
+
+
+NOTHING = Window(0, 0)
+
+
+class Replay:
+    """See the module's docstring. What it holds, it holds in the budget."""
+
+    __slots__ = (
+        "_budget",
+        "_counted",
+        "_frames",
+        "_keep",
+        "_start",
+        "_tokens",
+        "_unframed",
+        "end",
+        "is_ended",
+        "n_delivered",
+        "n_undelivered",
+    )
+
+    def __init__(self, budget: Budget, keep: Window = NOTHING) -> None:
+        self._budget = budget
+        self._keep = keep
+        self._frames: list[bytes] = []
+        self._tokens: list[int] = []
+        self._start = START
+        self.end = START
+        """The place after the last event."""
+        self._unframed = 0
+        """Tokens without text yet: they go with the next event."""
+        self._counted = START
+        self.n_delivered = 0
+        self.n_undelivered = 0
+        self.is_ended = False
+
+    @property
+    def n_waiting(self) -> int:
+        """Tokens that are not counted yet."""
+        return self.end.n_tokens - self._counted.n_tokens + self._unframed
+
+    @property
+    def is_full(self) -> bool:
+        """So much waits for a first reader that the window may have no room for more."""
+        end, counted = self.end, self._counted
+        return (
+            end.n_bytes - counted.n_bytes >= self._keep.max_bytes
+            or end.event_id - counted.event_id >= self._keep.max_events
+        )
+
+    def push(self, frame: bytes, n_tokens: int) -> None:
+        """Add an event; an empty one (text is held back) adds its tokens only. Raises `InvariantError` at the end."""
+        if self.is_ended:
+            raise InvariantError("an event came after the last one of its response")
+        self._unframed += n_tokens
+        if frame:
+            size, end = len(frame), self.end
+            self._frames.append(frame)
+            self._tokens.append(self._unframed)
+            self.end = Place(end.event_id + 1, end.n_bytes + size, end.n_tokens + self._unframed)
+            self._unframed = 0
+            self._budget.hold(size)
+
+    def conclude(self, frame: bytes) -> None:
+        """Add the last event; after it nothing comes."""
+        self.push(frame, 0)
+        self.is_ended = True
+
+    def forfeit(self) -> None:
+        """No event will carry the tokens that are in none so far."""
+        self.n_undelivered += self._unframed
+        self._unframed = 0
+
+    def place_after(self, event_id: int) -> Place | Missed:
+        """Where a reader goes on that has got this event; 0 is the beginning."""
+        index = event_id - self._start.event_id
+        if event_id < 0 or index > len(self._frames):
+            return Missed.NEVER_SENT
+        if index < 0:
+            return Missed.GONE
+        if index == len(self._frames) and self.is_ended:
+            return Missed.AT_END
+        return self._place_at(index)
+
+    def read(self, place: Place, max_bytes: int) -> tuple[bytes, Place]:
+        """Whole events after a place that is held, at least one, joined; and the place after them."""
+        index, end = place.event_id - self._start.event_id, self.end
+        if end.n_bytes - place.n_bytes > max_bytes:
+            sizes = accumulate(map(len, self._frames[index:]))
+            n_events = max(1, sum(1 for size in sizes if size <= max_bytes))
+            end = self._place_at(index + n_events)
+        frames = self._frames[index : end.event_id - self._start.event_id]
+        return frames[0] if len(frames) == 1 else b"".join(frames), end
+
+    def delivered(self, place: Place) -> None:
+        """A reader has got everything before this place."""
+        if place.event_id > self._counted.event_id:
+            self.n_delivered += place.n_tokens - self._counted.n_tokens
+            self._counted = place
+
+    def give_up(self) -> None:
+        """Count what waits as undelivered, though it may be here for a while."""
+        self.forfeit()
+        end = self.end
+        self.n_undelivered += end.n_tokens - self._counted.n_tokens
+        self._counted = end
+
+    def trim(self, passed: Place) -> None:
+        """Let go what is before this place and beyond the window; with memory short, all of it."""
+        n_passed = passed.event_id - self._start.event_id
+        if self._keep is not NOTHING and self._budget.pressure is Pressure.NONE:
+            n_passed = min(n_passed, self._n_beyond(self._keep))
+        if n_passed:
+            self._let_go(n_passed)
+
+    def discard(self) -> None:
+        """Let go everything. Idempotent."""
+        self._let_go(len(self._frames))
+        self.forfeit()
+
+    def _n_beyond(self, keep: Window) -> int:
+        """How many events must go so that the others fit into the window."""
+        n_events = max(0, len(self._frames) - keep.max_events)
+        n_bytes = self.end.n_bytes - self._start.n_bytes - sum(map(len, self._frames[:n_events]))
+        while n_bytes > keep.max_bytes:
+            n_bytes -= len(self._frames[n_events])
+            n_events += 1
+        return n_events
+
+    def _place_at(self, index: int) -> Place:
+        if index == len(self._frames):
+            return self.end
+        n_bytes = self._start.n_bytes + sum(map(len, self._frames[:index]))
+        return Place(self._start.event_id + index, n_bytes, self._start.n_tokens + sum(self._tokens[:index]))
+
+    def _let_go(self, n_events: int) -> None:
+        start = self._place_at(n_events)
+        del self._frames[:n_events], self._tokens[:n_events]
+        self._budget.release(start.n_bytes - self._start.n_bytes, n_events)
+        self._start = start
+        if start.event_id > self._counted.event_id:
+            self.n_undelivered += start.n_tokens - self._counted.n_tokens
+            self._counted = start
