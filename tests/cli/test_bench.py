@@ -70,7 +70,14 @@ def test_own_server_is_measured_by_default(sessions: list[Session]) -> None:
     assert isinstance(made.first, Own) and made.rival is None and not made.measures_floor
     assert made.first.files.name == "fake"
     assert (made.first.dtype, made.first.threads, made.first.flags) == ("float32", 1, ("--max-running", "8"))
-    assert made.config == BenchConfig()
+    assert made.config == BenchConfig(seed=made.config.seed)
+
+
+def test_prompts_are_new_each_time(sessions: list[Session]) -> None:
+    """A server that runs on may remember those of the measurement before."""
+    bench("fake")
+    bench("fake")
+    assert sessions[0].config.seed != sessions[1].config.seed
 
 
 def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
@@ -111,7 +118,7 @@ def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> N
 
 def test_quick_leaves_what_was_chosen(sessions: list[Session]) -> None:
     """It shortens the rest."""
-    bench("fake", "--quick", "--repeats", "2", "--tokens", "48")
+    bench("fake", "--quick", "--repeats", "2", "--tokens", "48", "--seed", "0")
     assert sessions[0].config == BenchConfig(levels=(1, 8, 32), repeats=2, tokens=48, alone=4)
 
 

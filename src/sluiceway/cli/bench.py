@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 import sys
 from collections.abc import Container
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _PIPE_COLUMNS = 200
 """So that no column is folded where there is no screen to say how wide it is."""
+_SEEDS = 2**32
 _STDOUT = Path("-")
 
 BenchModel = Annotated[
@@ -47,7 +49,10 @@ Repeats = Annotated[
     int, option("--repeats", "Runs of the lowest and highest level, and back-to-back; three of the others.", min=1)
 ]
 Tokens = Annotated[int, option("--tokens", "Tokens of each answer.", min=2)]
-BenchSeed = Annotated[int, option("--seed", "Draws the prompts; the same ones for the same seed.")]
+BenchSeed = Annotated[
+    int | None,
+    option("--seed", "Draws the prompts (default: new ones each time, as a server may have kept those of the last)."),
+]
 Scenario = Annotated[
     list[str] | None,
     option(
@@ -81,7 +86,7 @@ def bench(
     levels: Levels = "1,2,4,8,16,32",
     repeats: Repeats = 5,
     tokens: Tokens = 64,
-    seed: BenchSeed = 0,
+    seed: BenchSeed = None,
     scenario: Scenario = None,
     requests: Requests = 100_000,
     quick: Quick = False,
@@ -106,7 +111,7 @@ def bench(
         levels=parse_levels(levels),
         repeats=repeats,
         tokens=tokens,
-        seed=seed,
+        seed=random.randrange(_SEEDS) if seed is None else seed,
         requests=requests,
         scenarios=tuple(scenario or SCENARIOS),
     )

@@ -40,7 +40,8 @@ def test_median_stands_with_its_spread() -> None:
     )
     assert "ours, together 32" in text and "1,200 (100-1,300)" in text
     assert " 12.5 " in text and " 151 " in text
-    assert "api µs/chunk" in text and " 40 " in text and "cpu_" not in text
+    assert "Processor seconds, ours" in text and "cpu_" not in text
+    assert "api µs/chunk" in text and " 40 " in text
 
 
 def test_tables_without_a_figure_are_left_out() -> None:
@@ -68,7 +69,9 @@ def test_machine_stands_beside_what_was_achieved() -> None:
     assert "memory 40.0 GB/s, products 1,010 GFLOP/s in bfloat16, 233 in float32" in text
     assert row_of(text, "ours, together 1") == ["10.00", "90.0", "31.5", "79", "202", "20"]
     single = msgspec.structs.replace(WEIGHTS, dtype="float32")
-    assert row_of(shown(record(run("ours", "together", 1, 0, **figures), weights=single)), "ours, together 1")[-1] == "87"
+    assert (
+        row_of(shown(record(run("ours", "together", 1, 0, **figures), weights=single)), "ours, together 1")[-1] == "87"
+    )
     assert "of the floor" not in shown(record(run("ours", "together", 1, 0, **figures), weights=None))
 
 
@@ -80,11 +83,14 @@ def test_two_servers_are_set_against_each_other() -> None:
             run("theirs", "together", 32, tokens_per_s=600.0, tokens=64.0, cpu_server_s=4.0),
             run("ours", "alone", 1, tokens=64.0),
             run("theirs", "alone", 1, tokens=64.0),
+            run("ours", "memory", 0, pss_bytes=5e8),
+            run("theirs", "memory", 0, pss_bytes=4e9),
         )
     )
-    _, _, ratios = text.partition("ours over theirs")
-    assert row_of(ratios, "together 32") == ["3.00", "0.25"]
-    assert "alone" not in ratios
+    _, of_streams, of_others = text.split("ours over theirs (2.00: twice as much)")
+    assert row_of(of_streams, "together 32") == ["3.00", "0.25"]
+    assert row_of(of_others, "memory") == ["0.12"]
+    assert "alone" not in of_streams
 
 
 def test_growth_of_memory_is_that_of_the_last_half_of_a_soak() -> None:
@@ -99,7 +105,7 @@ def test_growth_of_memory_is_that_of_the_last_half_of_a_soak() -> None:
 
 
 def test_memory_is_shown_by_process() -> None:
-    """And in sum."""
+    """And in sum; of two servers in a table each, as their processes are not the same."""
     text = shown(
         record(run("ours", "memory", 0, pss_api_bytes=5e7, pss_engine_bytes=4e8, pss_bytes=4.5e8, rss_bytes=5e8))
     )

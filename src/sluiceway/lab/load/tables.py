@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from sluiceway.lab.load.record import Floor, Record, Run, Summary, Weights
+from sluiceway.lab.load.record import Floor, Ratio, Record, Run, Summary, Weights
 from sluiceway.lab.load.statistics import Spread
 
 
@@ -49,39 +50,47 @@ _OTHERS = (
     _Column("requests_per_s", "requests/s", 1.0, 0, True),
     _Column("ready_s", "start to ready s", 1.0, 2, True),
 )
-_RATIOS = (
+_STREAM_RATIOS = (
     _Column(_SPEED, "tokens/s", digits=2, is_spread=True),
     _Column("first_token_p50_s", "first token", digits=2, is_spread=True),
     _Column("gap_p50_s", "gap", digits=2, is_spread=True),
+    _Column("gap_p99_s", "gap p99", digits=2, is_spread=True),
+    _Column("bytes_per_token", "bytes/token", digits=2),
+    _Column("cpu_server_s", "processor time", digits=2),
+)
+_OTHER_RATIOS = (
     _Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
     _Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
     _Column("resident_longest_gap_s", "residents' longest gap", digits=2, is_spread=True),
     _Column("until_idle_s", "until nothing runs", digits=2, is_spread=True),
     _Column("requests_per_s", "requests/s", digits=2, is_spread=True),
-    _Column("bytes_per_token", "bytes/token", digits=2),
-    _Column("cpu_server_s", "processor time", digits=2),
     _Column(_MEMORY, "memory", digits=2),
 )
 _ONE_EACH = (0.95, 1.05)
 """Events a token between which the two are as good as the same: half a character makes no event."""
 _STREAM_SCENARIOS = ("together", "alone")
 
+_Place = TypeVar("_Place", Summary, Ratio)
+_Row = tuple[str, Mapping[str, Spread]]
+"""What was done, and the figures of it."""
+
 
 def show(record: Record, console: Console) -> None:
     """Medians, with minimum and maximum of what matters most where there were several repeats."""
-    streams = [one for one in record.summary if one.scenario in _STREAM_SCENARIOS]
-    others = [one for one in record.summary if one.scenario not in _STREAM_SCENARIOS]
-    for title, columns, rows in (
-        ("Streams", _STREAMS, streams),
-        ("Processor seconds", _cpu_columns(streams), streams),
-        ("Engine, a step", _engine_columns(record.floor, record.weights), streams + others),
-        ("Beside streams", _OTHERS, others),
-        ("Memory, MB (PSS: what is shared is divided)", _memory_columns(others), others),
-    ):
-        _show_table(console, title, columns, [(_place(row), row.figures) for row in rows])
-    if record.ratios:
-        title = " over ".join(subject.name for subject in record.subjects) + " (2.00: twice as much)"
-        _show_table(console, title, _RATIOS, [(_what(one.scenario, one.streams), one.figures) for one in record.ratios])
+    streams, others = _divided(record.summary)
+    _show_table(console, "Streams", _STREAMS, _rows(streams))
+    for subject in record.subjects:
+        own = [row for row in streams if row.subject == subject.name]
+        _show_table(console, f"Processor seconds, {subject.name}", _cpu_columns(own), _rows(own))
+    _show_table(console, "Engine, a step", _engine_columns(record.floor, record.weights), _rows(record.summary))
+    _show_table(console, "Beside streams", _OTHERS, _rows(others))
+    for subject in record.subjects:
+        own = [row for row in others if row.subject == subject.name]
+        title = f"Memory of {subject.name}, MB (PSS: what is shared is divided)"
+        _show_table(console, title, _memory_columns(own), _rows(own))
+    title = " over ".join(subject.name for subject in record.subjects) + " (2.00: twice as much)"
+    for columns, ratios in zip((_STREAM_RATIOS, _OTHER_RATIOS), _divided(record.ratios), strict=True):
+        _show_table(console, title, columns, [(_what(one.scenario, one.streams), one.figures) for one in ratios])
     for line in (
         *_floor_lines(record.floor),
         *_batching_lines(record.summary),
@@ -91,14 +100,23 @@ def show(record: Record, console: Console) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _show_table(
-    console: Console, title: str, columns: Sequence[_Column], rows: Sequence[tuple[str, Mapping[str, Spread]]]
-) -> None:
+def _divided(rows: Sequence[_Place]) -> tuple[list[_Place], list[_Place]]:
+    """Those of plain streams, and all others."""
+    streams = [row for row in rows if row.scenario in _STREAM_SCENARIOS]
+    return streams, [row for row in rows if row.scenario not in _STREAM_SCENARIOS]
+
+
+def _rows(summary: Sequence[Summary]) -> list[_Row]:
+    return [(_name(row), row.figures) for row in summary]
+
+
+def _show_table(console: Console, title: str, columns: Sequence[_Column], rows: Sequence[_Row]) -> None:
     """Only rows and columns that have something to say."""
     known = [column for column in columns if any(column.figure in figures for _, figures in rows)]
     if not known:
         return
-    table = Table(title=title, title_justify="left", title_style="bold")
+    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
+    table = Table()
     table.add_column("run", overflow="fold")
     for column in known:
         table.add_column(column.heading, justify="right", overflow="fold")
@@ -128,9 +146,10 @@ def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[_Colum
 
 
 def _cpu_columns(rows: Sequence[Summary]) -> list[_Column]:
-    """One for each process that any of the servers has."""
-    names = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("cpu_"))
+    """The client, all of the server, and one for each of its processes."""
+    known = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("cpu_"))
     per_chunk = _Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0)
+    names = dict.fromkeys(["cpu_client_s", "cpu_server_s", *known])
     processes = [_Column(name, name.removeprefix("cpu_").removesuffix("_s"), digits=2) for name in names]
     return [column for column in processes if column.figure != per_chunk.figure] + [per_chunk]
 
@@ -141,7 +160,7 @@ def _memory_columns(rows: Sequence[Summary]) -> list[_Column]:
     return [*processes, _Column(_MEMORY, "all", 1e-6, 0, True), _Column("rss_bytes", "all, RSS", 1e-6, 0)]
 
 
-def _place(row: Summary) -> str:
+def _name(row: Summary) -> str:
     return f"{row.subject}, {_what(row.scenario, row.streams)}"
 
 
@@ -205,9 +224,9 @@ def _warnings(record: Record) -> Iterator[str]:
     for one in record.summary:
         chunks, short = one.figures.get("chunks_per_token"), one.figures.get("short_answers")
         if chunks is not None and not _ONE_EACH[0] <= chunks.median <= _ONE_EACH[1]:
-            yield f"{_place(one)}: {chunks.median:.2f} events a token, so its gaps are not those between tokens"
+            yield f"{_name(one)}: {chunks.median:.2f} events a token, so its gaps are not those between tokens"
         if short is not None and short.max > 0:
-            yield f"{_place(one)}: up to {short.max:.0f} answers ended early"
+            yield f"{_name(one)}: up to {short.max:.0f} answers ended early"
     for run in record.runs:
         for sentence, n in {error: run.errors.count(error) for error in run.errors}.items():
             yield f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {n} failed: {sentence}"
