@@ -25,7 +25,7 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     refusal: Refusal
 
 
-class Delta(msgspec.Struct, frozen=True, tag="delta"):
+class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False):
     """New text of a sequence and the tokens that it came from.
 
     `text` may be empty (half a character, or the possible start of a stop string): then the tokens still count.

@@ -77,6 +77,7 @@ def _leave_with(supervisor: int, directory: Path) -> None:
 def _api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
     from sluiceway.procs.api.process import serve_api
 
+    _keep_for_good()
     serve_api(config, context, addresses)
 
 
@@ -86,7 +87,9 @@ def _tokenizer(config: ServeConfig, context: zmq.Context[Any], addresses: Addres
     from sluiceway.procs.tokenizer import run_tokenizer
     from sluiceway.text.load import load_tokenizer
 
-    uvloop.run(run_tokenizer(context, addresses, load_tokenizer(config.model)))
+    tokenizer = load_tokenizer(config.model)
+    _keep_for_good()
+    uvloop.run(run_tokenizer(context, addresses, tokenizer))
 
 
 def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
@@ -96,10 +99,14 @@ def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses
 
     with loading_bar(config.model.name) as on_load:
         engine, facts = build_engine(config, on_load)
-    # What is loaded now stays for good: keep the garbage collector from walking it during steps.
+    _keep_for_good()
+    EngineLoop(context, addresses, engine, facts).run()
+
+
+def _keep_for_good() -> None:
+    """What is loaded now stays: keep the garbage collector from walking it while tokens wait."""
     gc.collect()
     gc.freeze()
-    EngineLoop(context, addresses, engine, facts).run()
 
 
 _ROLES: dict[Role, Callable[[ServeConfig, zmq.Context[Any], Addresses], None]] = {

@@ -21,6 +21,8 @@ from sluiceway.wire.sockets import AsyncReceiver, attach, waiting
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_POLLOUT = int(zmq.POLLOUT)
+
 
 class Outlet(Generic[T]):
     """Pushes messages; synchronous and never blocking, so that a cleanup path may use it."""
@@ -38,7 +40,7 @@ class Outlet(Generic[T]):
 
     def has_peer(self) -> bool:
         """Whether somebody is connected now (bound side only). A peer that has started may need a moment for it."""
-        return bool(self._socket.poll(0, zmq.POLLOUT))
+        return bool(int(self._socket.get(zmq.EVENTS)) & _POLLOUT)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; wait up to `linger_ms` in the background for what was pushed to leave."""

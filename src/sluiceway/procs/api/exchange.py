@@ -1,4 +1,4 @@
-"""One request for tokens, from its body to the last byte of its answer. It owns the answer; nothing else does."""
+"""Requests for tokens, each from its body to the last byte of its answer, which it owns; nothing else does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
@@ -37,14 +36,13 @@ class Door:
     limits: BodyLimits
 
 
-class Exchange(Response):
-    """An ASGI response that takes the request itself, so that there is one owner and one `finally`.
+class Exchange:
+    """An ASGI application for one endpoint. A call takes the request and answers it, so there is one owner and one
+    `finally`.
 
     The answer is left in that `finally`, synchronously: wherever a cancellation lands, what runs for it is cancelled.
     A body generator would not do, since one that was never started, or waits in `send`, runs no `finally` in time.
     """
-
-    background = None
 
     def __init__(self, door: Door, lower: Lower) -> None:
         self._door = door

@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import httptools
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sluiceway.procs.api.chunks import ChunkWriter, offer_chunks
@@ -83,7 +84,7 @@ class WatchfulProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
         self._chunks = ChunkWriter(cycle)
-        offer_chunks(cycle.scope, self._chunks)
+        offer_chunks(cast("Scope", cycle.scope), self._chunks)
         self._ahead_bytes = 0
         super()._start_asgi_task(cycle, app)
 

@@ -7,8 +7,8 @@ import itertools
 import os
 import socket
 import time
+from secrets import token_hex
 from typing import Any, assert_never
-from uuid import uuid4
 
 import structlog
 import uvloop
@@ -82,7 +82,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
         log=log,
         max_sequences=config.max_running + config.max_waiting,
     )
-    world = World(hub=hub, metrics=metrics, log=log, new_id=lambda: uuid4().hex, now_s=time.time, processes=processes)
+    world = World(hub=hub, metrics=metrics, log=log, new_id=lambda: token_hex(16), now_s=time.time, processes=processes)
     server = HttpServer(
         build_app(config, world),
         keep_alive_s=config.keep_alive_s,
