@@ -11,7 +11,7 @@ import msgspec
 
 from sluiceway.lab.check.line import Line, keeping
 from sluiceway.lab.check.peer import Peer
-from sluiceway.lab.check.question import Finding, Question, by_faults
+from sluiceway.lab.check.question import Finding, Question, Verdict, by_faults
 from sluiceway.lab.load.calls import Target
 from sluiceway.lab.load.replies import LoadError, Reply
 from sluiceway.lab.load.workload import long_prompt
@@ -31,35 +31,40 @@ class _Wrong:
 
 async def _ask(peer: Peer) -> Finding:
     wrongs = list(_wrongs(peer))
-    faults: list[str] = []
-    blemishes: list[str] = []
+    faults: dict[str, list[str]] = {}
+    blemishes: dict[str, list[str]] = {}
     connection = _Connection(peer)
     with contextlib.closing(connection):
         for wrong in wrongs:
             try:
-                worse, bad = judge(wrong.what, wrong.field, await connection.ask(wrong.body))
+                said = judge(wrong.field, await connection.ask(wrong.body))
             except LoadError as fault:
-                worse, bad = [f"{wrong.what}: {fault}"], []
-            faults, blemishes = faults + worse, blemishes + bad
-    if connection.n_lost:
-        blemishes.append(f"{connection.n_lost} connections were closed after a refusal")
+                said = (Verdict.FAIL, str(fault))
+            if said is not None:
+                (faults if said[0] is Verdict.FAIL else blemishes).setdefault(said[1], []).append(wrong.what)
     (prompt,) = peer.prompts("bad-requests", 1)
     await peer.plain(prompt, 1)
-    return by_faults(faults, blemishes, f"{len(wrongs)} wrong requests on one connection, each refused with a reason")
+    lost = [f"{connection.n_lost} times the connection was closed after a refusal"] if connection.n_lost else []
+    praise = f"{len(wrongs)} wrong requests on one connection, each refused with a reason"
+    return by_faults(_told(faults), _told(blemishes) + lost, praise)
 
 
-def judge(what: str, field: str | None, reply: Reply) -> tuple[list[str], list[str]]:
-    """Faults and blemishes of one answer to a request that is wrong."""
+def _told(found: dict[str, list[str]]) -> list[str]:
+    return [f"{fault}: {', '.join(whats)}" for fault, whats in found.items()]
+
+
+def judge(field: str | None, reply: Reply) -> tuple[Verdict, str] | None:
+    """What is wrong with the answer to a request that is; None where it is as it should be."""
     if reply.status >= 500:
-        return [f"{what}: status {reply.status}, as if it were the server's fault"], []
+        return Verdict.FAIL, f"status {reply.status}, as if it were the server's fault"
     if reply.status < 400:
-        return [], [f"{what}: served as if nothing were wrong"]
+        return Verdict.WARN, "served as if nothing were wrong"
     error = _error(reply.body)
     if error is None:
-        return [f"{what}: status {reply.status} without a JSON error"], []
+        return Verdict.FAIL, f"status {reply.status} without a JSON error"
     if field is not None and field not in f"{error.get('param')} {error.get('message')}":
-        return [], [f"{what}: the reason does not name `{field}`"]
-    return [], []
+        return Verdict.WARN, "the reason does not name the field"
+    return None
 
 
 def _error(body: bytes) -> dict[str, Any] | None:

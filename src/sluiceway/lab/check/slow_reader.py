@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import dataclass
 
 from sluiceway.lab.check.line import Line, dial
 from sluiceway.lab.check.peer import Peer
@@ -12,53 +13,93 @@ from sluiceway.lab.check.question import Finding, Question, Verdict, graded
 from sluiceway.lab.check.transcript import read_transcript
 from sluiceway.lab.load.replies import LoadError, parse_reply
 
-_BUFFER_BYTES = 4096
 _ROUNDS = 2
 _PATIENCE_S = 2.0
 _PATIENCE = 10.0
 """Times what the others need without it, and some seconds: then they hang."""
 _HARMLESS, _BEARABLE = 1.5, 4.0
 _MUCH_BYTES = 64e6
-_HOLD_S = 10.0
+_FILL_S = 10.0
+
+WHOLE, TOLD, CUT, SILENT = "got all of its answer", "was told of an end", "was cut off without a word", "got no end"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What became of the one that stopped. The growth of the server's memory is None where nobody can see it."""
+
+    end: str
+    unread_bytes: int
+    growth_bytes: int | None
 
 
 async def _ask(peer: Peer) -> Finding:
-    free_s, beside_s, end, growth = [], [], "", 0
+    free_s, beside_s = [], []
     for place in range(_ROUNDS):
-        free_s.append(await _healthy_s(peer, f"slow/free/{place}", peer.limit_s))
-        before = _rss_bytes(peer)
-        async with dial(peer.subject.target, receive_buffer_bytes=_BUFFER_BYTES) as stopped:
-            (prompt,) = peer.prompts(f"slow/stopped/{place}", 1)
-            await stopped.send(peer.subject.request(prompt, peer.config.long_tokens))
-            try:
-                patience_s = _PATIENCE * min(free_s) + _PATIENCE_S
-                beside_s.append(await _healthy_s(peer, f"slow/beside/{place}", patience_s))
-            except LoadError as fault:
-                stopped.reset()
-                return Finding(Verdict.FAIL, f"beside a reader that stopped, the others failed: {fault}")
-            await asyncio.sleep(min(_HOLD_S, peer.config.long_tokens * peer.pace.gap_s))
-            growth = max(growth, _rss_bytes(peer) - before)
-            end = await _end_of(stopped, peer.limit_s)
-    return judge(peer.config.streams - 1, min(beside_s) / min(free_s), end, growth if peer.subject.processes else None)
+        free_s.append(await _beside_reader(peer, f"slow/free/{place}"))
+        try:
+            took_s, stopped = await _beside_stopped(
+                peer, f"slow/stopped/{place}", _PATIENCE * min(free_s) + _PATIENCE_S
+            )
+        except LoadError as fault:
+            return Finding(Verdict.FAIL, f"beside a reader that stopped, the others failed: {fault}")
+        beside_s.append(took_s)
+    return judge(peer.config.streams - 1, min(beside_s) / min(free_s), stopped)
 
 
-def judge(n_others: int, ratio: float, end: str, growth_bytes: int | None) -> Finding:
-    """`end` is one of `ENDS`. `growth_bytes` is None where nobody can see it."""
+def judge(n_others: int, ratio: float, stopped: Stopped) -> Finding:
+    """`ratio` is what the others took, over the same beside a reader that goes on."""
     verdict = graded(ratio, _HARMLESS, _BEARABLE)
-    if verdict is Verdict.PASS and (end == CUT or (growth_bytes or 0) > _MUCH_BYTES):
+    if verdict is Verdict.PASS and (stopped.end == CUT or (stopped.growth_bytes or 0) > _MUCH_BYTES):
         verdict = Verdict.WARN
-    if end == SILENT:
+    if stopped.end == SILENT:
         verdict = Verdict.FAIL
-    sentence = f"{n_others} healthy streams beside a stopped reader took {ratio:.2f} x; when it read on, it {end}"
-    figures = {"healthy_ratio": ratio}
-    if growth_bytes is not None:
-        sentence += f"; the server's memory grew by {growth_bytes / 1e6:.1f} MB"
-        figures["rss_growth_bytes"] = float(growth_bytes)
+    sentence = (
+        f"{n_others} healthy streams beside a stopped reader took {ratio:.2f} x; "
+        f"with {stopped.unread_bytes / 1e3:.0f} kB unread it read on and {stopped.end}"
+    )
+    figures = {"healthy_ratio": ratio, "unread_bytes": float(stopped.unread_bytes)}
+    if stopped.growth_bytes is not None:
+        sentence += f"; the server's memory grew by {stopped.growth_bytes / 1e6:.1f} MB"
+        figures["rss_growth_bytes"] = float(stopped.growth_bytes)
     return Finding(verdict, sentence, figures)
 
 
-WHOLE, TOLD, CUT, SILENT = "got all of its answer", "was told of an end", "was cut off without a word", "got no end"
-ENDS = (WHOLE, TOLD, CUT, SILENT)
+async def _beside_reader(peer: Peer, name: str) -> float:
+    async with dial(peer.subject.target, is_narrow=True) as line:
+        await line.send(_long_request(peer, name))
+        reading = asyncio.create_task(line.read_rest(peer.limit_s))
+        await _fill(peer)
+        took_s = await _healthy_s(peer, name, peer.limit_s)
+        await reading
+        return took_s
+
+
+async def _beside_stopped(peer: Peer, name: str, limit_s: float) -> tuple[float, Stopped]:
+    """Raises `LoadError` for what the others meet."""
+    before_bytes = _rss_bytes(peer)
+    async with dial(peer.subject.target, is_narrow=True) as line:
+        line.stall()
+        await line.send(_long_request(peer, name))
+        await _fill(peer)
+        try:
+            took_s = await _healthy_s(peer, name, limit_s)
+        except LoadError:
+            line.reset()
+            raise
+        growth_bytes = _rss_bytes(peer) - before_bytes if peer.subject.processes else None
+        line.resume()
+        return took_s, Stopped(*await _end_of(line, peer.limit_s), growth_bytes)
+
+
+async def _fill(peer: Peer) -> None:
+    """Until half of the long answer is made: by then what lies before the reader who stopped is full."""
+    await asyncio.sleep(min(_FILL_S, peer.config.long_tokens * peer.pace.gap_s / 2))
+
+
+def _long_request(peer: Peer, name: str) -> bytes:
+    (prompt,) = peer.prompts(f"{name}/long", 1)
+    return peer.subject.request(prompt, peer.config.long_tokens)
 
 
 async def _healthy_s(peer: Peer, name: str, limit_s: float) -> float:
@@ -72,19 +113,20 @@ async def _healthy_s(peer: Peer, name: str, limit_s: float) -> float:
     return time.perf_counter() - started_s
 
 
-async def _end_of(stopped: Line, limit_s: float) -> str:
-    """What it finds when it reads on."""
+async def _end_of(line: Line, limit_s: float) -> tuple[str, int]:
+    """What it finds when it reads on, and how much of it."""
     try:
-        raw = await stopped.read_rest(limit_s)
+        raw = await line.read_rest(limit_s)
     except LoadError:
-        return SILENT
+        return SILENT, 0
+    end = CUT
     with contextlib.suppress(LoadError):
         said = read_transcript(parse_reply([(0.0, raw)]))
         if said.finish_reasons and said.n_after_done is not None:
-            return WHOLE
-        if said.errors:
-            return TOLD
-    return CUT
+            end = WHOLE
+        elif said.errors:
+            end = TOLD
+    return end, len(raw)
 
 
 def _rss_bytes(peer: Peer) -> int:

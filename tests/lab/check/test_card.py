@@ -1,0 +1,52 @@
+"""The score card."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+from rich.console import Console
+
+from sluiceway.lab.check.card import answered, run_of, show, tally
+from sluiceway.lab.check.question import Finding, Verdict
+from sluiceway.lab.check.registry import QUESTIONS
+from sluiceway.lab.load.record import SCHEMA, Record
+from support.check_records import check_record
+
+FIRST, SECOND = QUESTIONS[:2]
+GOOD = Finding(Verdict.PASS, "all [bold]well[/bold]", {"ratio": 1.0})
+BAD = Finding(Verdict.FAIL, "broke", {})
+
+
+def test_card_has_a_line_for_each_question() -> None:
+    """A sentence that quotes the server is no markup."""
+    out = io.StringIO()
+    show(check_record([(FIRST, GOOD), (SECOND, BAD)]), Console(file=out, width=120))
+    assert "all [bold]well[/bold]" in out.getvalue() and "isolation" in out.getvalue()
+    assert out.getvalue().splitlines()[-1].strip() == "1 pass, 1 fail"
+
+
+def test_record_is_one_of_the_lab() -> None:
+    """Whoever reads those reads this: a run for each question, with its figures."""
+    made = check_record([(FIRST, GOOD), (SECOND, BAD)])
+    read = msgspec.json.decode(msgspec.json.encode(made), type=Record)
+    assert (read.schema, read.experiment) == (SCHEMA, "check")
+    assert [(run.scenario, run.figures, run.errors) for run in read.runs] == [
+        ("overlap", {"ratio": 1.0}, []),
+        ("isolation", {}, ["broke"]),
+    ]
+
+
+def test_record_knows_whether_a_question_failed() -> None:
+    """A warning is no failure."""
+    warned = Finding(Verdict.WARN, "odd", {})
+    assert not check_record([(FIRST, GOOD), (SECOND, warned)]).has_failed
+    assert check_record([(FIRST, GOOD), (SECOND, BAD)]).has_failed
+
+
+def test_finding_is_told_with_its_question() -> None:
+    """Verdicts are counted in the order of their names' list."""
+    found = answered(FIRST, GOOD)
+    assert (found.question, found.verdict, found.sentence) == ("overlap", Verdict.PASS, GOOD.sentence)
+    assert tally([answered(SECOND, BAD), found, found]) == "2 pass, 1 fail"
+    assert run_of("s", FIRST, GOOD).subject == "s"

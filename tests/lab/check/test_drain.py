@@ -1,0 +1,58 @@
+"""A server that is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from sluiceway.lab.check.drain import QUESTION, judge
+from sluiceway.lab.check.question import Finding, Verdict
+from support.model_server import Fault, ask, model_server, peer_of
+
+
+async def drained(fault: Fault | None) -> Finding:
+    """The signal goes to this process, where the server is."""
+    loop = asyncio.get_running_loop()
+    async with model_server(fault) as (script, server):
+        loop.add_signal_handler(signal.SIGTERM, script.drain, server)
+        try:
+            return await QUESTION.ask(await peer_of(script, drain_pid=os.getpid()))
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_streams_that_end_well_pass() -> None:
+    """And a newcomer is refused."""
+    found = await drained(None)
+    assert found.verdict is Verdict.PASS and found.sentence.startswith("4 of 4 running streams ended whole")
+
+
+async def test_streams_that_are_cut_fail() -> None:
+    """Without a word to anybody."""
+    found = await drained("dies")
+    assert found.verdict is Verdict.FAIL and found.sentence.startswith("4 of 4 streams were cut off without a word")
+
+
+async def test_nothing_is_ended_unasked() -> None:
+    """The flag is named."""
+    found = await ask(QUESTION)
+    assert found.verdict is Verdict.UNKNOWN and "--drain-pid" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("ends", "newcomer", "gone_s", "verdict"),
+    [
+        (["served", "an error in the stream"], "refused", 1.0, Verdict.PASS),
+        (["served"], "no answer from http://h", 1.0, Verdict.PASS),
+        (["served"], "served", 1.0, Verdict.WARN),
+        (["served"], "the answer broke off", 1.0, Verdict.WARN),
+        (["served"], "refused", None, Verdict.FAIL),
+        (["the answer broke off"], "refused", 1.0, Verdict.FAIL),
+    ],
+)
+def test_end_is_judged(ends: list[str], newcomer: str, gone_s: float | None, verdict: Verdict) -> None:
+    """By what the streams, a newcomer and the listener did."""
+    assert judge(ends, newcomer, gone_s).verdict is verdict

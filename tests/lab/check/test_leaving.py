@@ -1,0 +1,57 @@
+"""Readers that leave, on a server that looks and on one that does not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sluiceway.lab.check.leaving import FIN, PLAIN, RST, WAITING, WASTE, judge, judge_waste
+from sluiceway.lab.check.question import Question, Verdict
+from support.model_server import ask, model_server, peer_of
+
+ALL = [FIN, RST, PLAIN, WAITING, WASTE]
+NAMES = [question.name for question in ALL]
+
+
+@pytest.mark.parametrize("question", ALL, ids=NAMES)
+async def test_server_that_looks_passes(question: Question) -> None:
+    """Long before the answer would have been over."""
+    assert (await ask(question)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("question", ALL, ids=NAMES)
+async def test_server_that_runs_on_fails(question: Question) -> None:
+    """To the end, for nobody."""
+    assert (await ask(question, "runs on")).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("question", ALL, ids=NAMES)
+async def test_server_without_gauges_cannot_be_judged(question: Question) -> None:
+    """The reason says what is missing."""
+    async with model_server() as (script, _):
+        peer = await peer_of(script)
+        blind = dataclasses.replace(peer, subject=dataclasses.replace(peer.subject, kind=None))
+        found = await question.ask(blind)
+    assert found.verdict is Verdict.UNKNOWN and "no gauges" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "rest_s", "verdict"),
+    [
+        (0.1, 3.0, Verdict.PASS),
+        (1.5, 3.0, Verdict.WARN),
+        (2.9, 3.0, Verdict.FAIL),
+        (None, 3.0, Verdict.FAIL),
+        (0.1, 0.2, Verdict.UNKNOWN),
+    ],
+)
+def test_time_is_judged_by_what_was_left(idle_s: float | None, rest_s: float, verdict: Verdict) -> None:
+    """A rest that is short tells nothing."""
+    assert judge(1, idle_s, rest_s, 60.0).verdict is verdict
+
+
+def test_waste_is_judged_by_what_was_left() -> None:
+    """A server that does not count those who left cannot be judged."""
+    verdicts = [judge_waste(4, 40, generated, 440).verdict for generated in (60.0, 200.0, 440.0, 8.0)]
+    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL, Verdict.UNKNOWN]

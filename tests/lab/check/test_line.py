@@ -1,0 +1,154 @@
+"""A connection that does what polite clients do not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from sluiceway.lab.check.line import dial, keeping
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.replies import LoadError
+from support.scripted_http import chunk, plain
+
+LIMIT_S = 5.0
+Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serving(serve: Serving) -> AsyncIterator[Target]:
+    """Ends when every connection has."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with contextlib.suppress(ConnectionError):
+            await serve(reader, writer)
+        with contextlib.suppress(ConnectionError):
+            writer.close()
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    async with server:
+        yield Target("127.0.0.1", server.sockets[0].getsockname()[1])
+        await asyncio.gather(*tasks)
+
+
+def saying(raw: bytes) -> Serving:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(raw)
+        await writer.drain()
+
+    return serve
+
+
+def test_request_can_keep_its_connection() -> None:
+    """All else of it stays."""
+    request = Target("h", 1).request("GET", "/")
+    assert b"Connection: close\r\n" in request
+    assert keeping(request) == request.replace(b"Connection: close\r\n", b"")
+
+
+async def test_replies_are_read_one_by_one() -> None:
+    """By their length or by their chunks, and nothing of the next."""
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"ab") + chunk(b"c") + b"0\r\n\r\n"
+    async with serving(saying(plain(404, b"no") + chunked)) as target, dial(target) as line:
+        await line.send(b"x")
+        first, second = await line.read_reply(LIMIT_S), await line.read_reply(LIMIT_S)
+        assert (first.status, first.body, second.body, second.is_whole) == (404, b"no", b"abc", True)
+        assert await line.read_some(LIMIT_S) == b""
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "closed the connection before"),
+        (plain(200, b"abc")[:-1], "closed the connection before"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n", "no HTTP answer"),
+        (b"no\r\n\r\n", "no HTTP answer"),
+    ],
+)
+async def test_reply_that_is_none_is_a_fault(raw: bytes, words: str) -> None:
+    """In a sentence about the server."""
+    async with serving(saying(raw)) as target, dial(target) as line:
+        await line.send(b"x")
+        with pytest.raises(LoadError, match=words):
+            await line.read_reply(LIMIT_S)
+
+
+async def test_silence_is_a_fault() -> None:
+    """After the limit, whatever is waited for."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with serving(silent) as target, dial(target) as line:
+        for waiting in (line.read_reply, line.read_some, line.read_rest):
+            with pytest.raises(LoadError, match=r"within 0.01 s"):
+                await waiting(0.01)
+
+
+async def test_nobody_there_is_a_fault() -> None:
+    """The address is named."""
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        with pytest.raises(LoadError, match="no answer from http://127.0.0.1:"):
+            async with dial(Target("127.0.0.1", unheard.getsockname()[1])):
+                pass
+
+
+async def test_server_tells_an_order_to_leave_from_a_reset() -> None:
+    """FIN is an end, RST an error."""
+    ends: asyncio.Queue[str] = asyncio.Queue()
+
+    async def watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+            ends.put_nowait("end")
+        except ConnectionResetError:
+            ends.put_nowait("reset")
+
+    async with serving(watch) as target:
+        async with dial(target) as line:
+            line.finish()
+            assert await ends.get() == "end"
+        async with dial(target) as line:
+            line.reset()
+            assert await ends.get() == "reset"
+
+
+async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
+    """Long before two megabytes; when it reads on, it gets everything."""
+    full = asyncio.Event()
+    n_bytes = 1 << 21
+
+    async def write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(0)
+        writer.write(b"x" * n_bytes)
+        full.set()
+        await writer.drain()
+
+    async with serving(write) as target, dial(target, is_narrow=True) as line:
+        line.stall()
+        await full.wait()
+        await asyncio.sleep(0)
+        line.resume()
+        assert len(await line.read_rest(LIMIT_S)) == n_bytes
+
+
+async def test_rest_ends_with_a_reset_too() -> None:
+    """What had come by then is kept."""
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.transport.abort()
+
+    async with serving(cut) as target, dial(target) as line:
+        await line.send(b"xy")
+        assert await line.read_rest(LIMIT_S) == b""

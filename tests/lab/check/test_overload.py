@@ -1,0 +1,59 @@
+"""Too many requests at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.check.overload import QUESTION, answer_tokens, judge, outcome_of
+from sluiceway.lab.check.question import Verdict
+from sluiceway.lab.load.replies import LoadError, Recording
+from sluiceway.lab.load.streams import Outcome
+from support.model_server import ask
+from support.scripted_http import chunk, completion_stream, event, plain, stream, token
+
+
+async def test_refusals_with_a_time_pass() -> None:
+    """Eight run and eight wait, so most of forty are refused."""
+    found = await ask(QUESTION)
+    assert found.verdict is Verdict.PASS and found.figures["refused"] > 0 < found.figures["served"]
+
+
+async def test_connections_without_an_answer_fail() -> None:
+    """With how many of them."""
+    found = await ask(QUESTION, "resets")
+    assert found.verdict is Verdict.FAIL and "of 40 requests at once: the server closed" in found.sentence
+
+
+def recording(*raw: bytes) -> Recording:
+    return Recording(0.0, [(1.0, one) for one in raw], 2.0)
+
+
+RETRY = b"HTTP/1.1 503 No\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"),
+    [
+        (recording(*completion_stream(2)), "served"),
+        (recording(RETRY), "refused"),
+        (recording(plain(429, b"")), "refused without retry-after"),
+        (recording(plain(500, b"oh")), "the server refused (500): oh"),
+        (recording(*stream(token("a"), event({"error": {"message": "no"}}))), "an error in the stream"),
+        (recording(*stream(token("a"))[:-1], chunk(token("b"))), "the answer broke off"),
+        (LoadError("reset"), "reset"),
+    ],
+)
+def test_outcome_has_one_word(outcome: Outcome, word: str) -> None:
+    """Or the sentence of the fault."""
+    assert outcome_of(outcome) == word
+
+
+def test_refusal_without_a_time_is_worth_a_warning() -> None:
+    """The client has to guess when to come again."""
+    assert judge(["served", "refused without retry-after"]).verdict is Verdict.WARN
+    assert judge(["refused", "refused"]).verdict is Verdict.FAIL
+
+
+def test_answers_are_as_long_as_the_pace_allows() -> None:
+    """All of them are to be over within the time of one question."""
+    assert [answer_tokens(640, gap_s) for gap_s in (0.0, 0.03, 1.0)] == [64, 8, 4]

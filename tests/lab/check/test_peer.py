@@ -1,0 +1,74 @@
+"""The server that is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from sluiceway.lab.check.peer import paced
+from sluiceway.lab.load.replies import LoadError
+from support.model_server import SMALL, model_server, peer_of
+from support.scripted_http import DONE, completion_stream, scripted_server, stream, token
+from support.subjects import subject
+
+
+async def test_pace_is_that_of_one_stream() -> None:
+    """After a warm-up."""
+    async with scripted_server({"/v1/completions": completion_stream(8)}) as server:
+        pace = await paced(subject(server.target), SMALL)
+        assert len(server.requests) == 2
+    assert 0 < pace.gap_s < pace.first_token_s + 1
+
+
+async def test_pace_is_known_when_all_comes_at_once() -> None:
+    """A server that does not stream is still to be judged; one that says nothing cannot be."""
+    async with scripted_server({"/v1/completions": stream(token("a", "length"), DONE)}) as server:
+        pace = await paced(subject(server.target), SMALL)
+    assert pace.gap_s == pytest.approx(pace.first_token_s / 32)
+    async with scripted_server({"/v1/completions": stream(DONE)}) as server:
+        with pytest.raises(LoadError, match="without a text"):
+            await paced(subject(server.target), SMALL)
+
+
+async def test_whole_answer_is_that_of_the_stream() -> None:
+    """Greedy, so both are the same text; streams keep their order."""
+    async with model_server() as (script, _):
+        peer = await peer_of(script)
+        first, second = peer.prompts("x", 2)
+        answers = await peer.streams([first, second], 4)
+        assert [answer.text for answer in answers] == [(await peer.plain(one, 4)).text for one in (first, second)]
+        assert peer.has_usage and await peer.generated() == script.n_generated
+
+
+async def test_server_is_idle_or_not_in_time() -> None:
+    """By its gauges; a busy one is given a token to compute, in case it only has not looked."""
+    async with model_server() as (script, _):
+        peer = await peer_of(script)
+        assert await peer.seconds_until_idle(1.0) is not None
+        script.running.append("a request that never ends")
+        await peer.until_busy()
+        assert await peer.seconds_until_idle(0.3) is None
+
+
+async def test_busy_server_may_refuse_the_token() -> None:
+    """It is busy, then, and no fault of it."""
+    busy = "vllm:num_requests_running 1\n"
+    async with scripted_server(
+        {"/metrics": [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + busy.encode()]}
+    ) as server:
+        ours = await _peer(subject(server.target, kind="vllm"))
+        assert await ours.seconds_until_idle(0.3) is None
+        assert "/v1/completions" in [path for path, _, _ in server.requests]
+
+
+async def test_tokens_of_an_unknown_server_are_not_counted() -> None:
+    """Its numbers have other names."""
+    assert await (await _peer(subject())).generated() is None
+
+
+async def _peer(subject: Any) -> Any:
+    async with model_server() as (script, _):
+        return dataclasses.replace(await peer_of(script, msgspec.structs.replace(SMALL)), subject=subject)

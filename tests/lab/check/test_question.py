@@ -1,0 +1,34 @@
+"""Findings: what a list of faults comes to, and where a number stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.check.question import Finding, Verdict, by_faults, graded, unknown
+
+
+@pytest.mark.parametrize(
+    ("faults", "blemishes", "verdict", "sentence"),
+    [
+        ([], [], Verdict.PASS, "all well"),
+        ([], ["odd"], Verdict.WARN, "odd"),
+        (["bad"], ["odd"], Verdict.FAIL, "bad; odd"),
+        (["bad", "bad"], [], Verdict.FAIL, "bad"),
+    ],
+)
+def test_any_fault_fails_and_any_blemish_warns(
+    faults: list[str], blemishes: list[str], verdict: Verdict, sentence: str
+) -> None:
+    """Each is named once."""
+    assert by_faults(faults, blemishes, "all well", {"n": 1.0}) == Finding(verdict, sentence, {"n": 1.0})
+
+
+def test_number_is_graded_by_two_bounds() -> None:
+    """Both belong to the better side."""
+    found = [graded(value, 1.0, 2.0) for value in (1.0, 1.1, 2.0, 2.1)]
+    assert found == [Verdict.PASS, Verdict.WARN, Verdict.WARN, Verdict.FAIL]
+
+
+def test_no_opinion_has_a_reason() -> None:
+    """Else nobody could do anything about it."""
+    assert unknown("no gauges") == Finding(Verdict.UNKNOWN, "no gauges")

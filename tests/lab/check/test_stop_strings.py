@@ -1,0 +1,42 @@
+"""Stop strings across the borders of pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.check.question import Verdict
+from sluiceway.lab.check.stop_strings import QUESTION, faults_of, stops_across
+from support.model_server import ask
+from support.transcripts import transcript
+
+
+async def test_text_that_ends_before_the_stop_string_passes() -> None:
+    """Across two pieces and across three."""
+    found = await ask(QUESTION)
+    assert (found.verdict, found.sentence[:15]) == (Verdict.PASS, "2 stop strings ")
+
+
+async def test_leak_fails() -> None:
+    """The plain answer is right, the streamed one is not."""
+    found = await ask(QUESTION, "leaks stop")
+    assert found.verdict is Verdict.FAIL and "of the stop string" in found.sentence and "whole:" not in found.sentence
+
+
+def test_stops_lie_across_borders_in_the_middle() -> None:
+    """As many as there are pieces for."""
+    assert stops_across(transcript("one ", "two ", "three ", "four ").deltas) == ["o th", "o three fo"]
+    assert stops_across(transcript("one ", "two ").deltas) == ["e tw"]
+    assert stops_across(transcript("one ").deltas) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("abc", []),
+        ("abcx", ["streamed: 1 characters of the stop string 'xy' leaked"]),
+        ("ab", ["streamed: the answer has 2 characters and not the 3 before 'xy'"]),
+    ],
+)
+def test_leak_is_told_from_another_text(text: str, faults: list[str]) -> None:
+    """They have different causes."""
+    assert faults_of("streamed", text, "abc", "xy") == faults

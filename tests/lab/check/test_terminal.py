@@ -1,0 +1,59 @@
+"""How a stream ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.check.question import Verdict
+from sluiceway.lab.check.terminal import QUESTION, blemishes_of, faults_of
+from sluiceway.lab.check.transcript import Transcript
+from support.model_server import ask
+from support.transcripts import DONE, said, told
+
+USAGE = {"id": "a", "choices": [], "usage": {"completion_tokens": 2}}
+GOOD = told(said("a"), said("b", "stop"), USAGE, DONE)
+
+
+async def test_orderly_end_passes() -> None:
+    """At a length and at a stop string."""
+    found = await ask(QUESTION)
+    assert found.verdict is Verdict.PASS and found.sentence.startswith("2 streams (at the length, at a stop string)")
+
+
+async def test_missing_end_fails() -> None:
+    """Both streams are named."""
+    found = await ask(QUESTION, "no done")
+    assert (found.verdict, found.sentence) == (Verdict.FAIL, "at the length: no [DONE]; at a stop string: no [DONE]")
+
+
+@pytest.mark.parametrize(
+    ("stream", "fault"),
+    [
+        (told(said("a"), USAGE, DONE), "0 finish reasons"),
+        (told(said("a", "stop"), said("", "stop"), USAGE, DONE), "2 finish reasons"),
+        (told(said("", "stop"), said("b"), USAGE, DONE), "text after the finish reason"),
+        (told(said("a", "stop"), USAGE), "no [DONE]"),
+        (told(said("a", "stop"), USAGE, DONE, said()), "1 events after [DONE]"),
+        (told(said("a", "stop"), USAGE, DONE, is_whole=False), "the body breaks off without the last chunk"),
+        (told(said("a", "stop"), DONE), "no usage, which was asked for"),
+        (told(said("a", "stop"), {"error": {"message": "no"}}, USAGE, DONE), "an error: no"),
+    ],
+)
+def test_fault_is_found(stream: Transcript, fault: str) -> None:
+    """And nothing else is."""
+    assert faults_of(stream, wants_usage=True) == [fault]
+
+
+def test_good_stream_has_no_fault() -> None:
+    """With or without the usage."""
+    assert faults_of(GOOD, wants_usage=True) == blemishes_of(GOOD, wants_usage=True) == []
+    assert faults_of(told(said("a", "stop"), DONE), wants_usage=False) == []
+
+
+def test_oddities_are_worth_a_warning() -> None:
+    """Usage beside the last text, and an id that changes."""
+    stream = told(said("a", id="b"), said("b", "stop", usage={"completion_tokens": 2}), DONE)
+    assert blemishes_of(stream, wants_usage=True) == [
+        "2 different ids",
+        "the usage is not in an event of its own before [DONE]",
+    ]

@@ -1,0 +1,71 @@
+"""A stream, read for judgement: nothing is refused but what cannot be read at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sluiceway.lab.check.transcript import read_plain, read_transcript
+from sluiceway.lab.load.replies import LoadError, parse_reply
+from support.scripted_http import DONE, event, plain, stream, token
+
+
+def read(*events: bytes) -> Any:
+    return read_transcript(parse_reply([(float(place), raw) for place, raw in enumerate(stream(*events))]))
+
+
+def test_stream_is_read() -> None:
+    """Text, times, ends, ids, comments."""
+    said = read(b": still here\n\n", token("a", id="x"), token("", "stop", id="x"), DONE, event({"id": "y"}))
+    assert (said.text, said.finish_reasons, said.ids) == ("a", ["stop"], {"x", "y"})
+    assert (said.n_comments, said.n_after_done, said.is_whole, said.errors) == (1, 1, True, [])
+    assert [part.at_s for part in said.deltas] == [2.0]
+
+
+def test_chat_is_read() -> None:
+    """Whose text is elsewhere."""
+    assert read(event({"choices": [{"delta": {"content": "a"}}]}), event({"choices": [{"delta": {}}]})).text == "a"
+
+
+def test_other_choices_are_left_out_of_the_text() -> None:
+    """They would be mixed."""
+    assert read(event({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]})).text == "a"
+
+
+def test_errors_are_read_in_any_form() -> None:
+    """An object with a message, without one, or a text."""
+    said = read(event({"error": {"message": "no"}}), event({"error": {"code": 1}}), event({"error": "never"}))
+    assert said.errors == ["no", "{'code': 1}", "never"]
+
+
+def test_end_that_never_came_is_none() -> None:
+    """Which is not the same as nothing after it."""
+    assert read(token("a")).n_after_done is None
+
+
+@pytest.mark.parametrize(("data", "words"), [("{", "what is no JSON"), ("[]", "no JSON object but list")])
+def test_event_that_is_no_object_is_a_fault(data: str, words: str) -> None:
+    """There is nothing to judge in it."""
+    with pytest.raises(LoadError, match=words):
+        read(event(data))
+
+
+def test_refusal_is_a_fault() -> None:
+    """With its reason."""
+    reply = parse_reply([(0.0, plain(400, b'{"error": {"message": "no"}}'))])
+    for reading in (read_transcript, read_plain):
+        with pytest.raises(LoadError, match=r"the server refused \(400\): no"):
+            reading(reply)
+
+
+def test_plain_answer_is_read() -> None:
+    """Of a completion or of a chat; one without a choice, or half of one, is a fault."""
+    raw = plain(200, json.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}).encode())
+    part = read_plain(parse_reply([(0.0, raw)]))
+    assert (part.text, part.finish_reason) == ("a", "stop")
+    with pytest.raises(LoadError, match="without a choice"):
+        read_plain(parse_reply([(0.0, plain(200, b"{}"))]))
+    with pytest.raises(LoadError, match="broke off"):
+        read_plain(parse_reply([(0.0, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n" + b'{"choices": [{}]}')]))

@@ -1,0 +1,300 @@
+"""A small server in the test's own loop, which speaks the protocol as it should, or with one fault of choice."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import itertools
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal
+
+from sluiceway.lab.check.peer import CheckConfig, Peer, paced
+from sluiceway.lab.check.question import Finding, Question
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.subject import meet
+from sluiceway.lab.load.workload import words
+from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, event, usage
+
+Fault = Literal[
+    "serial",  # one request at a time
+    "mixes",  # beside others, an answer is that of another prompt
+    "late headers",  # not before the first token
+    "no done",  # a stream without its last event
+    "half characters",  # each token is decoded by itself
+    "leaks stop",  # what may begin a stop string is sent at once
+    "one shot",  # the connection is closed after an answer, without notice
+    "crashes",  # a wrong request is the server's fault
+    "blocks",  # all wait for the slowest reader
+    "runs on",  # nobody looks whether the reader is still there
+    "resets",  # no answer when the queue is full
+    "dies",  # no drain
+]
+
+SMALL = CheckConfig(streams=4, tokens=24, long_tokens=300, burst=40, timeout_s=30.0)
+_TOKEN_BYTES = 3
+_GAP_S = 0.002
+_PREFILL_S = 0.00005
+"""For each character of a prompt."""
+_BUFFER_BYTES = 4096
+
+
+class ModelServer:
+    """Has vLLM's gauges, since those are known. Eight requests run, and eight wait."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        self.fault = fault
+        self.slots = 1 if fault == "serial" else 8
+        self.n_queued_most = 512 if fault == "serial" else 8
+        self.running: list[str] = []
+        self.n_waiting = 0
+        self.n_generated = 0
+        self.is_draining = False
+        self.port = 0
+        self._ids = itertools.count()
+        self._pen = asyncio.Lock()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def target(self) -> Target:
+        return Target("127.0.0.1", self.port)
+
+    async def serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        writer.transport.set_write_buffer_limits(_BUFFER_BYTES)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while await self._answer_next(reader, writer):
+                pass
+        with contextlib.suppress(ConnectionError):
+            writer.close()
+            await writer.wait_closed()
+        self._writers.discard(writer)
+        self._tasks.discard(task)
+
+    async def end(self) -> None:
+        """Cuts what is still open."""
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._tasks)
+
+    def drain(self, server: asyncio.Server) -> None:
+        """What a SIGTERM does: running requests end, new ones are refused; then nobody listens."""
+        self.is_draining = True
+        if self.fault == "dies":
+            server.close()
+            for writer in self._writers:
+                writer.transport.abort()
+        else:
+            task = asyncio.create_task(self._close_when_idle(server))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _close_when_idle(self, server: asyncio.Server) -> None:
+        while self.running:  # noqa: ASYNC110
+            await asyncio.sleep(_GAP_S)
+        await asyncio.sleep(0.5)  # a newcomer is to find somebody who refuses it
+        server.close()
+
+    async def _answer_next(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection goes on."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        method, path, _ = head.split("\r\n")[0].split()
+        length = next((line[15:] for line in head.split("\r\n") if line.startswith("Content-Length:")), "0")
+        raw = await reader.readexactly(int(length))
+        if path == "/v1/models":
+            writer.write(whole(200, {"data": [{"id": "m"}]}))
+        elif path == "/metrics":
+            writer.write(whole(200, self._metrics()))
+        elif (method, path) == ("POST", "/v1/completions"):
+            await self._complete(raw, reader, writer)
+        else:
+            writer.write(whole(404, error("no such page")))
+        await writer.drain()
+        return "Connection: close" not in head and self.fault != "one shot"
+
+    def _metrics(self) -> str:
+        samples = {
+            "vllm:num_requests_running": len(self.running),
+            "vllm:num_requests_waiting": self.n_waiting,
+            "vllm:generation_tokens_total": self.n_generated,
+        }
+        return "".join(f"{name} {value}\n" for name, value in samples.items())
+
+    async def _complete(self, raw: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body, wrong = checked(raw)
+        if wrong:
+            writer.write(whole(500 if self.fault == "crashes" else 400, error(wrong)))
+        elif self.is_draining or self.n_waiting >= self.n_queued_most:
+            if self.fault == "resets":
+                writer.transport.abort()
+            writer.write(whole(503, error("busy"), "Retry-After: 1\r\n"))
+        else:
+            await self._run(body, _Out(self, reader, writer, body))
+
+    async def _run(self, body: dict[str, Any], out: _Out) -> None:
+        await out.begin(is_first_token=False)
+        self.n_waiting += 1
+        try:
+            while len(self.running) >= self.slots and not out.is_gone:  # noqa: ASYNC110
+                await asyncio.sleep(_GAP_S)
+        finally:
+            self.n_waiting -= 1
+        prompt = body["prompt"]
+        self.running.append(prompt)
+        try:
+            if not out.is_gone:
+                await self._generate(body, out)
+        finally:
+            self.running.remove(prompt)
+
+    async def _generate(self, body: dict[str, Any], out: _Out) -> None:
+        await asyncio.sleep(_PREFILL_S * len(body["prompt"]))
+        prompt = self.running[0] if self.fault == "mixes" else body["prompt"]
+        stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop") or []
+        speech = speak(prompt, body["max_tokens"], stops, self.fault if body.get("stream") else None)
+        for text, reason in speech:
+            await asyncio.sleep(_GAP_S)
+            self.n_generated += 1
+            if out.is_gone:
+                return
+            await out.say(text, reason)
+        await out.finish(body["max_tokens"])
+
+    def next_id(self) -> str:
+        return f"cmpl-{next(self._ids)}"
+
+
+class _Out:
+    """One answer on its way, streamed or not."""
+
+    def __init__(
+        self, server: ModelServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: dict[str, Any]
+    ) -> None:
+        self._server = server
+        self._reader = reader
+        self._writer = writer
+        self._is_streamed = bool(body.get("stream"))
+        self._id = server.next_id()
+        self._text = ""
+        self._reason: str | None = None
+        self._has_begun = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the reader has left, for a server that looks."""
+        return self._server.fault != "runs on" and (self._reader.at_eof() or self._writer.is_closing())
+
+    async def begin(self, *, is_first_token: bool) -> None:
+        if self._is_streamed and not self._has_begun and (is_first_token or self._server.fault != "late headers"):
+            self._has_begun = True
+            await self._write(STREAM_HEAD)
+
+    async def say(self, text: str, reason: str | None) -> None:
+        self._text += text
+        self._reason = reason
+        await self.begin(is_first_token=True)
+        if self._is_streamed and (text or reason):
+            padding = {"padding": "x" * 1000} if self._server.fault == "blocks" else {}
+            await self._write(chunk(event({"id": self._id, "choices": [choice(text, reason)], **padding})))
+
+    async def finish(self, n_tokens: int) -> None:
+        if not self._is_streamed:
+            await self._write(whole(200, {"id": self._id, "choices": [choice(self._text, self._reason)]}))
+            return
+        await self._write(chunk(usage(1, n_tokens)))
+        await self._write((b"" if self._server.fault == "no done" else chunk(DONE)) + STREAM_END)
+
+    async def _write(self, raw: bytes) -> None:
+        if self._server.fault == "runs on" and (self._reader.at_eof() or self._writer.is_closing()):
+            return
+        async with self._server._pen if self._server.fault == "blocks" else contextlib.nullcontext():
+            self._writer.write(raw)
+            await self._writer.drain()
+
+
+def choice(text: str, reason: str | None) -> dict[str, Any]:
+    return {"index": 0, "text": text, "finish_reason": reason}
+
+
+def error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+
+
+def whole(status: int, body: Any, more: str = "") -> bytes:
+    raw = (body if isinstance(body, str) else json.dumps(body)).encode()
+    return f"HTTP/1.1 {status} Said\r\n{more}Content-Length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+def checked(raw: bytes) -> tuple[dict[str, Any], str]:
+    """The body, and what is wrong with it."""
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        return {}, "no JSON"
+    if not isinstance(body, dict):
+        return {}, "no object"
+    temperature = body.get("temperature", 1)
+    rules = {
+        "`prompt` is no text of a length that fits": len(body.get("prompt") or "x" * 10_000) < 10_000,
+        "`max_tokens` is no number": isinstance(body.get("max_tokens"), int),
+        "`temperature` is out of range": isinstance(temperature, int) and temperature >= 0,
+        f"there is no model {body.get('model')}": body.get("model") == "m",
+    }
+    return body, next((rule for rule, holds in rules.items() if not holds), "")
+
+
+def speak(prompt: str, n_tokens: int, stops: list[str], fault: str | None) -> Iterator[tuple[str, str | None]]:
+    """Text for each token, and the finish reason with the last. Characters of the prompt beyond ASCII are its words."""
+    wide = [character for character in prompt if not character.isascii()]
+    drawn = itertools.cycle(wide) if wide else (word + " " for word in words(prompt))
+    raw = "".join(itertools.islice(drawn, n_tokens * _TOKEN_BYTES)).encode()[: n_tokens * _TOKEN_BYTES]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text, n_said = "", 0
+    for place in range(n_tokens):
+        token = raw[place * _TOKEN_BYTES : (place + 1) * _TOKEN_BYTES]
+        is_last = place + 1 == n_tokens
+        text += token.decode(errors="replace") if fault == "half characters" else decoder.decode(token, is_last)
+        ends = [text.index(stop) for stop in stops if stop in text]
+        if ends:
+            yield text[n_said : max(n_said, min(ends))], "stop"
+            return
+        n_held = 0 if is_last or fault == "leaks stop" else max((held(text, stop) for stop in stops), default=0)
+        yield text[n_said : max(n_said, len(text) - n_held)], "length" if is_last else None
+        n_said = max(n_said, len(text) - n_held)
+
+
+def held(text: str, stop: str) -> int:
+    """How much of the end of a text may begin this stop string."""
+    return next((n for n in range(min(len(stop), len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+@contextlib.asynccontextmanager
+async def model_server(fault: Fault | None = None) -> AsyncIterator[tuple[ModelServer, asyncio.Server]]:
+    script = ModelServer(fault)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    server = await asyncio.start_server(script.serve_one, sock=listener)
+    script.port = listener.getsockname()[1]
+    try:
+        yield script, server
+    finally:
+        server.close()
+        await script.end()
+
+
+async def peer_of(script: ModelServer, config: CheckConfig = SMALL, **fields: Any) -> Peer:
+    subject = await meet(script.target)
+    return Peer(subject=subject, pace=await paced(subject, config), config=config, **fields)
+
+
+async def ask(question: Question, fault: Fault | None = None) -> Finding:
+    """What is found of a server with this fault, or of one without."""
+    async with model_server(fault) as (script, _):
+        return await question.ask(await peer_of(script))
