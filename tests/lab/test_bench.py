@@ -75,7 +75,10 @@ async def test_servers_take_turns(server: ScriptedServer) -> None:
 async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) -> None:
     """Without gauges nobody can tell when it is idle; without processes there is no memory to see."""
     config = BenchConfig(levels=(1,), repeats=1, tokens=2, scenarios=("close", "memory", "start"))
-    assert await run_bench(config, [Contender(subject=subject(server.target))], lambda line: None) == []
+    lines: list[str] = []
+    with pytest.raises(LoadError, match="^nothing of close, memory, start can be measured of these servers$"):
+        await run_bench(config, [Contender(subject=subject(server.target))], lines.append)
+    assert [line.partition(",")[0] for line in lines] == ["s: close is left out", "s: memory is left out"]
     ours = Contender(subject=subject(server.target, processes={os.getpid(): "api"}), ready_s=1.23456789)
     runs = await run_bench(config, [ours], lambda line: None)
     assert [one.scenario for one in runs] == ["start", "memory"]

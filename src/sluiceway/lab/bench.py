@@ -100,8 +100,13 @@ class Job:
 async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> list[Run]:
     """Every scenario on every contender, in turns. Raises `LoadError` for a server that answers nothing from the first.
 
-    A run that fails later is one without figures: what was measured before it is worth keeping.
+    And where nothing is left to measure. A run that fails later is one without figures: what was measured before it is
+    worth keeping.
     """
+    for line in left_out(config, contenders):
+        say(line)
+    if not any(jobs(config, contenders)):
+        raise LoadError(f"nothing of {', '.join(config.scenarios)} can be measured of these servers")
     for contender in contenders:
         await _warm_up(contender, max(config.levels), config.seed)
     runs = []
@@ -132,6 +137,16 @@ def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
         yield from _rounds("soak", max(config.levels), SOAK_PARTS, contenders)
     if "memory" in config.scenarios:
         yield from (Job(contender, "memory") for contender in contenders if contender.subject.processes)
+
+
+def left_out(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[str]:
+    """A sentence for each scenario that is wanted, and that a server keeps from being seen."""
+    for contender in contenders:
+        subject = contender.subject
+        if "close" in config.scenarios and subject.kind is None:
+            yield f"{subject.name}: close is left out, as it shows no gauges that are known (llama.cpp: --metrics)"
+        if "memory" in config.scenarios and not subject.processes:
+            yield f"{subject.name}: memory is left out, as its processes are not known (--pid, --vs-pid)"
 
 
 def _stream_round(config: BenchConfig, contenders: Sequence[Contender], repeat: int) -> Iterator[Job]:
