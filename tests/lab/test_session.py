@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -109,7 +110,7 @@ async def _meet_as_one_kind(target: Target, **fields: Any) -> Any:
 class StartedServer:
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.pid = 2**22 + 1
+        self.pid = os.getpid()
 
     async def ready(self) -> float:
         return 1.5

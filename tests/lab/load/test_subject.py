@@ -94,6 +94,13 @@ async def test_processes_of_another_server_are_those_below_the_one_given() -> No
         assert os.getpid() in subject.processes
 
 
+async def test_process_that_is_not_there_is_refused() -> None:
+    """Else all that is known of it would be missing without a word."""
+    async with scripted_server(routes()) as server:
+        with pytest.raises(LoadError, match="there is no process 4194305 on this machine"):
+            await meet(server.target, pid=2**22 + 1)
+
+
 @pytest.mark.parametrize(
     ("known", "extras"),
     [

@@ -139,6 +139,8 @@ async def _version(target: Target) -> str | None:
 
 async def _processes(target: Target, kind: str | None, pid: int | None) -> dict[int, str]:
     named = {} if pid is None else family(pid)
+    if pid is not None and not named:
+        raise LoadError(f"there is no process {pid} on this machine")
     if kind == "sluiceway" and _is_here(target.host):
         roles = _object((await get(target, "/stats")).body).get("processes", {})
         named |= {number: role for role, number in roles.items()}
