@@ -44,10 +44,11 @@ async def test_server_without_gauges_cannot_be_judged(question: Question) -> Non
         (2.9, 3.0, Verdict.FAIL),
         (None, 3.0, Verdict.FAIL),
         (0.1, 0.2, Verdict.UNKNOWN),
+        (0.01, 0.2, Verdict.PASS),
     ],
 )
 def test_time_is_judged_by_what_was_left(idle_s: float | None, rest_s: float, verdict: Verdict) -> None:
-    """A rest that is short tells nothing."""
+    """A rest that is short says nothing against a server."""
     assert judge(1, idle_s, rest_s, 60.0).verdict is verdict
 
 

@@ -56,4 +56,4 @@ def test_refusal_without_a_time_is_worth_a_warning() -> None:
 
 def test_answers_are_as_long_as_the_pace_allows() -> None:
     """All of them are to be over within the time of one question."""
-    assert [answer_tokens(640, gap_s) for gap_s in (0.0, 0.03, 1.0)] == [64, 8, 4]
+    assert [answer_tokens(640, gap_s) for gap_s in (0.0, 0.03, 1.0)] == [256, 8, 4]

@@ -53,6 +53,15 @@ async def test_server_is_idle_or_not_in_time() -> None:
         assert await peer.seconds_until_idle(0.3) is None
 
 
+async def test_server_that_is_never_busy_is_a_fault() -> None:
+    """Whoever waits for it must not wait for ever."""
+    async with model_server() as (script, _):
+        peer = await peer_of(script)
+        hurried = dataclasses.replace(peer, config=msgspec.structs.replace(SMALL, timeout_s=0.1))
+        with pytest.raises(LoadError, match=r"runs nothing 0.05 s after it was asked"):
+            await hurried.until_busy()
+
+
 async def test_busy_server_may_refuse_the_token() -> None:
     """It is busy, then, and no fault of it."""
     busy = "vllm:num_requests_running 1\n"

@@ -17,7 +17,7 @@ from sluiceway.lab.load.replies import LoadError
 _EVENTS_FIRST = 8
 _LEAVERS = 4
 _SHORTEST_S = 0.5
-"""A rest of an answer that is computed sooner tells nothing, with the time of a scrape in it."""
+"""A rest of an answer that is computed sooner says nothing against a server: there is the time of a scrape in it."""
 _PROMPT, _LATE = 0.25, 0.6
 """Shares of what was left."""
 _NO_GAUGES = unknown("the server has no gauges that are known here (/metrics), so nobody sees when it is idle")
@@ -87,11 +87,11 @@ def judge(n: int, idle_s: float | None, rest_s: float, limit_s: float) -> Findin
     """`rest_s` is how long the answers that were left would have taken yet."""
     if idle_s is None:
         return Finding(Verdict.FAIL, f"the server still runs something {limit_s:g} s after the reader has left")
-    if rest_s < _SHORTEST_S:
+    if rest_s < _SHORTEST_S and idle_s > _PROMPT * rest_s:
         return unknown(f"the rest of the answer would take {rest_s * 1e3:.0f} ms: too soon to tell")
     who = "the reader" if n == 1 else f"all {n} readers"
     sentence = (
-        f"nothing ran {idle_s * 1e3:.0f} ms after {who} left; the rest of the answer would have taken {rest_s:.1f} s"
+        f"nothing ran {idle_s * 1e3:.0f} ms after {who} left; the rest of the answer would have taken {rest_s:.2g} s"
     )
     figures = {"until_idle_s": idle_s, "rest_s": rest_s}
     return Finding(graded(idle_s / rest_s, _PROMPT, _LATE), sentence, figures)

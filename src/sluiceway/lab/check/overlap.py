@@ -29,7 +29,7 @@ def judge(n_begun: int, n: int, ratio: float) -> Finding:
     verdict = Verdict.FAIL if n_begun < 2 else Verdict.WARN if ratio < _WORTH_IT or n_begun < n else Verdict.PASS
     sentence = (
         f"{n_begun} of {n} streams had begun before the first of them ended; "
-        f"together they took 1/{ratio:.2f} of the time that they take one after another"
+        f"together they are {ratio:.2f} times as fast as one after another"
     )
     return Finding(verdict, sentence, {"streams_begun": n_begun, "over_alone": ratio})
 

@@ -13,7 +13,7 @@ from sluiceway.lab.load.calls import record
 from sluiceway.lab.load.replies import LoadError, parse_reply
 from sluiceway.lab.load.streams import Outcome
 
-_TOKENS = (4, 64)
+_TOKENS = (4, 256)
 _BUDGET_S = 20.0
 """How long all of them may take together, if eight of them run at the pace of one."""
 _AT_ONCE = 8

@@ -86,7 +86,11 @@ class Peer:
         return self.subject.request(prompt, n_tokens, **{"stream": False, "stream_options": None} | fields)
 
     async def until_busy(self) -> None:
-        while await self.subject.is_idle():  # noqa: ASYNC110
+        """By its gauges. Raises `LoadError` if it never is."""
+        deadline_s = time.perf_counter() + self.limit_s
+        while await self.subject.is_idle():
+            if time.perf_counter() > deadline_s:
+                raise LoadError(f"the server runs nothing {self.limit_s:g} s after it was asked, by its own gauges")
             await asyncio.sleep(_POLL_S)
 
     async def seconds_until_idle(self, limit_s: float) -> float | None:
