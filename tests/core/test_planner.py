@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from sluiceway.core.drafts import Drafter
 from sluiceway.core.planner import NextStep
 from sluiceway.core.request import Input, Request, State
 from sluiceway.core.roster import Roster
@@ -10,7 +13,7 @@ from support.scheduling import engine_config, request, sampling
 
 def roster_with(*requests: Request, n_blocks: int = 64, max_running: int = 4) -> Roster:
     """Requests that wait. Four tokens a block."""
-    roster = Roster(engine_config(n_blocks=n_blocks, max_running=max_running))
+    roster = Roster(engine_config(n_blocks=n_blocks, max_running=max_running, max_step_tokens=64))
     for one in requests:
         roster.enter(one)
     return roster
@@ -215,3 +218,112 @@ def test_no_more_is_taken_than_needed_when_what_was_taken_is_fenced() -> None:
     served = fill(roster)
     assert shape(served) == [(0, 4, 1, True)]
     assert served.n_preempted == 0, "the second finds no victim younger than itself"
+
+
+def seat_repeating(roster: Roster, *requests: Request) -> None:
+    """Requests that generate, and whose last tokens stood before: as many drafts as anybody wants."""
+    seat(roster, *requests, n_generated=3)
+
+
+def drafting(rid: int, *, arrival: int = 0, most: int = 8, max_tokens: int = 100) -> Request:
+    return request(rid, params=sampling(max_tokens=max_tokens), arrival=arrival, drafter=Drafter(most))
+
+
+def drafts(step: NextStep) -> dict[int, int]:
+    """How many each row has."""
+    return {row.rid: len(row.drafts) for row in step.rows}
+
+
+def test_row_has_drafts_when_its_text_repeats_itself() -> None:
+    """Behind its next token, within its row and the step's tokens; others have none."""
+    one, other = drafting(1, most=5), request(2, arrival=1)
+    roster = roster_with(one, other)
+    seat_repeating(roster, one, other)
+    step = fill(roster)
+    assert shape(step) == [(1, 6, 6, True), (2, 6, 1, True)]
+    assert list(step.rows[0].drafts) == [1] * 5
+    assert list(step.rows[1].drafts) == []
+
+
+def test_row_has_no_drafts_when_nothing_repeats_itself() -> None:
+    """The prompts differ throughout."""
+    one = drafting(1)
+    roster = roster_with(one)
+    seat(roster, one)
+    assert drafts(fill(roster)) == {1: 0}
+
+
+def test_prompt_has_no_drafts() -> None:
+    """Also where its chunk is the last and samples."""
+    one = drafting(1)
+    one.known[:] = [1, 1, 1, 1]
+    assert drafts(fill(roster_with(one))) == {1: 0}
+
+
+def test_drafts_are_few_when_little_is_left_of_the_budget() -> None:
+    """First everybody's token, then prompts, then those who wait; a chunk bounds all that is beyond streams."""
+    one, prompt, waiting = drafting(1), request(2, n_prompt=6, arrival=1), request(3, n_prompt=3, arrival=2)
+    for max_step_tokens, n_drafts in ((10, 0), (12, 2), (14, 4), (40, 8)):
+        roster = roster_with(one, prompt, waiting)
+        seat_repeating(roster, one)
+        roster.seat(prompt)
+        step = fill(roster, max_step_tokens)
+        assert drafts(step)[1] == n_drafts and step.rows[1].n_tokens == 6
+        one, prompt, waiting = drafting(1), request(2, n_prompt=6, arrival=1), request(3, n_prompt=3, arrival=2)
+    roster = roster_with(one, prompt, waiting)
+    seat_repeating(roster, one)
+    assert drafts(fill(roster, 40, chunk_tokens=11)) == {1: 2, 2: 0, 3: 0}
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "expected"),
+    [(1, [8]), (3, [8, 8, 8]), (5, [6, 6, 5, 5, 5]), (20, [1] * 12 + [0] * 8), (31, [1] + [0] * 30), (40, [0] * 40)],
+)
+def test_drafts_are_shared_evenly_and_cease_in_a_crowd(n_rows: int, expected: list[int]) -> None:
+    """A step that has any has 32 tokens at most; the older have what cannot be shared."""
+    requests = [drafting(rid, arrival=rid) for rid in range(n_rows)]
+    roster = roster_with(*requests, n_blocks=400, max_running=64)
+    seat_repeating(roster, *requests)
+    assert list(drafts(fill(roster, 512)).values()) == expected
+
+
+def test_share_of_one_without_drafts_goes_to_the_others() -> None:
+    """It had nothing to propose."""
+    first, second = drafting(1, arrival=0, most=30), drafting(2, arrival=1, most=30)
+    roster = roster_with(first, second)
+    seat(roster, first)
+    seat_repeating(roster, second)
+    assert drafts(fill(roster, 512)) == {1: 0, 2: 30}
+
+
+def test_drafts_get_blocks_only_beyond_one_for_each_running_request() -> None:
+    """Seven known tokens in two blocks of four: one place is left, and each further block gives four."""
+    for n_blocks, n_drafts in ((2, 1), (3, 1), (4, 5), (5, 8)):
+        one = drafting(1)
+        roster = roster_with(one, n_blocks=n_blocks)
+        seat_repeating(roster, one)
+        roster.cover(one)
+        step = fill(roster)
+        assert drafts(step) == {1: n_drafts}
+        assert len(step.rows[0].block_ids) * 4 >= 7 + n_drafts
+    assert roster.pool.n_free >= 1
+
+
+def test_drafts_stay_in_their_own_blocks_when_another_waits_for_one() -> None:
+    """Eight known tokens of the young one fill its blocks; the old one has one place left in its own."""
+    old, young = drafting(1, arrival=0), drafting(2, arrival=1)
+    roster = roster_with(old, young, n_blocks=3)
+    seat_repeating(roster, old)
+    roster.cover(old)
+    seat(roster, young)
+    step = fill(roster)
+    assert drafts(step) == {1: 1} and step.n_preempted == 0
+
+
+def test_no_draft_goes_beyond_the_end() -> None:
+    """One more is sampled behind the last draft; with nine allowed and three generated that leaves five."""
+    for max_tokens, n_drafts in ((9, 5), (5, 1), (4, 0)):
+        one = drafting(1, max_tokens=max_tokens)
+        roster = roster_with(one)
+        seat_repeating(roster, one)
+        assert drafts(fill(roster)) == {1: n_drafts}

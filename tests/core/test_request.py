@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.core import request as module
+from sluiceway.core.drafts import Drafter
 from sluiceway.core.request import TRANSITIONS, Input, Request, State, next_state
 from sluiceway.errors import InvariantError
 from sluiceway.types import FinishReason
@@ -154,3 +155,52 @@ def test_prompt_is_copied_when_a_request_is_made() -> None:
     one = Request(asked, arrival=0, max_sequence_tokens=10, eos_token_ids=())
     one.append(1)
     assert len(asked.prompt) == 4 and len(one.known) == 5
+
+
+def repeating(max_tokens: int = 20, stop_token_ids: tuple[int, ...] = ()) -> Request:
+    """Its known tokens stood before: 5, 6, 7, 8 follow, and so on."""
+    one = request(params=sampling(max_tokens=max_tokens, stop_token_ids=stop_token_ids), drafter=Drafter(6))
+    one.known[:] = [5, 6, 7, 8, 5, 6, 7, 8]
+    one.n_prompt = 4
+    return one
+
+
+def test_drafts_are_what_may_follow() -> None:
+    """As many as there is room for; none without a drafter."""
+    assert repeating().draft(4) == [5, 6, 7, 8]
+    assert list(request(n_prompt=8).draft(4)) == []
+
+
+@pytest.mark.parametrize("drafter", [None, Drafter(6)], ids=["off", "ngram"])
+def test_nothing_is_proposed_when_nothing_stood_before(drafter: Drafter | None) -> None:
+    """With speculation or without."""
+    one = request(n_prompt=8, drafter=drafter)
+    one.learn(0, 0)
+    assert list(one.draft(4)) == []
+
+
+def test_nothing_is_proposed_from_an_end_token_on() -> None:
+    """It is sampled behind the draft before it, and that is all."""
+    assert repeating(stop_token_ids=(7,)).draft(6) == [5, 6]
+    assert repeating(stop_token_ids=(5,)).draft(6) == []
+
+
+def test_the_last_token_is_sampled_behind_the_drafts() -> None:
+    """Room for six tokens in all, four of them there."""
+    assert repeating(max_tokens=6).draft(6) == [5]
+
+
+def test_drafts_become_fewer_when_they_were_wrong() -> None:
+    """What the step found decides, and computed tokens are read."""
+    one = repeating()
+    one.n_computed = 7
+    one.learn(6, 1)
+    assert one.draft(6) == [5, 6, 7]
+
+
+def test_the_index_goes_with_the_blocks() -> None:
+    """It takes memory; it is made again when they are."""
+    one = repeating()
+    assert one.draft(2) and one.drafter is not None and len(one.drafter.index)
+    one.forget_computed()
+    assert len(one.drafter.index) == 0

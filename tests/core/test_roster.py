@@ -171,3 +171,23 @@ def test_live_sequences_say_what_is_held_when_asked() -> None:
         (line.rid, line.state, line.known_tokens, line.computed_tokens, line.blocks) for line in roster.live_sequences()
     ]
     assert lines == [(1, "running", 5, 5, 2), (2, "waiting", 4, 0, 0)]
+
+
+@pytest.mark.parametrize(("n_blocks", "room"), [(2, 2), (3, 2), (4, 6), (6, 14)])
+def test_drafts_have_room_in_own_blocks_and_in_those_that_nobody_may_need(n_blocks: int, room: int) -> None:
+    """Six tokens in two blocks of four; one block stays for each running request, and here one runs."""
+    one = request(1, n_prompt=6)
+    roster = roster_with(one, n_blocks=n_blocks)
+    roster.seat(one)
+    assert roster.draft_room(one) == room
+
+
+def test_blocks_are_taken_for_drafts_too_when_they_are_covered() -> None:
+    """Six tokens and seven drafts; what was taken covers later tokens as well."""
+    one = request(1, n_prompt=6)
+    roster = roster_with(one)
+    roster.seat(one)
+    assert roster.n_missing_blocks(one, n_drafts=7) == 2
+    roster.cover(one, n_drafts=7)
+    assert roster.leases.n_leased == 4
+    assert roster.n_missing_blocks(one, n_drafts=7) == roster.n_missing_blocks(one) == 0

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from sluiceway.core.outputs import End, Rejection, Start
 from sluiceway.core.plan import Plan, StepResult
+from sluiceway.core.request import Submission
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import FinishReason
+from sluiceway.types import FinishReason, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
 
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
@@ -374,3 +375,164 @@ def test_everybody_may_leave_when_a_hundred_thousand_wait() -> None:
     for rid in range(n - 1, -1, -1):
         assert scheduler.finish(rid, FinishReason.CANCELLED)
     assert scheduler.is_empty and scheduler.stats().released_total == n
+
+
+# Speculation.
+
+
+def repeating_scheduler(
+    max_tokens: int = 100,
+    speculation: Speculation = "ngram",
+    *,
+    own: Speculation | None = None,
+    stop_token_ids: tuple[TokenId, ...] = (),
+    **limits: int,
+) -> Scheduler:
+    """A sequence whose prompt is 9, 9, 9, 9 and whose first token is 9; `own` is what it asks for itself."""
+    scheduler = Scheduler(engine_config(speculation=speculation, **limits))
+    params = sampling(max_tokens=max_tokens, speculation=own, stop_token_ids=stop_token_ids)
+    scheduler.submit([Submission(1, [9] * 4, params, 0)])
+    plan = planned(scheduler)
+    scheduler.commit(plan, result_of(plan, 9))
+    scheduler.drain()
+    return scheduler
+
+
+def committed(scheduler: Scheduler, *token_ids: TokenId) -> list[TokenId]:
+    """The tokens that are published of a step in which these were sampled."""
+    plan = planned(scheduler)
+    scheduler.commit(plan, StepResult(plan.step_id, token_ids))
+    scheduler.check()
+    return scheduler.drain().token_ids
+
+
+def test_one_step_gives_several_tokens_when_drafts_come_true() -> None:
+    """Four drafts, and one token more."""
+    scheduler = repeating_scheduler()
+    assert committed(scheduler, 9, 9, 9, 9, 8) == [9, 9, 9, 9, 8]
+    (row,) = planned(scheduler).rows
+    assert (row.start, row.known[row.start :]) == (9, [8])
+    stats = scheduler.stats()
+    assert (stats.draft_tokens_total, stats.accepted_draft_tokens_total) == (4, 4)
+    assert (stats.generated_tokens_total, stats.wasted_tokens_total) == (6, 0)
+
+
+def test_tokens_end_with_the_first_that_no_draft_foresaw() -> None:
+    """It is true; what was sampled behind a wrong draft is not, even where it agrees. The next step begins there."""
+    scheduler = repeating_scheduler()
+    assert committed(scheduler, 9, 7, 9, 9, 9) == [9, 7]
+    (row,) = planned(scheduler).rows
+    assert (row.start, row.known[row.start :]) == (6, [7])
+    stats = scheduler.stats()
+    assert (stats.draft_tokens_total, stats.accepted_draft_tokens_total) == (4, 1)
+    assert (stats.generated_tokens_total, stats.wasted_tokens_total) == (3, 0)
+
+
+@pytest.mark.parametrize(("speculation", "own"), [("off", None), ("off", "off"), ("ngram", "off")])
+def test_no_row_has_drafts_when_speculation_is_off(speculation: Speculation, own: Speculation | None) -> None:
+    """A sequence's own word counts before the engine's."""
+    (row,) = planned(repeating_scheduler(speculation=speculation, own=own)).rows
+    assert row.n_samples == 1
+
+
+@pytest.mark.parametrize(("speculation", "own"), [("ngram", None), ("ngram", "ngram"), ("off", "ngram")])
+def test_rows_have_drafts_when_speculation_is_on(speculation: Speculation, own: Speculation | None) -> None:
+    """As many as the engine allows."""
+    (row,) = planned(repeating_scheduler(speculation=speculation, own=own)).rows
+    assert row.n_samples == 5
+
+
+def test_sequence_ends_with_an_end_token_behind_drafts() -> None:
+    """Whatever was sampled behind wrong drafts."""
+    scheduler = repeating_scheduler()
+    assert committed(scheduler, 9, 9, EOS, 9, 9) == [9, 9, EOS]
+    assert scheduler.is_empty and scheduler.stats().wasted_tokens_total == 0
+
+
+@pytest.mark.parametrize(("field", "value"), [("max_length", 7), ("end_ids", frozenset({9}))])
+def test_no_token_is_said_behind_the_end_when_drafts_go_beyond_it(field: str, value: object) -> None:
+    """Which those of ours never do; the others are wasted, and the account is whole."""
+    scheduler = repeating_scheduler()
+    plan = planned(scheduler)
+    setattr(scheduler._roster.live[1], field, value)
+    scheduler.commit(plan, result_of(plan, 9))
+    scheduler.check()
+    outputs, stats = scheduler.drain(), scheduler.stats()
+    n = len(outputs.token_ids)
+    assert outputs.token_ids == [9] * n and n in (1, 2) and len(outputs.ends) == 1
+    assert (stats.generated_tokens_total, stats.wasted_tokens_total) == (1 + n, 5 - n)
+
+
+def test_sequence_ends_at_its_length_when_drafts_come_true() -> None:
+    """Exactly there."""
+    scheduler = repeating_scheduler(max_tokens=4)
+    assert committed(scheduler, 9, 9, 9) == [9, 9, 9]
+    assert scheduler.is_empty
+
+
+def test_true_tokens_are_wasted_when_their_sequence_left_in_flight() -> None:
+    """Two were true; drafts that failed are in neither account."""
+    scheduler = repeating_scheduler()
+    plan = planned(scheduler)
+    scheduler.finish(1, FinishReason.CANCELLED)
+    scheduler.commit(plan, StepResult(plan.step_id, [9, 7, 9, 9, 9]))
+    stats = scheduler.stats()
+    assert (stats.generated_tokens_total, stats.wasted_tokens_total) == (1, 2)
+    assert (stats.draft_tokens_total, stats.accepted_draft_tokens_total) == (4, 1)
+
+
+def test_commit_raises_when_a_draft_has_no_sample() -> None:
+    """One for each draft, and one more."""
+    scheduler = repeating_scheduler()
+    plan = planned(scheduler)
+    for n_tokens in (1, 4, 6):
+        with pytest.raises(InvariantError, match="does not fit"):
+            scheduler.commit(plan, StepResult(plan.step_id, [9] * n_tokens))
+
+
+def test_drafts_say_nothing_of_how_long_prompts_take() -> None:
+    """A step with drafts and no prompt is a step of streams."""
+    scheduler = repeating_scheduler(max_step_tokens=512, n_blocks=256, max_model_len=1000)
+    plan = planned(scheduler)
+    assert plan.n_tokens == 5
+    scheduler.observe(plan, 0.001)
+    scheduler.commit(plan, result_of(plan, 9))
+    scheduler.submit([submission(2, 800)])
+    assert planned(scheduler).n_tokens == 1 + 128, "the chunk is as it was"
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    prompts=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    period=st.integers(1, 9),
+    n_blocks=st.integers(12, 24),
+    max_step_tokens=st.integers(4, 40),
+)
+def test_answers_are_those_without_drafts(prompts: list[int], period: int, n_blocks: int, max_step_tokens: int) -> None:
+    """Text that repeats itself, and a pool that may be too small."""
+    submissions = [submission(rid, n, sampling(max_tokens=18)) for rid, n in enumerate(prompts)]
+    config = engine_config(n_blocks=n_blocks, max_step_tokens=max_step_tokens, speculation="ngram")
+    wheel = Wheel(config, period=period)
+    wheel.submit(*submissions)
+    wheel.run()
+    assert wheel.tokens == answers_alone(engine_config(), submissions, period=period)
+    assert wheel.scheduler.stats().blocks_free == n_blocks
+
+
+def test_text_that_repeats_itself_takes_fewer_steps() -> None:
+    """Five tokens a step, once the period has been seen."""
+    turns = {}
+    for speculation in ("off", "ngram"):
+        wheel = Wheel(engine_config(speculation=speculation), period=6)
+        wheel.submit(submission(1, 4, sampling(max_tokens=60)))
+        turns[speculation] = wheel.run()
+    assert turns["off"] == 60 and turns["ngram"] <= 8 + 52 // 5 + 1
+
+
+def test_text_that_does_not_repeat_itself_costs_few_drafts() -> None:
+    """A hundred tokens, in which pairs of letters come again and what follows them does not."""
+    wheel = Wheel(engine_config(speculation="ngram"))
+    wheel.submit(submission(1, 4, sampling(max_tokens=200)))
+    wheel.run()
+    stats = wheel.scheduler.stats()
+    assert 0 < stats.draft_tokens_total < 80

@@ -17,9 +17,9 @@ PROMPT = list(b"once upon a time")
 EOS = 256
 
 
-def fake(*, eos_every: int = 0, n_blocks: int | None = 16) -> FakeRunner:
+def fake(*, eos_every: int = 0, period: int = 0, n_blocks: int | None = 16) -> FakeRunner:
     """Four tokens a block."""
-    return FakeRunner(n_blocks=n_blocks, block_tokens=4, eos_token_id=EOS, eos_every=eos_every)
+    return FakeRunner(n_blocks=n_blocks, block_tokens=4, eos_token_id=EOS, eos_every=eos_every, period=period)
 
 
 def row(
@@ -32,19 +32,21 @@ def row(
     samples: bool | None = None,
     sampling: SamplingParams = GREEDY,
     seed: int = 0,
+    drafts: Sequence[TokenId] = (),
 ) -> Row:
-    """A row up to the end of what is known, or shorter."""
+    """A row up to the end of what is known, and of the drafts behind it; or shorter, `n_tokens` known ones."""
     n_tokens = len(known) - start if n_tokens is None else n_tokens
     return Row(
         rid=rid,
         known=known,
         start=start,
-        n_tokens=n_tokens,
+        n_tokens=n_tokens + len(drafts),
         block_ids=block_ids,
         samples=start + n_tokens == len(known) if samples is None else samples,
         n_prompt=len(PROMPT),
         sampling=sampling,
         seed=seed,
+        drafts=drafts,
     )
 
 
@@ -152,6 +154,9 @@ def test_sequence_is_forgotten_when_it_is_retired() -> None:
         (row(block_ids=(0, 1, 2)), "3 blocks do not cover 16 tokens"),
         (row(block_ids=(0, 1, 2, 16)), "block 16 is not in the cache"),
         (row(block_ids=(0, -1, 2, 3)), "block -1 is not in the cache"),
+        (row(start=15, drafts=(1,), block_ids=(0, 1, 2, 3)), "4 blocks do not cover 17 tokens"),
+        (row(n_tokens=3, drafts=(1,)), "1 drafts behind a chunk"),
+        (row(start=16, drafts=(1,)), "0 tokens from 16 of 16"),
     ],
 )
 def test_launch_raises_when_a_row_cannot_be(bad: Row, sentence: str) -> None:
@@ -250,3 +255,59 @@ def test_blocks_may_be_used_anew_when_a_sequence_begins_again() -> None:
     runner = fake()
     first = step(runner, row())
     assert step(runner, row(block_ids=(3, 2, 1, 0)), step_id=2) == first
+
+
+def test_text_has_a_refrain_when_it_has_a_period() -> None:
+    """Of each five tokens four are the same, with a seed of its own too; the fifth differs, now and then."""
+    for sampling in (GREEDY, WARM):
+        answer = generate(fake(period=5), 40, sampling, seed=3)
+        rounds = [answer[place : place + 5] for place in range(0, 40, 5)]
+        assert len({tuple(one[:4]) for one in rounds}) == 1
+        assert len({one[4] for one in rounds}) > 1
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "seeded"])
+def test_a_token_is_sampled_after_each_draft(sampling: SamplingParams) -> None:
+    """The very ones that come one by one, as long as the drafts are right."""
+    answer = generate(fake(), 6, sampling, seed=4)
+    runner = fake()
+    step(runner, row(sampling=sampling, seed=4))
+    drafted = row([*PROMPT, answer[0]], len(PROMPT), drafts=answer[1:5], sampling=sampling, seed=4)
+    assert step(runner, drafted, step_id=2) == answer[1:]
+
+
+@pytest.mark.parametrize("n_right", range(5))
+def test_sequence_goes_on_behind_its_last_right_draft(n_right: int) -> None:
+    """Wrong ones leave nothing behind, whichever blocks they were in: 16 tokens of the prompt, four a block."""
+    answer = generate(fake(), 12)
+    runner = fake()
+    step(runner, row())
+    wrong = [token_id + 1 for token_id in answer[1 + n_right :]]
+    drafts = [*answer[1 : 1 + n_right], *wrong][:6]
+    sampled = step(runner, row([*PROMPT, answer[0]], 16, drafts=drafts), step_id=2)
+    assert len(sampled) == 7 and sampled[: n_right + 1] == answer[1 : n_right + 2]
+    known = [*PROMPT, *answer[: n_right + 2]]
+    assert step(runner, row(known, len(known) - 1), step_id=3) == [answer[n_right + 2]]
+
+
+def test_wait_raises_when_a_wrong_draft_is_taken_for_computed() -> None:
+    """The row begins behind it."""
+    answer = generate(fake(), 4)
+    runner = fake()
+    step(runner, row())
+    step(runner, row([*PROMPT, answer[0]], 16, drafts=[answer[1] + 1]), step_id=2)
+    with pytest.raises(InvariantError, match="does not hold its tokens"):
+        step(runner, row([*PROMPT, *answer[:3]], 18), step_id=3)
+
+
+def test_wait_raises_when_wrong_drafts_were_written_over_what_another_reads() -> None:
+    """Their block holds nothing of anybody any more."""
+    runner = fake()
+    step(runner, row(rid=1, n_tokens=8))
+    answer = generate(fake(), 4)
+    blocks = (8, 9, 10, 11, 12, 1)
+    step(runner, row(rid=2, block_ids=blocks), step_id=2)
+    wrong = [token_id + 1 for token_id in answer[1:]] * 2
+    step(runner, row([*PROMPT, answer[0]], 16, rid=2, drafts=wrong[:5], block_ids=blocks), step_id=3)
+    with pytest.raises(InvariantError, match="sequence 1: block 1 does not hold its tokens"):
+        step(runner, row(rid=1, start=8), step_id=4)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sluiceway.config import EngineConfig
+from sluiceway.core.drafts import Drafter
 from sluiceway.core.outputs import End
 from sluiceway.core.plan import Plan, StepResult
 from sluiceway.core.request import Request, Submission
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Step
-from sluiceway.types import Rid, SamplingParams, TokenId
+from sluiceway.types import Rid, SamplingParams, Speculation, TokenId
 
 EOS = 256
 
@@ -24,6 +25,8 @@ def engine_config(
     max_running: int = 4,
     max_waiting: int = 100,
     max_step_tokens: int = 16,
+    speculation: Speculation = "off",
+    max_draft_tokens: int = 4,
 ) -> EngineConfig:
     """A small engine over bytes and an end token."""
     return EngineConfig(
@@ -35,6 +38,8 @@ def engine_config(
         max_running=max_running,
         max_waiting=max_waiting,
         max_step_tokens=max_step_tokens,
+        speculation=speculation,
+        max_draft_tokens=max_draft_tokens,
     )
 
 
@@ -45,6 +50,7 @@ def sampling(
     ignore_eos: bool = False,
     stop_token_ids: tuple[TokenId, ...] = (),
     logit_bias: tuple[tuple[TokenId, float], ...] = (),
+    speculation: Speculation | None = None,
 ) -> SamplingParams:
     """The parameters that a scheduler looks at."""
     return SamplingParams(
@@ -54,6 +60,7 @@ def sampling(
         ignore_eos=ignore_eos,
         stop_token_ids=stop_token_ids,
         logit_bias=logit_bias,
+        speculation=speculation,
     )
 
 
@@ -67,25 +74,41 @@ def submission(rid: Rid = 1, n_prompt: int = 4, params: SamplingParams | None = 
 
 
 def request(
-    rid: Rid = 1, n_prompt: int = 4, params: SamplingParams | None = None, *, arrival: int = 0, limit: int = 256
+    rid: Rid = 1,
+    n_prompt: int = 4,
+    params: SamplingParams | None = None,
+    *,
+    arrival: int = 0,
+    limit: int = 256,
+    drafter: Drafter | None = None,
 ) -> Request:
     """An admitted sequence that nobody has seated."""
-    return Request(submission(rid, n_prompt, params), arrival=arrival, max_sequence_tokens=limit, eos_token_ids=(EOS,))
+    return Request(
+        submission(rid, n_prompt, params),
+        arrival=arrival,
+        max_sequence_tokens=limit,
+        eos_token_ids=(EOS,),
+        drafter=drafter,
+    )
 
 
 def result_of(plan: Plan, token_id: TokenId = 1) -> StepResult:
-    """A result with the same token for every row that samples."""
-    return StepResult(plan.step_id, [token_id for row in plan.rows if row.samples])
+    """A result in which every token is the same."""
+    return StepResult(plan.step_id, [token_id for row in plan.rows for _ in range(row.n_samples)])
 
 
 class Wheel:
     """A scheduler and a fake runner, turned by hand. Records all that was said; checks each time, if it `checks`."""
 
-    def __init__(self, config: EngineConfig, *, eos_every: int = 0, checks: bool = True) -> None:
+    def __init__(self, config: EngineConfig, *, eos_every: int = 0, period: int = 0, checks: bool = True) -> None:
         self.scheduler = Scheduler(config)
         self.checks = checks
         self.runner = FakeRunner(
-            n_blocks=config.n_blocks, block_tokens=config.block_tokens, eos_token_id=EOS, eos_every=eos_every
+            n_blocks=config.n_blocks,
+            block_tokens=config.block_tokens,
+            eos_token_id=EOS,
+            eos_every=eos_every,
+            period=period,
         )
         self.in_flight: list[tuple[Plan, Step]] = []
         self.tokens: dict[Rid, list[TokenId]] = {}
@@ -132,11 +155,13 @@ class Wheel:
         self.ends += outputs.ends
 
 
-def answers_alone(config: EngineConfig, submissions: Iterable[Submission]) -> dict[Rid, Sequence[TokenId]]:
+def answers_alone(
+    config: EngineConfig, submissions: Iterable[Submission], *, period: int = 0
+) -> dict[Rid, Sequence[TokenId]]:
     """What each sequence gets when it has an engine to itself."""
     answers: dict[Rid, Sequence[TokenId]] = {}
     for each in submissions:
-        wheel = Wheel(config)
+        wheel = Wheel(config, period=period)
         wheel.submit(each)
         wheel.run()
         answers[each.rid] = wheel.tokens[each.rid]

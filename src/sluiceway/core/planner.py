@@ -56,8 +56,7 @@ class NextStep:
         while self._budget and not self._is_short and (head := self._roster.next_to_seat()):
             self._roster.seat(head)
             self._add(head)
-        if not self._is_short:
-            self._speculate(streams)
+        self._speculate(streams)
 
     def _cover(self, request: Request) -> bool:
         """Whether the request has the block that its next token needs."""

@@ -200,12 +200,13 @@ class Request:
     def draft(self, room: int) -> Sequence[TokenId]:
         """Tokens that may follow the known ones, `room` at most. Asked once a step, when one token is behind.
 
-        One more is sampled after the last of them, and that must be allowed too. Nothing follows an end token.
+        One more is sampled after the last of them, and that must be allowed too. An end token is none of them: nothing
+        follows it, and it is sampled without.
         """
         if self.drafter is None:
             return ()
         drafts = self.drafter.draft(self.known, min(room, self.max_length - len(self.known) - 1))
-        for n, token_id in enumerate(drafts, 1):
+        for n, token_id in enumerate(drafts):
             if token_id in self.end_ids:
                 return drafts[:n]
         return drafts

@@ -3,9 +3,8 @@
 The text. The next token is a function of the known tokens, of how many of them are the prompt, and of the seed (greedy
 rows leave the seed out): a letter or a space, consonants and vowels in turn, so that a byte tokenizer shows something
 like words. A token lost, repeated or computed from the wrong blocks changes all that follows. Of the sampling
-parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period` the
-text of a sequence is the same words over and over: its tokens depend on their place in the period instead of on those
-before.
+parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period`
+the text has a refrain: of so many tokens all but the last are the same each time, whatever came before.
 
 The checks. For each block it remembers which tokens were written there, from which position on, and after what. A row
 is computed only from blocks that hold exactly its own earlier tokens. Whatever does not fit (a stale, reused or shared
@@ -49,8 +48,8 @@ class FakeRunner:
     """A `Runner` over imagined blocks, `n_blocks` of them or any number. Computes when a step is waited for.
 
     `eos_every` n makes every n-th generated token of a sequence the end token `eos_token_id`; 0 is never. `period` n
-    makes the text repeat itself after n tokens; 0 is never. `step_s` is how long a step takes, and `sleep` what makes
-    it so.
+    makes n - 1 of n generated tokens a refrain; 0 is no refrain. `step_s` is how long a step takes, and `sleep` what
+    makes it so.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class FakeRunner:
         may_end = self._eos_every > 0 and n_generated >= row.sampling.min_tokens
         if may_end and (n_generated + 1) % self._eos_every == 0:
             return self._eos_token_id
-        if self._period:
+        if self._period and (n_generated + 1) % self._period:
             n_generated %= self._period
             digest = n_generated * _MULTIPLIER & _MASK
         mixed = digest if row.sampling.temperature == 0 else digest ^ (row.seed * _MULTIPLIER & _MASK)
