@@ -8,18 +8,45 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 namespace {
 
+// As many lanes as a register has: what is wider, compilers take apart through memory.
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#define HAS_WORD_PRODUCTS
+constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * kWidth)));
+typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
+typedef uint32_t Words __attribute__((vector_size(4 * kWidth)));
+typedef int16_t Shorts __attribute__((vector_size(4 * kWidth)));
+
+constexpr int kParts = kLanes / kWidth;  // registers of a column
+constexpr int kAheadBytes = 4096;
+
 struct Bf16 {
-    typedef f32x16 Sums;
+    typedef Floats Sums;
     typedef float Number;
 };
 struct Int8 {
-    typedef i32x16 Sums;
+    typedef Ints Sums;
     typedef int32_t Number;
 };
+
+#if defined(HAS_WORD_PRODUCTS)
+
+// With two and with four columns of 16: 24 sums and what they are made of fill the 32 registers.
+constexpr int kRowsOfTwo = 12;
+constexpr int kRowsOfFour = 6;
+constexpr int kChunkSteps = 1 << 30;
 
 inline uint32_t word_at(const uint8_t* from) {
     uint32_t word;
@@ -27,84 +54,136 @@ inline uint32_t word_at(const uint8_t* from) {
     return word;
 }
 
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
-
-// With two and with four columns of 16: 24 sums and what they are made of fill the 32 registers.
-constexpr int kRowsOfTwo = 12;
-constexpr int kRowsOfFour = 6;
-
-inline f32x16 accumulate(Bf16, f32x16 sums, uint32_t a, u32x16 b) {
-    return (f32x16)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)b);
+inline Floats accumulate(Bf16, Floats sums, uint32_t a, Words b) {
+    return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)b);
 }
 
-inline i32x16 accumulate(Int8, i32x16 sums, uint32_t a, u32x16 b) {
-    return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(int(a)), (__m512i)b);
+inline Ints accumulate(Int8, Ints sums, uint32_t a, Words b) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(int(a)), (__m512i)b);
 }
 
-#else
+template <class Type, int M>
+struct LeftSide {
+    static constexpr int kRegisters = 4;
+    const uint8_t* rows;
+    int64_t stride;
 
-constexpr int kRowsOfTwo = 2;
-constexpr int kRowsOfFour = 1;
+    LeftSide(const uint8_t* a, int64_t a_stride, int) : rows(a), stride(a_stride) {}
 
-inline f32x16 accumulate(Bf16, f32x16 sums, uint32_t a, u32x16 b) {
-    sums += widen(uint16_t(a)) * (f32x16)(b << 16);
-    sums += widen(uint16_t(a >> 16)) * (f32x16)(b & 0xffff0000u);
-    return sums;
-}
-
-#if defined(__AVX2__)
-// Bytes 0 and 2, then 1 and 3 of each word as pairs of 16 bits: a multiply-add of bytes would saturate.
-inline __m256i accumulate_half(__m256i sums, uint32_t a, __m256i b) {
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8), odd = _mm256_srai_epi16(b, 8);
-    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(even, _mm256_set1_epi32(int(a & 0x00ff00ff))));
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(odd, _mm256_set1_epi32(int((a >> 8) & 0x00ff00ff))));
-}
-
-inline i32x16 accumulate(Int8, i32x16 sums, uint32_t a, u32x16 b) {
-    __m256i halves[2], columns[2];
-    memcpy(halves, &sums, sizeof sums);
-    memcpy(columns, &b, sizeof b);
-    for (int i = 0; i < 2; i++) halves[i] = accumulate_half(halves[i], a, columns[i]);
-    memcpy(&sums, halves, sizeof sums);
-    return sums;
-}
-#else
-inline i32x16 accumulate(Int8, i32x16 sums, uint32_t a, u32x16 b) {
-    for (int byte = 0; byte < 4; byte++)
-        sums += ((i32x16)(b << (24 - 8 * byte)) >> 24) * int32_t(uint8_t(a >> (8 * byte)));
-    return sums;
-}
-#endif
-#endif
-
-// P columns of 16 in b, whose steps are b_step bytes apart.
-template <class Type, int M, int P>
-inline void dot_block(const uint8_t* a, int64_t a_stride, const uint8_t* const* b, int64_t b_step, int n_steps,
-                      typename Type::Number* c, int64_t c_stride, bool continues) {
-    typename Type::Sums sums[M][P];
-    for (int m = 0; m < M; m++)
-        for (int p = 0; p < P; p++)
-            sums[m][p] = continues ? load<typename Type::Sums>(c + m * c_stride + p * kLanes) : typename Type::Sums{};
-    for (int step = 0; step < n_steps; step++) {
-        u32x16 columns[P];
-        for (int p = 0; p < P; p++) columns[p] = load<u32x16>(b[p] + step * b_step);
+    template <int R>
+    void add(int step, const Words* b, typename Type::Sums (*sums)[R]) const {
         for (int m = 0; m < M; m++) {
-            const uint32_t word = word_at(a + m * a_stride + 4 * step);
-            for (int p = 0; p < P; p++) sums[m][p] = accumulate(Type{}, sums[m][p], word, columns[p]);
+            const uint32_t word = word_at(rows + m * stride + 4 * step);
+            for (int r = 0; r < R; r++) sums[m][r] = accumulate(Type{}, sums[m][r], word, b[r]);
         }
     }
-    for (int m = 0; m < M; m++)
-        for (int p = 0; p < P; p++) store(c + m * c_stride + p * kLanes, sums[m][p]);
+};
+
+#else
+
+// With two registers of columns: 10 sums and what they are made of fit into 16 registers.
+constexpr int kRowsOfTwo = 5;
+constexpr int kRowsOfFour = 5;
+constexpr int kChunkSteps = 64;  // so much of a panel stays in the first cache while all rows pass
+
+// Each word is split into two halves, whose products follow one another: its two bf16, or its bytes 0 and 2, 1 and 3.
+inline Words half_of(Bf16, Words words, int half) { return half ? words & 0xffff0000u : words << 16; }
+inline Words half_of(Int8, Words words, int half) { return (Words)((Shorts)(half ? words : words << 8) >> 8); }
+inline Words left_half_of(Bf16, Words words, int half) { return half_of(Bf16{}, words, half); }
+inline Words left_half_of(Int8, Words words, int half) { return (half ? words >> 8 : words) & 0x00ff00ffu; }
+
+inline Floats accumulate(Bf16, Floats sums, uint32_t a, Words b) {
+    float number;
+    memcpy(&number, &a, sizeof number);
+    return sums + number * (Floats)b;
 }
 
-// As many rows as there are, at most M at a time.
+inline Ints accumulate(Int8, Ints sums, uint32_t a, Words b) {
+    const Words numbers = a - Words{};
+#if defined(__AVX2__)
+    return sums + (Ints)_mm256_madd_epi16((__m256i)numbers, (__m256i)b);
+#elif defined(__SSE2__)
+    return sums + (Ints)_mm_madd_epi16((__m128i)numbers, (__m128i)b);
+#else
+    return sums + (Ints)(numbers & 0xffff) * ((Ints)(b << 16) >> 16) + (Ints)(numbers >> 16) * ((Ints)b >> 16);
+#endif
+}
+
+// Split once for all columns, so that each half is loaded into all lanes at once.
+template <class Type, int M>
+struct LeftSide {
+    static constexpr int kRegisters = M > 2 ? 2 : 4;
+    uint32_t halves[2][M][kChunkSteps];
+
+    LeftSide(const uint8_t* a, int64_t a_stride, int n_steps) {
+        for (int m = 0; m < M; m++)
+            for (int step = 0; step < n_steps; step += kWidth)
+                for (int half = 0; half < 2; half++)
+                    store(&halves[half][m][step],
+                          left_half_of(Type{}, load<Words>(a + m * a_stride + 4 * step), half));
+    }
+
+    template <int R>
+    void add(int step, const Words* b, typename Type::Sums (*sums)[R]) const {
+        for (int half = 0; half < 2; half++) {
+            Words columns[R];
+            for (int r = 0; r < R; r++) columns[r] = half_of(Type{}, b[r], half);
+            for (int m = 0; m < M; m++)
+                for (int r = 0; r < R; r++)
+                    sums[m][r] = accumulate(Type{}, sums[m][r], halves[half][m][step], columns[r]);
+        }
+    }
+};
+
+#endif
+
+// R registers of columns in b, whose steps are b_step bytes apart.
+template <class Type, int M, int R>
+inline void dot_block(const LeftSide<Type, M>& a, const uint8_t* const* b, int64_t b_step, int n_steps,
+                      typename Type::Number* c, int64_t c_stride, bool continues, bool is_streamed) {
+    typename Type::Sums sums[M][R];
+    for (int m = 0; m < M; m++)
+        for (int r = 0; r < R; r++)
+            sums[m][r] = continues ? load<typename Type::Sums>(c + m * c_stride + r * kWidth) : typename Type::Sums{};
+    for (int step = 0; step < n_steps; step++) {
+        Words columns[R];
+        for (int r = 0; r < R; r++) columns[r] = load<Words>(b[r] + step * b_step);
+        if (is_streamed)
+            for (int r = 0; r < R; r += kParts) __builtin_prefetch(b[r] + step * b_step + kAheadBytes);
+        a.add(step, columns, sums);
+    }
+    for (int m = 0; m < M; m++)
+        for (int r = 0; r < R; r++) store(c + m * c_stride + r * kWidth, sums[m][r]);
+}
+
+// As many rows as there are, at most M at a time. Two columns are a panel of weights: these come from memory, one panel
+// after the other, and the hardware alone looks ahead too late.
+template <class Type, int M, int P>
+inline void dot_chunk(int n_rows, const uint8_t* a, int64_t a_stride, const uint8_t* const* b, int64_t b_step,
+                      int n_steps, typename Type::Number* c, int64_t c_stride, bool continues) {
+    constexpr int kMost = LeftSide<Type, M>::kRegisters, R = P * kParts < kMost ? P * kParts : kMost;
+    for (; n_rows >= M; n_rows -= M, a += M * a_stride, c += M * c_stride) {
+        const LeftSide<Type, M> left(a, a_stride, n_steps);
+        for (int first = 0; first < P * kParts; first += R) {
+            const uint8_t* columns[R];
+            for (int r = 0; r < R; r++) columns[r] = b[(first + r) / kParts] + (first + r) % kParts * 4 * kWidth;
+            dot_block<Type, M, R>(left, columns, b_step, n_steps, c + first * kWidth, c_stride, continues, P == 2);
+        }
+    }
+    if constexpr (M > 1)
+        if (n_rows) dot_chunk<Type, M - 1, P>(n_rows, a, a_stride, b, b_step, n_steps, c, c_stride, continues);
+}
+
+// P columns of 16 in b. The number of steps is a multiple of 8.
 template <class Type, int M, int P>
 inline void dot_rows(int n_rows, const uint8_t* a, int64_t a_stride, const uint8_t* const* b, int64_t b_step,
                      int n_steps, typename Type::Number* c, int64_t c_stride, bool continues = false) {
-    for (; n_rows >= M; n_rows -= M, a += M * a_stride, c += M * c_stride)
-        dot_block<Type, M, P>(a, a_stride, b, b_step, n_steps, c, c_stride, continues);
-    if constexpr (M > 1)
-        if (n_rows) dot_rows<Type, M - 1, P>(n_rows, a, a_stride, b, b_step, n_steps, c, c_stride, continues);
+    for (int begin = 0; begin < n_steps; begin += kChunkSteps) {
+        const uint8_t* rest[P];
+        for (int p = 0; p < P; p++) rest[p] = b[p] + begin * b_step;
+        const int n = n_steps - begin < kChunkSteps ? n_steps - begin : kChunkSteps;
+        dot_chunk<Type, M, P>(n_rows, a + 4 * begin, a_stride, rest, b_step, n, c, c_stride, continues || begin);
+    }
 }
 
 }  // namespace
