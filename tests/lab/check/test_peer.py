@@ -16,10 +16,10 @@ from support.subjects import subject
 
 
 async def test_pace_is_that_of_one_stream() -> None:
-    """After a warm-up."""
+    """The best of a few."""
     async with scripted_server({"/v1/completions": completion_stream(8)}) as server:
         pace = await paced(subject(server.target), SMALL)
-        assert len(server.requests) == 2
+        assert len(server.requests) == 4
     assert 0 < pace.gap_s < pace.first_token_s + 1
 
 
@@ -27,7 +27,7 @@ async def test_pace_is_known_when_all_comes_at_once() -> None:
     """A server that does not stream is still to be judged; one that says nothing cannot be."""
     async with scripted_server({"/v1/completions": stream(token("a", "length"), DONE)}) as server:
         pace = await paced(subject(server.target), SMALL)
-    assert pace.gap_s == pytest.approx(pace.first_token_s / 32)
+    assert pace.gap_s == pytest.approx(pace.first_token_s / 32, rel=0.01)
     async with scripted_server({"/v1/completions": stream(DONE)}) as server:
         with pytest.raises(LoadError, match="without a text"):
             await paced(subject(server.target), SMALL)
