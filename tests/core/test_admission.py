@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from sluiceway.refusals import OVERLOADED
 from support.scheduling import engine_config, sampling, submission
 
 
-def refuse(*group: Submission, room: int = 100, live: Sequence[int] = (), **limits: int) -> Refusal | None:
+def refuse(*group: Submission, room: int = 100, live: Sequence[int] = (), **limits: Any) -> Refusal | None:
     return refusal_of(group, engine_config(**limits), live=live, room=room)
 
 

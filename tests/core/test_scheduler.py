@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
 
 
-def scheduler_with(*rids: int, max_tokens: int = 8, n_prompt: int = 4, **limits: int) -> Scheduler:
+def scheduler_with(*rids: int, max_tokens: int = 8, n_prompt: int = 4, **limits: Any) -> Scheduler:
     """Sequences that were submitted one by one, their starts drained."""
     scheduler = Scheduler(engine_config(**limits))
     for rid in rids:
@@ -386,7 +388,7 @@ def repeating_scheduler(
     *,
     own: Speculation | None = None,
     stop_token_ids: tuple[TokenId, ...] = (),
-    **limits: int,
+    **limits: Any,
 ) -> Scheduler:
     """A sequence whose prompt is 9, 9, 9, 9 and whose first token is 9; `own` is what it asks for itself."""
     scheduler = Scheduler(engine_config(speculation=speculation, **limits))

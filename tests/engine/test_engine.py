@@ -56,7 +56,7 @@ class FlakyStep:
 class Bench:
     """An engine on a flaky runner, and the ends of its pipes."""
 
-    def __init__(self, runner: Runner | None = None, **limits: int) -> None:
+    def __init__(self, runner: Runner | None = None, **limits: Any) -> None:
         self.runner = FlakyRunner()
         self.faults: list[Exception] = []
         seconds = itertools.count()
@@ -281,3 +281,22 @@ def test_answers_are_the_same_when_many_share_the_engine() -> None:
     groups = [submit(rid, n_prompt=1 + rid % 11, max_tokens=1 + rid % 9) for rid in range(40)]
     alone = [answers(group) for group in groups]
     assert answers(*groups) == {rid: answer for each in alone for rid, answer in each.items()}
+
+
+def answer_to_one(**limits: Any) -> list[StepOut]:
+    """All that is said of a sequence whose text has a refrain of five tokens."""
+    bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, period=6), **limits)
+    outs = [bench.say(submit(1, max_tokens=40))]
+    while bench.engine.has_work:
+        outs.append(bench.say())
+    return outs
+
+
+def test_tokens_of_one_sequence_are_said_in_order_when_a_step_gives_several() -> None:
+    """The same as one by one, in fewer words; and the drafts are counted."""
+    drafted, plain = answer_to_one(speculation="ngram"), answer_to_one()
+    assert [token_id for out in drafted for token_id in out.token_ids] == [out.token_ids[0] for out in plain]
+    assert len(plain) == 40 and len(drafted) < 30
+    assert {tuple(out.rids) for out in drafted} > {(1,), (1,) * 5}
+    stats = drafted[-1].stats
+    assert stats.draft_tokens_total > stats.accepted_draft_tokens_total == 40 - len(drafted)

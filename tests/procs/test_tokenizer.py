@@ -25,14 +25,11 @@ from sluiceway.messages.to_tokenizer import (
 )
 from sluiceway.procs.tokenizer import run_tokenizer
 from sluiceway.text.byte_tokenizer import BOS_ID, ByteTokenizer
-from sluiceway.types import EngineFacts, EngineStats, FinishReason, Rid, SamplingParams, TokenId
+from sluiceway.types import EngineFacts, FinishReason, Rid, SamplingParams, TokenId
 from support.pipes import Surroundings, received
+from support.snapshots import engine_stats
 
-STATS = EngineStats(
-    step_id=1, running=1, waiting=0, paused=0, blocks_free=8, blocks_leased=0, blocks_fenced=0, blocks_cached=0,
-    blocks_total=8, accepted_total=0, finished_total=0, released_total=0, preempted_total=0, prompt_tokens_total=0,
-    generated_tokens_total=0, wasted_tokens_total=0,
-)  # fmt: skip
+STATS = engine_stats(step_id=1, running=1, blocks_free=8, blocks_total=8)
 LONG = "x" * 10_000
 """Encoded beside the loop."""
 

@@ -27,13 +27,10 @@ from sluiceway.messages.to_tokenizer import (
 from sluiceway.procs.translator import Encoded, Translator
 from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.byte_tokenizer import ByteTokenizer
-from sluiceway.types import EngineStats, FinishReason, SamplingParams
+from sluiceway.types import FinishReason, SamplingParams
+from support.snapshots import engine_stats
 
-STATS = EngineStats(
-    step_id=1, running=0, waiting=0, paused=0, blocks_free=8, blocks_leased=0, blocks_fenced=0, blocks_cached=0,
-    blocks_total=8, accepted_total=0, finished_total=0, released_total=0, preempted_total=0, prompt_tokens_total=0,
-    generated_tokens_total=0, wasted_tokens_total=0,
-)  # fmt: skip
+STATS = engine_stats(step_id=1, blocks_free=8, blocks_total=8)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64)
 
 
@@ -206,6 +203,29 @@ def test_tokens_are_reported_as_wasted_when_they_are_in_no_delta() -> None:
         StepOut(rids=[1, 1, 99], token_ids=[33, 120, 120], starts=[], rejections=[], ends=[], stats=STATS)
     )
     assert desk.sent == [Events(events=[Delta(1, "", (33,))], stats=STATS, wasted_tokens=2)]
+
+
+def test_tokens_are_one_delta_when_a_step_has_several() -> None:
+    """As speculation gives them; the end token is the last of them, and no text."""
+    desk = Desk()
+    desk.ask(1)
+    events = desk.step(_bytes(1, "abc!"), ends=[_end(1, FinishReason.STOP)])
+    assert events == [
+        Delta(1, "abc", tuple(b"abc!")),
+        Finished(rid=1, reason=FinishReason.STOP, completion_tokens=4),
+    ]
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+def test_stop_string_ends_the_answer_when_the_same_step_has_tokens_behind_it(reason: FinishReason) -> None:
+    """An end token, or the last one allowed: what lies behind the stop string never was."""
+    desk = Desk()
+    desk.ask(1, stop=("END",))
+    events = desk.step(_bytes(1, "abENDcd"), ends=[_end(1, reason)])
+    assert events == [
+        Delta(1, "ab", tuple(b"abEND")),
+        Finished(rid=1, reason=FinishReason.STOP, completion_tokens=5, stop_match="END"),
+    ]
 
 
 def test_held_back_text_is_shown_when_no_stop_string_came_of_it() -> None:

@@ -159,7 +159,7 @@ class SamplingFields(_Served):
             min_tokens=self.min_tokens or 0,
             max_tokens=self.token_limit,
             stop_token_ids=self.stop_token_ids or (),
-            speculation=self.sluiceway and self.sluiceway.speculation,
+            speculation=self.sluiceway.speculation if self.sluiceway else None,
         )
 
     def generation(self, prompts: tuple[Prompt, ...]) -> Generation:
