@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -39,14 +40,14 @@ _STREAMS = (
     _Column("gap_p50_s", "gap ms, p50", _MS),
     _Column("gap_p99_s", "p99", _MS),
     _Column("gap_max_s", "max", _MS, 0),
-    _Column("bytes_per_token", "bytes/token", digits=0),
+    _Column("bytes_per_token", "bytes a token", digits=0),
 )
 _OTHERS = (
     _Column("prompt_tokens_per_s", "prompt tokens/s", 1.0, 0, True),
     _Column("joiner_first_token_s", "joiner's first token ms", _MS, 0, True),
-    _Column("resident_longest_gap_s", "residents' longest gap ms", _MS, 0, True),
+    _Column("resident_longest_gap_s", "longest gap of others ms", _MS, 0, True),
     _Column("resident_longest_gap_before_s", "before it ms", _MS, 0, True),
-    _Column("until_idle_s", "until nothing runs ms", _MS, 1, True),
+    _Column("until_idle_s", "until idle ms", _MS, 1, True),
     _Column("requests_per_s", "requests/s", 1.0, 0, True),
     _Column("ready_s", "start to ready s", 1.0, 2, True),
 )
@@ -55,14 +56,14 @@ _STREAM_RATIOS = (
     _Column("first_token_p50_s", "first token", digits=2, is_spread=True),
     _Column("gap_p50_s", "gap", digits=2, is_spread=True),
     _Column("gap_p99_s", "gap p99", digits=2, is_spread=True),
-    _Column("bytes_per_token", "bytes/token", digits=2),
+    _Column("bytes_per_token", "bytes a token", digits=2),
     _Column("cpu_server_s", "processor time", digits=2),
 )
 _OTHER_RATIOS = (
     _Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
     _Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
-    _Column("resident_longest_gap_s", "residents' longest gap", digits=2, is_spread=True),
-    _Column("until_idle_s", "until nothing runs", digits=2, is_spread=True),
+    _Column("resident_longest_gap_s", "longest gap of others", digits=2, is_spread=True),
+    _Column("until_idle_s", "until idle", digits=2, is_spread=True),
     _Column("requests_per_s", "requests/s", digits=2, is_spread=True),
     _Column(_MEMORY, "memory", digits=2),
 )
@@ -116,14 +117,15 @@ def _show_table(console: Console, title: str, columns: Sequence[_Column], rows: 
     if not known:
         return
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
-    table = Table()
-    table.add_column("run", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("run", no_wrap=True)
     for column in known:
         table.add_column(column.heading, justify="right", overflow="fold")
     for place, figures in rows:
         if any(column.figure in figures for column in known):
             table.add_row(place, *(_cell(figures.get(column.figure), column) for column in known))
     console.print(table)
+    console.print()
 
 
 def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[_Column]:
@@ -131,11 +133,11 @@ def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[_Colum
     columns = [
         _Column("step_mean_s", "ms", _MS, 2, True),
         _Column("model_step_mean_s", "model ms", _MS, 2),
-        _Column("overhead_step_mean_s", "all else ms", _MS, 2),
-        _Column("model_share", "model + sampler %", 100),
-        _Column("scheduler_share", "scheduler %", 100),
-        _Column("delivery_share", "delivery %", 100),
-        _Column("weights_gb_per_s", "weights GB/s"),
+        _Column("overhead_step_mean_s", "rest ms", _MS, 2),
+        _Column("model_share", "model %", 100),
+        _Column("scheduler_share", "plan %", 100),
+        _Column("delivery_share", "send %", 100),
+        _Column("weights_gb_per_s", "GB/s read"),
     ]
     products = _Column("gflop_per_s", "GFLOP/s", digits=0)
     if floor is None or weights is None:
