@@ -284,8 +284,8 @@ def test_answers_are_the_same_when_many_share_the_engine() -> None:
 
 
 def answer_to_one(**limits: Any) -> list[StepOut]:
-    """All that is said of a sequence whose text has a refrain of five tokens."""
-    bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, period=6), **limits)
+    """All that is said of a sequence whose text has a refrain of six tokens."""
+    bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, period=7), **limits)
     outs = [bench.say(submit(1, max_tokens=40))]
     while bench.engine.has_work:
         outs.append(bench.say())
