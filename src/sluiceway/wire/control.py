@@ -13,7 +13,7 @@ import zmq
 from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_child import Role, ToChild
 from sluiceway.messages.to_supervisor import ToSupervisor
-from sluiceway.wire.sockets import AsyncReceiver, attach, waiting
+from sluiceway.wire.sockets import NOBLOCK, AsyncReceiver, attach, waiting
 
 
 class ControlServer:
@@ -27,13 +27,13 @@ class ControlServer:
 
     def send(self, role: Role, message: ToChild) -> None:
         """Tell one process; nobody is told if it is not connected."""
-        self.socket.send_multipart([role.value.encode(), encode(message)], zmq.NOBLOCK)
+        self.socket.send_multipart([role.value.encode(), encode(message)], NOBLOCK)
 
     def drain(self) -> Iterator[tuple[Role, ToSupervisor]]:
         """Every report that is here now, with its sender."""
         while True:
             try:
-                identity, raw = self.socket.recv_multipart(zmq.NOBLOCK)
+                identity, raw = self.socket.recv_multipart(NOBLOCK)
             except zmq.Again:
                 return
             yield Role(identity.decode()), self._decoder.decode(raw)
@@ -56,7 +56,7 @@ class ControlClient:
         self._decoder: Decoder[ToChild] = Decoder(ToChild)
 
     def report(self, message: ToSupervisor) -> None:
-        self.socket.send(encode(message), zmq.NOBLOCK)
+        self.socket.send(encode(message), NOBLOCK)
 
     def drain(self) -> Iterator[ToChild]:
         """Every order that is here now."""
@@ -78,7 +78,7 @@ class AsyncControlClient:
 
     def report(self, message: ToSupervisor) -> None:
         """Does not wait: without a high-water mark the send is done when the call returns."""
-        self._socket.send(encode(message), zmq.NOBLOCK)
+        self._socket.send(encode(message), NOBLOCK)
         self._receiver.poke()
 
     async def take(self) -> ToChild:

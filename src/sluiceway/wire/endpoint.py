@@ -17,11 +17,9 @@ import zmq
 
 from sluiceway.errors import PeerGone
 from sluiceway.messages.codec import Decoder, encode
-from sluiceway.wire.sockets import AsyncReceiver, attach, waiting
+from sluiceway.wire.sockets import EVENTS, NOBLOCK, POLLOUT, AsyncReceiver, attach, waiting
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-_POLLOUT = int(zmq.POLLOUT)
 
 
 class Outlet(Generic[T]):
@@ -34,13 +32,13 @@ class Outlet(Generic[T]):
     def push(self, message: T) -> None:
         """Raises `PeerGone` if nobody is connected (bound side only; the connecting side keeps what it pushed)."""
         try:
-            self._socket.send(encode(message), zmq.NOBLOCK)
+            self._socket.send(encode(message), NOBLOCK)
         except zmq.Again as error:
             raise PeerGone("the process at the other end is not running") from error
 
     def has_peer(self) -> bool:
         """Whether somebody is connected now (bound side only). A peer that has started may need a moment for it."""
-        return bool(int(self._socket.get(zmq.EVENTS)) & _POLLOUT)
+        return bool(int(self._socket.get(EVENTS)) & POLLOUT)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; wait up to `linger_ms` in the background for what was pushed to leave."""

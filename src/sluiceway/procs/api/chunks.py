@@ -8,6 +8,7 @@ its end, which go through `send` as ever, the owner of the response may write by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from starlette.types import Scope
@@ -19,22 +20,28 @@ _EXTENSION = "sluiceway.chunks"
 class ChunkWriter:
     """Of one response. `on_writable` is called whenever the transport has room again."""
 
-    __slots__ = ("_cycle", "_transport", "on_writable")
+    __slots__ = ("_cycle", "_flow", "_transport", "on_writable")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
+        self._flow = cycle.flow
         self._transport = cycle.transport
         self.on_writable: Callable[[], None] = _nobody_waits
 
     @property
     def is_writable(self) -> bool:
         """Whether the client is there, and what it has not taken yet is below the transport's high-water mark."""
-        cycle = self._cycle
-        return not (cycle.flow.write_paused or cycle.disconnected or self._transport.is_closing())
+        return not (self._flow.write_paused or self._cycle.disconnected or self._transport.is_closing())
 
     def write(self, piece: bytes) -> None:
         """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`."""
-        self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self._transport.write(b"".join((_size_line(len(piece)), piece, b"\r\n")))
+
+
+@functools.lru_cache(4096)
+def _size_line(n_bytes: int) -> bytes:
+    """What goes before a chunk. Most pieces of most streams are of few lengths, and formatting is slow."""
+    return b"%x\r\n" % n_bytes
 
 
 def offer_chunks(scope: Scope, chunks: ChunkWriter) -> None:

@@ -101,7 +101,7 @@ class Exchange:
         def write() -> None:
             if session.state is not State.OPEN:
                 woken.set()
-            elif session.outbox.n_events and chunks.is_writable:
+            elif session.outbox.n_bytes and chunks.is_writable:
                 batch = session.take()
                 chunks.write(batch.data)
                 hub.written(answer, batch.n_tokens)

@@ -14,7 +14,7 @@ from typing import TypeVar, assert_never
 from structlog.typing import FilteringBoundLogger
 
 from sluiceway.errors import PeerGone, Refusal, RequestError, invalid
-from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected, ToApi
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
 from sluiceway.obs.metrics import Metrics
@@ -127,7 +127,10 @@ class Hub:
             case Events(events=events, stats=stats, wasted_tokens=n_wasted):
                 now_s = self._clock()
                 for event in events:
-                    self._event(event, now_s)
+                    if isinstance(event, Delta):  # nearly all are
+                        self._delta(event, now_s)
+                    else:
+                        self._turn(event, now_s)
                 self._metrics.tokens_dropped(n_wasted)
                 self._wake()
                 if stats is not None:
@@ -193,10 +196,9 @@ class Hub:
 
     # Within.
 
-    def _event(self, event: Event, now_s: float) -> None:
+    def _turn(self, event: Accepted | Rejected | Finished, now_s: float) -> None:
+        """An event that begins or ends something."""
         match event:
-            case Delta():
-                self._delta(event, now_s)
             case Finished():
                 self._finished(event, now_s)
             case Accepted():
