@@ -38,3 +38,18 @@ def test_only_the_entries_of_the_step_are_read() -> None:
     batch = build_batch((growing,), CONFIG, torch.float32, torch.device("cpu"))
     assert batch.token_ids.tolist() == [2, 3]
     assert batch.attention.groups[0].runs.max() == 15
+
+
+def test_drafts_follow_the_known_tokens_and_are_sampled_after() -> None:
+    """A row with two of them across a block border, between a chunk and a plain one."""
+    known = list(range(100, 115))
+    batch = build_batch(
+        (row(known, 0, 4, 5, samples=False), row(known, 14, 1, 7, drafts=(7, 8)), row(known[:2], 0, 2, 9)),
+        CONFIG,
+        torch.float32,
+        torch.device("cpu"),
+    )
+    assert batch.token_ids.tolist() == [100, 101, 102, 103, 114, 7, 8, 100, 101]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 14, 15, 16, 0, 1]
+    assert batch.sampled.tolist() == [4, 5, 6, 8]
+    assert batch.slots[8:14:2].tolist() == [7 * 2 * 16 + 14, 7 * 2 * 16 + 15, 8 * 2 * 16]

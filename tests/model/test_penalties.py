@@ -90,3 +90,24 @@ def test_a_sequence_that_got_shorter_is_counted_anew() -> None:
 def test_has_penalties_when_one_is_set(sampling: SamplingParams, has: bool) -> None:
     """Each of the three alone."""
     assert has_penalties(sampling) is has
+
+
+@pytest.mark.parametrize("n_before", [0, 5, 130])
+def test_drafts_count_for_one_application_only(n_before: int) -> None:
+    """As if they had been generated: tokens seen before, new ones, and one twice. Then all is as it was."""
+    rng = np.random.default_rng(2)
+    known = rng.permutation(150)[:n_before].tolist()
+    drafts = [7, 149, 7, *known[:2]]
+    logits = rng.normal(0, 3, 150).astype(np.float32)
+    counts = TokenCounts()
+    counts.advance(known, n_before, 3)
+    for _ in range(2):
+        with_drafts, without = logits.copy(), logits.copy()
+        counts.apply(with_drafts, SAMPLING, drafts)
+        counts.apply(without, SAMPLING)
+        np.testing.assert_allclose(
+            with_drafts, expected(logits, [*known, *drafts], min(3, n_before)), rtol=1e-5, atol=1e-5
+        )
+        np.testing.assert_allclose(without, expected(logits, known, 3), rtol=1e-5, atol=1e-5)
+    counts.advance([*known, 9], n_before + 1, 3)
+    assert counts.n_seen == n_before + 1

@@ -86,3 +86,24 @@ def test_nothing_of_the_runner_needs_files_any_more(tmp_path: Path) -> None:
     for file in (tmp_path / "m").iterdir():
         file.unlink()
     assert run(TorchRunner(gone, 16, threads=1), row(PROMPT, 0, 30, 0))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, SamplingParams(temperature=0.8), SamplingParams(temperature=0.0, frequency_penalty=0.5)],
+    ids=["greedy", "seeded", "penalised"],
+)
+def test_a_token_is_sampled_after_each_draft(model: LoadedModel, sampling: SamplingParams) -> None:
+    """The very ones that come one by one, also where drafts of the step before were wrong."""
+    known = list(PROMPT)
+    runner = TorchRunner(model, 16, threads=1)
+    for start in (0, *range(40, 46)):
+        known += run(runner, row(known, start, len(known) - start, 0, n_prompt=40, sampling=sampling))
+    again = TorchRunner(model, 16, threads=1)
+    run(again, row(PROMPT, 0, 40, 0, sampling=sampling))
+    for drafts in ([known[41] ^ 1, known[42]], known[41:46]):
+        drafted = row(known[:41], 40, 1, 0, n_prompt=40, sampling=sampling, drafts=drafts)
+        *sampled, others = run(again, drafted, row(PROMPT, 0, 9, 8, rid=1))
+        assert len(sampled) == len(drafts) + 1 and sampled[0] == known[41]
+        assert others == run(TorchRunner(model, 16, threads=1), row(PROMPT, 0, 9, 8))[0]
+    assert sampled == known[41:47]

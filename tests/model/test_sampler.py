@@ -47,7 +47,7 @@ def row(position: int = 5, *, n_prompt: int = 5, seed: int = 1, known: list[int]
 
 
 def sample(logits: Any, *rows: Row) -> list[int]:
-    return Sampler(EOS).sample(torch.tensor(logits, dtype=torch.float32), rows)
+    return Sampler(EOS).sample(torch.as_tensor(logits, dtype=torch.float32), rows)
 
 
 def reference_weights(logits: npt.NDArray[np.float64], params: SamplingParams) -> npt.NDArray[np.float64]:
@@ -205,6 +205,30 @@ def test_counts_are_kept_only_for_penalties_and_until_forgotten() -> None:
     assert sampler.n_remembered == 1
     sampler.forget([1, 2, 3])
     assert sampler.n_remembered == 0
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.0, "frequency_penalty": 1.0, "repetition_penalty": 1.3},
+        {"temperature": 0.9, "presence_penalty": 2.0, "top_k": 5},
+        {"temperature": 0.0, "min_tokens": 8, "logit_bias": ((EOS[0], 100.0),)},
+    ],
+)
+def test_a_row_with_drafts_gets_what_it_would_get_one_by_one(params: dict[str, Any]) -> None:
+    """Each token by its own position and by the tokens before it, whether they are known or drafts; again, too."""
+    logits = torch.randn(4, 12, generator=torch.Generator().manual_seed(1))
+    known, drafts = [3, 4, 5, 3, 6, 7], (3, 8, 8)
+    rows = row(6, known=known, **params).with_drafts(drafts).samplings()
+    one_by_one = [
+        sample(logits[n : n + 1].clone(), row(6 + n, known=[*known, *drafts[:n]], **params))[0] for n in range(4)
+    ]
+    sampler = Sampler(EOS)
+    for _ in range(2):
+        assert sampler.sample(logits.clone(), rows) == one_by_one
+    if params.get("min_tokens"):
+        assert [token == EOS[0] for token in one_by_one] == [False] * 4
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)

@@ -71,8 +71,10 @@ def row(
     n_prompt: int | None = None,
     sampling: SamplingParams = GREEDY,
     seed: int = 0,
+    drafts: Sequence[int] = (),
 ) -> Row:
-    """A row whose blocks follow one another from `first_block`."""
+    """A row of `n_tokens` known ones and the drafts; its blocks follow one another from `first_block`."""
+    n_tokens += len(drafts)
     n_blocks = -(-(start + n_tokens) // BLOCK_TOKENS)
     return Row(
         rid=rid,
@@ -84,6 +86,7 @@ def row(
         n_prompt=len(known) if n_prompt is None else n_prompt,
         sampling=sampling,
         seed=seed,
+        drafts=drafts,
     )
 
 

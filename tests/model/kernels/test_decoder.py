@@ -114,13 +114,14 @@ def test_the_arrays_of_a_step_hold_its_own_entries() -> None:
     """Known tokens and blocks beyond the step are not part of it."""
     growing = row(list(range(100, 140)), 14, 4, 5, samples=False)
     growing.block_ids.append(999)  # type: ignore[attr-defined]
-    arrays = StepArrays.of([growing, row(list(range(50)), 33, 1, 20)])
-    assert arrays.tokens.tolist() == [114, 115, 116, 117, 33]
-    assert arrays.first.tolist() == [0, 4, 5]
-    assert arrays.start.tolist() == [14, 33]
-    assert arrays.first_block.tolist() == [0, 2, 5]
-    assert arrays.blocks.tolist() == [5, 6, 20, 21, 22]
-    assert arrays.sampled.tolist() == [4]
+    drafted = row(list(range(48)), 47, 1, 30, drafts=(7, 8))
+    arrays = StepArrays.of([growing, row(list(range(50)), 33, 1, 20), drafted])
+    assert arrays.tokens.tolist() == [114, 115, 116, 117, 33, 47, 7, 8]
+    assert arrays.first.tolist() == [0, 4, 5, 8]
+    assert arrays.start.tolist() == [14, 33, 47]
+    assert arrays.first_block.tolist() == [0, 2, 5, 9]
+    assert arrays.blocks.tolist() == [5, 6, 20, 21, 22, 30, 31, 32, 33]
+    assert arrays.sampled.tolist() == [4, 5, 6, 7]
 
 
 def test_the_size_of_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
