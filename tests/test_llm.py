@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from sluiceway.config import ModelFiles, ModelKind
@@ -44,6 +45,16 @@ def test_chat_streams_what_it_answers(llm: LLM) -> None:
     answer = llm.chat(messages, SHORT)
     assert answer.prompt_tokens > 0
     assert "".join(llm.stream_chat(messages, SHORT)) == answer.text
+
+
+@pytest.mark.parametrize("prompts", [["tell me"], ["a", "once upon a time", "b" * 50]])
+def test_answers_are_the_same_with_speculation(llm: LLM, prompts: list[str]) -> None:
+    """Whether the request asks for it or the model was opened so."""
+    params = SamplingParams(temperature=0.0, max_tokens=60)
+    answers = llm.generate(prompts, params)
+    assert llm.generate(prompts, msgspec.structs.replace(params, speculation="ngram")) == answers
+    with LLM(FAKE, kv_cache_tokens=4096, speculation="ngram", max_draft_tokens=3) as speculating:
+        assert speculating.generate(prompts, params) == answers
 
 
 def test_text_is_cut_when_a_stop_string_is_given(llm: LLM) -> None:
