@@ -41,23 +41,24 @@ def test_bf16_products_equal_the_definition(name: str, shape: tuple[int, int], h
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", SETS)
 def test_int8_products_equal_the_definition(name: str, shape: tuple[int, int], has_bias: bool) -> None:
-    """Of weights in 8 bits for each output, and activations in 8 bits for each 64 inputs of a row."""
+    """Of weights in 8 bits for each output; of activations in 8 bits for each 64 inputs of a row, in tiles in 16 bits."""
     kernels = kernel_set(name)
     rows, weight, bias = random_floats(33, shape[1]), random_floats(*shape, seed=1), random_floats(shape[0], seed=2)
     rows[3] = 0
     rows[:, 5] *= 300
     product = pack_int8(torch.from_numpy(weight), torch.from_numpy(bias) if has_bias else None)
-    expected = in_groups(rows, 64) @ in_groups(weight, shape[1]).T + (bias if has_bias else 0)
+    seen = in_groups(rows, shape[1], 127 * 256 + 127) if name == "amx" else in_groups(rows, 64)
+    expected = seen @ in_groups(weight, shape[1]).T + (bias if has_bias else 0)
     for pool in pools():
         out = multiply(kernels, product, rows, pool)
         np.testing.assert_allclose(out[:, : shape[0]], expected, rtol=1e-4, atol=2e-3 * np.abs(expected).max())
 
 
-def in_groups(values: FloatArray, size: int) -> FloatArray:
-    """Rounded to 127 steps each way, of the largest number in each group of a row."""
+def in_groups(values: FloatArray, size: int, n_steps: int = 127) -> FloatArray:
+    """Rounded to so many steps each way, of the largest number in each group of a row."""
     padded = np.pad(values.astype(np.float64), ((0, 0), (0, -values.shape[1] % size)))
     groups = padded.reshape(len(values), -1, size)
-    scales = np.maximum(np.abs(groups).max(-1, keepdims=True) / 127, 1e-300)
+    scales = np.maximum(np.abs(groups).max(-1, keepdims=True) / n_steps, 1e-300)
     result: FloatArray = (np.round(groups / scales) * scales).reshape(len(values), -1)[:, : values.shape[1]]
     return result
 

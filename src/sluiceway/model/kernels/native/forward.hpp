@@ -19,9 +19,9 @@ struct Buffers {
     Buffer stages;
     Buffer x;             // (tokens, hidden): the residual stream
     Buffer row;           // (tokens, widest row): what a row is before it is packed
-    Buffer packed;        // (tokens in whole tiles, bytes)
-    Buffer gated;         // (tokens in whole tiles, bytes): the left side of the last product of a layer
-    Buffer scales;        // (tokens in whole tiles, groups)
+    Buffer packed;        // see Activations
+    Buffer gated;         // see Activations: the left side of the last product of a layer
+    Buffer scales;        // of int8 activations
     Buffer qkv;           // (tokens, queries + keys + values)
     Buffer queries;       // bf16, see attention
     Buffer angles;        // (tokens, head_dim): cosines, then sines
@@ -39,15 +39,16 @@ public:
 
     bool reserve() {
         const Model& m = model_;
-        const int64_t n = n_tokens_, rows = round_up(n, kTileRows);
+        const int64_t n = n_tokens_;
         const int64_t widest = widest_row();
         n_tiles_ = tile_count(m, step_.rows);
         const int64_t n_stages = kStagesOfLayer * m.n_layers + kStagesAround;
         // Whole tiles of queries are read, also where the last ones are few.
         const int64_t query_numbers = (n * m.n_heads + kLanes) * padded_head_dim(m);
         if (!(work_.stages.reserve(n_stages * int64_t(sizeof(Stage))) && work_.x.reserve(4 * n * m.hidden_size) &&
-              work_.row.reserve(4 * n * widest) && work_.packed.reserve(rows * round_up(2 * widest, 64)) &&
-              work_.gated.reserve(rows * gated_stride()) && work_.scales.reserve(4 * rows * round_up(widest, kGroup) / kGroup) &&
+              work_.row.reserve(4 * n * widest) && work_.packed.reserve(activation_bytes(n, round_up(2 * widest, kLine))) &&
+              work_.gated.reserve(activation_bytes(n, gated_stride())) &&
+              work_.scales.reserve(4 * scale_count(n, round_up(widest, kLine))) &&
               work_.qkv.reserve(4 * n * qkv_width()) && work_.queries.reserve(2 * query_numbers) &&
               work_.angles.reserve(4 * n * m.head_dim) && work_.tiles.reserve(n_tiles_ * int64_t(sizeof(QueryTile))) &&
               work_.best.reserve(int64_t(group_count(m.head, n_threads_)) * step_.n_sampled * int64_t(sizeof(Best)))))
@@ -206,7 +207,7 @@ private:
                              float* to = work_.row.as<float>() + int64_t(first + m) * n + begin;
                              memcpy(to, &values, size_t(width) * sizeof(float));
                          } else {
-                             store(gated.rows + (first + m) * gated.stride + 2 * begin, narrow(values));
+                             store(gated.at(first + m, 2 * begin), narrow(values));
                          }
                      }
                  });

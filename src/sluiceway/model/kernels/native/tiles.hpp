@@ -1,14 +1,24 @@
-// Products in AMX tiles: 32 rows by 32 outputs in four tiles of sums, 64 bytes of inputs at a time.
+// Products in AMX tiles: 32 rows by 32 outputs in four tiles of sums, a line of 64 bytes of inputs at a time.
 //
 // Few rows are computed as a whole tile all the same: the weights come from memory, and that takes longer. So a row's
 // sums are taken in one order whatever its company is.
+//
+// In int8 a row is two rows of bytes: its numbers, in 16 bits of the row's largest, cut into a high and a low byte. All
+// sums are whole numbers, and join at the end. That is two products where one would do, but it costs no precision, and
+// nothing has to leave the tiles before the end, as it had to with a scale for each group of inputs.
 #pragma once
 
 #include <immintrin.h>
-#include <stdint.h>
-#include <string.h>
+
+#include "panels.hpp"
 
 namespace {
+
+constexpr int kByteRows = 2;
+constexpr int kRowsOfTile = 16;
+constexpr int kTile = kRowsOfTile * kLine;
+constexpr int kSumRows = 16 * kTileRows;
+constexpr int kBlockLines = 9;  // of a panel: 18 KB, that stay in the first cache while rows go by
 
 struct alignas(64) TileShapes {
     uint8_t palette = 1;
@@ -19,86 +29,176 @@ struct alignas(64) TileShapes {
 };
 
 // Each thread that computes in tiles enters and leaves this once a step.
-class TileScope {
+class ThreadScope {
 public:
-    TileScope() {
+    ThreadScope() {
         const TileShapes shapes;
         _tile_loadconfig(&shapes);
     }
-    ~TileScope() { _tile_release(); }
-    TileScope(const TileScope&) = delete;
-    TileScope& operator=(const TileScope&) = delete;
+    ~ThreadScope() { _tile_release(); }
+    ThreadScope(const ThreadScope&) = delete;
+    ThreadScope& operator=(const ThreadScope&) = delete;
 };
 
-// Weights come once from memory, and tiles are loaded too late to hide that: so they are called for ahead.
-inline void prefetch_weights(const uint8_t* at) {
-    constexpr int kAhead = 4096, kBytesOfStep = 2048;
-    for (int i = 0; i < kBytesOfStep; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + kAhead + i), _MM_HINT_T0);
+// The rows of a product's left side, 16 rows of a line next to each other.
+struct Activations {
+    uint8_t* rows;
+    float* scales;  // int8 only: one for each row
+    int64_t stride;
+
+    uint8_t* at(int64_t row, int64_t byte) const {
+        return rows + row / kRowsOfTile * kRowsOfTile * stride + byte / kLine * kTile + row % kRowsOfTile * kLine +
+               byte % kLine;
+    }
+};
+
+inline int64_t activation_bytes(int64_t n_rows, int64_t stride) { return round_up(n_rows, kTileRows) * kByteRows * stride; }
+inline int64_t scale_count(int64_t n_rows, int64_t) { return n_rows; }
+
+inline void pack_int8_row(const float* from, int n, const Activations& to, int row) {
+    constexpr float kMost = 127 * 256 + 127, kMagic = 12582912.0f;  // adding it rounds to a whole number
+    f32x16 top{};
+    for (int i = 0; i < n; i += kLanes) top = larger(top, magnitude(load_lanes(from, i, n)));
+    const float most = largest(top), inverse = most > 0 ? kMost / most : 0.0f;
+    for (int i = 0; i < to.stride; i += kLanes) {
+        const i32x16 whole = (i32x16)(load_lanes(from, i, n) * inverse + kMagic) - (i32x16)broadcast(kMagic);
+        store(to.at(kByteRows * row, i), __builtin_convertvector(((whole + 128) >> 8) & 0xff, u8x16));
+        store(to.at(kByteRows * row + 1, i), __builtin_convertvector(whole & 0xff, u8x16));
+    }
+    to.scales[row] = most / kMost;
 }
 
-template <bool is_int8>
-inline void multiply_whole_tile(const uint8_t* a, int64_t a_stride, const uint8_t* weights, int n_steps, void* sums) {
-    uint8_t* c = static_cast<uint8_t*>(sums);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    const uint8_t* below = a + 16 * a_stride;
-    for (int step = 0; step < n_steps; step += 16) {
-        const uint8_t* b = weights + step * 128;
-        prefetch_weights(b);
-        _tile_loadd(4, a + 4 * step, a_stride);
-        _tile_loadd(6, b, 128);
-        _tile_loadd(5, below + 4 * step, a_stride);
-        _tile_loadd(7, b + 64, 128);
+// Weights come once from memory, and tiles are loaded too late to hide that: so they are called for ahead, into the
+// second cache, as the first has too few lines under way.
+struct Ahead {
+    const uint8_t* at;
+    int step_bytes;  // for each line of inputs
+
+    void call() {
+        for (int i = 0; i < step_bytes; i += kLine) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
+        at += step_bytes;
+    }
+};
+
+// Some lines of one or two tiles of rows, with those of a panel.
+template <bool is_int8, int n_tiles>
+inline void multiply_lines(const uint8_t* a, int64_t tile_stride, const uint8_t* weights, int n_lines, Ahead& ahead) {
+    for (int line = 0; line < n_lines; line++, a += kTile, weights += kPanel * kLine) {
+        ahead.call();
+        _tile_loadd(4, a, kLine);
+        _tile_loadd(6, weights, 2 * kLine);
+        if constexpr (n_tiles == 2) _tile_loadd(5, a + tile_stride, kLine);
+        _tile_loadd(7, weights + kLine, 2 * kLine);
         if constexpr (is_int8) {
-            _tile_dpbusd(0, 4, 6);
-            _tile_dpbusd(1, 4, 7);
-            _tile_dpbusd(2, 5, 6);
-            _tile_dpbusd(3, 5, 7);
+            _tile_dpbssd(0, 4, 6);
+            _tile_dpbssd(1, 4, 7);
         } else {
             _tile_dpbf16ps(0, 4, 6);
             _tile_dpbf16ps(1, 4, 7);
+        }
+        if constexpr (n_tiles == 2 && is_int8) {
+            _tile_dpbssd(2, 5, 6);
+            _tile_dpbssd(3, 5, 7);
+        } else if constexpr (n_tiles == 2) {
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
     }
-    _tile_stored(0, c, 128);
-    _tile_stored(1, c + 64, 128);
-    _tile_stored(2, c + 16 * 128, 128);
-    _tile_stored(3, c + 16 * 128 + 64, 128);
 }
 
-template <bool is_int8>
-inline void multiply_half_tile(const uint8_t* a, int64_t a_stride, const uint8_t* weights, int n_steps, void* sums) {
-    uint8_t* c = static_cast<uint8_t*>(sums);
-    _tile_zero(0);
-    _tile_zero(1);
-    for (int step = 0; step < n_steps; step += 16) {
-        const uint8_t* b = weights + step * 128;
-        prefetch_weights(b);
-        _tile_loadd(4, a + 4 * step, a_stride);
-        _tile_loadd(6, b, 128);
-        _tile_loadd(7, b + 64, 128);
-        if constexpr (is_int8) {
-            _tile_dpbusd(0, 4, 6);
-            _tile_dpbusd(1, 4, 7);
-        } else {
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
+template <bool is_int8, int n_tiles>
+inline void multiply_tiles(const uint8_t* a, int64_t tile_stride, const uint8_t* weights, int n_lines, Ahead ahead,
+                           bool continues, uint8_t* c) {
+    constexpr int kSumsStride = 2 * kLine, kHalf = kRowsOfTile * kSumsStride;
+    if (continues) {
+        _tile_loadd(0, c, kSumsStride);
+        _tile_loadd(1, c + kLine, kSumsStride);
+        if constexpr (n_tiles == 2) {
+            _tile_loadd(2, c + kHalf, kSumsStride);
+            _tile_loadd(3, c + kHalf + kLine, kSumsStride);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    multiply_lines<is_int8, n_tiles>(a, tile_stride, weights, n_lines, ahead);
+    _tile_stored(0, c, kSumsStride);
+    _tile_stored(1, c + kLine, kSumsStride);
+    if constexpr (n_tiles == 2) {
+        _tile_stored(2, c + kHalf, kSumsStride);
+        _tile_stored(3, c + kHalf + kLine, kSumsStride);
+    }
+}
+
+// Joins the bytes of whole numbers again, and gives them their scales.
+inline void join_bytes(const Activations& a, const float* weight_scales, const int32_t (*whole)[kPanel], int first, int n,
+                       float (*c)[kPanel]) {
+    for (int i = 0; i < kPanel; i += kLanes) {
+        const f32x16 scales = load<f32x16>(weight_scales + i);
+        for (int m = 0; m < n; m++) {
+            const f32x16 high = __builtin_convertvector(load<i32x16>(&whole[kByteRows * m][i]), f32x16);
+            const f32x16 low = __builtin_convertvector(load<i32x16>(&whole[kByteRows * m + 1][i]), f32x16);
+            store(&c[m][i], (high * 256 + low) * (scales * a.scales[first + m]));
         }
     }
-    _tile_stored(0, c, 128);
-    _tile_stored(1, c + 64, 128);
 }
 
-template <bool is_int8, class Number>
-inline void multiply_in_tiles(const uint8_t* a, int64_t a_stride, const uint8_t* weights, int n_steps, int n_rows,
-                              Number (*c)[32]) {
-    if (n_rows > 16)
-        multiply_whole_tile<is_int8>(a, a_stride, weights, n_steps, c[0]);
+// Rows that go together through a panel: as many as stay in the second cache meanwhile, and have room for their sums.
+inline int item_rows(const Product& product) {
+    constexpr int64_t kCacheBytes = 640 << 10;
+    const int n_rows = kSumRows / (product.is_int8 ? kByteRows : 1);
+    const int64_t n_cached = kCacheBytes / padded_bytes(product) / kTileRows * kTileRows;
+    return n_cached >= n_rows ? n_rows : n_cached > kTileRows ? int(n_cached) : kTileRows;
+}
+
+// The sums of rows `begin .. end - 1` with a panel go to `done(first row, rows, sums)`. While it is multiplied, block by
+// block, the next one is called for, by each pass over the rows a part of it; `after` is what comes after the panel.
+template <bool is_int8, class Done>
+inline void multiply_panel_as(const Product& product, int panel, const Activations& a, int begin, int end,
+                              const uint8_t* after, Done done) {
+    constexpr int kEach = is_int8 ? kByteRows : 1, kSumsBytes = kTileRows * kPanel * 4;
+    alignas(64) uint8_t sums[kSumRows * kPanel * 4];
+    const int n_lines = int(a.stride / kLine), n_passes = ((end - begin) * kEach + kTileRows - 1) / kTileRows;
+    const int n_block = n_passes > 1 && n_lines > kBlockLines ? kBlockLines : n_lines;
+    const uint8_t* weights = product.panels + panel * panel_bytes(product);
+    for (int line = 0; line < n_lines; line += n_block) {
+        const int n = n_lines - line < n_block ? n_lines - line : n_block;
+        const uint8_t* here = weights + int64_t(line) * kPanel * kLine;
+        const uint8_t* next = line + n < n_lines ? here + n * kPanel * kLine : after;
+        const int part = kPanel / n_passes * kLine;
+        for (int pass = 0; pass < n_passes; pass++) {
+            const int row = begin * kEach + pass * kTileRows;
+            const uint8_t* rows = a.at(row, int64_t(line) * kLine);
+            const Ahead ahead{next + pass * n * part, part};
+            uint8_t* c = sums + pass * kSumsBytes;
+            if (end * kEach - row > kRowsOfTile)
+                multiply_tiles<is_int8, 2>(rows, kRowsOfTile * a.stride, here, n, ahead, line > 0, c);
+            else
+                multiply_tiles<is_int8, 1>(rows, kRowsOfTile * a.stride, here, n, ahead, line > 0, c);
+        }
+    }
+    for (int first = begin; first < end; first += kTileRows) {
+        const int n = end - first < kTileRows ? end - first : kTileRows;
+        uint8_t* c = sums + int64_t(first - begin) * kEach * kPanel * 4;
+        if constexpr (is_int8) {
+            alignas(64) float joined[kTileRows][kPanel];
+            join_bytes(a, product.scales + panel * kPanel, reinterpret_cast<int32_t(*)[kPanel]>(c), first, n, joined);
+            done(first, n, joined);
+        } else {
+            done(first, n, reinterpret_cast<float(*)[kPanel]>(c));
+        }
+    }
+}
+
+template <class Done>
+inline void multiply_panel(const Product& product, int panel, const Activations& a, int begin, int end,
+                           const uint8_t* after, Done done) {
+    if (product.is_int8)
+        multiply_panel_as<true>(product, panel, a, begin, end, after, done);
     else
-        multiply_half_tile<is_int8>(a, a_stride, weights, n_steps, c[0]);
+        multiply_panel_as<false>(product, panel, a, begin, end, after, done);
 }
 
 // Attention has tiles of other shapes: sums, queries, keys as above, but weights of 16 keys, and 8 pairs of values.

@@ -15,14 +15,6 @@
 
 namespace {
 
-struct ThreadScope {
-#if defined(__AMX_BF16__) && defined(__AMX_INT8__)
-    TileScope tiles;
-#else
-    ThreadScope() {}
-#endif
-};
-
 Workspace* open() { return reinterpret_cast<Workspace*>(new (std::nothrow) Buffers); }
 
 void close(Workspace* workspace) { delete reinterpret_cast<Buffers*>(workspace); }
@@ -40,9 +32,11 @@ int forward(Workspace* workspace, const Model* model, const Step* step, Pool poo
 }
 
 int multiply_rows(const Product* product, const float* x, int32_t n_rows, float* out, Pool pool) {
-    const int64_t stride = padded_bytes(*product), rows = round_up(n_rows, kTileRows);
+    const int64_t stride = padded_bytes(*product);
     Buffer packed, scales, stages;
-    if (!(packed.reserve(rows * stride) && scales.reserve(4 * rows * stride / kGroup) && stages.reserve(2 * sizeof(Stage)))) return -1;
+    if (!(packed.reserve(activation_bytes(n_rows, stride)) && scales.reserve(4 * scale_count(n_rows, stride)) &&
+          stages.reserve(2 * sizeof(Stage))))
+        return -1;
     const Activations a{packed.as<uint8_t>(), scales.as<float>(), stride};
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
         ThreadScope scope;
