@@ -1,0 +1,98 @@
+"""What became of responses that are over: a bounded memory, so that who asks late is told more than that it is gone.
+
+Nobody is told anything of a response of another caller, not even that there was one; the difference is for the log.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from sluiceway.errors import ConfigError
+from sluiceway.stream.stream import Stream
+
+
+class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How a response stands, or stood when it ended. Times are seconds of one monotonic clock.
+
+    Of the tokens generated, each was delivered, is wasted, or still waits.
+    """
+
+    stream_id: str
+    state: str
+    reason: str | None
+    generated_tokens: int
+    delivered_tokens: int
+    wasted_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    last_event_id: int
+    opened_s: float
+    ended_s: float | None
+
+
+class Absent(enum.Enum):
+    """Why there is no record. To a client both are the same: 404."""
+
+    UNKNOWN = "unknown"
+    FOREIGN = "foreign"
+
+
+def record_of(
+    stream: Stream, stream_id: str, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int
+) -> StreamRecord:
+    """How this response stands now."""
+    return StreamRecord(
+        stream_id=stream_id,
+        state=stream.state.value,
+        reason=None if stream.reason is None else stream.reason.value,
+        generated_tokens=stream.n_delivered + stream.n_undelivered + stream.n_waiting,
+        delivered_tokens=stream.n_delivered,
+        wasted_tokens=stream.n_undelivered,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        cached_tokens=cached_tokens,
+        last_event_id=stream.next_event_id - 1,
+        opened_s=stream.opened_s,
+        ended_s=stream.ended_s,
+    )
+
+
+class History:
+    """Bounded by number and by age: the oldest is forgotten first."""
+
+    def __init__(self, *, max_records: int, ttl_s: float) -> None:
+        for field, value in (("max_records", max_records), ("ttl_s", ttl_s)):
+            if not value > 0:
+                raise ConfigError(field, f"must be above 0, not {value}")
+        self._max_records = max_records
+        self._ttl_s = ttl_s
+        self._records: dict[str, tuple[StreamRecord, str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: StreamRecord, caller: str, now_s: float) -> None:
+        """The response of this caller is over."""
+        self._records[record.stream_id] = (record, caller, now_s)
+        if len(self._records) > self._max_records:
+            del self._records[next(iter(self._records))]
+        self._forget_old(now_s)
+
+    def find(self, stream_id: str, caller: str, now_s: float) -> StreamRecord | Absent:
+        """What became of it, for the caller that it belongs to."""
+        self._forget_old(now_s)
+        found = self._records.get(stream_id)
+        if found is None:
+            return Absent.UNKNOWN
+        record, owner, _ = found
+        return record if owner == caller else Absent.FOREIGN
+
+    def _forget_old(self, now_s: float) -> None:
+        while self._records:
+            stream_id, (_, _, added_s) = next(iter(self._records.items()))
+            if now_s - added_s < self._ttl_s:
+                return
+            del self._records[stream_id]

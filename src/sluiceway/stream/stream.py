@@ -1,0 +1,349 @@
+"""One response, from the request until nothing of it is held: it owns its events, its readers and its sequences.
+
+It is told facts (`delivered`, `written`, `lost`, ...), wishes (`close`) and the time (`tick`), moves by the table of
+`lifecycle`, and returns effects for its shell to carry out, in order. Nothing here waits, so nothing here can be
+cancelled half way. Between ticks the time is that of the last fact that came with one.
+
+Of several readers, one that is slow costs only itself: the request is paused when all are behind, and a reader that is
+too slow is dismissed alone. When it was the only one, the response is ended with `slow_client`, or goes on without a
+reader where its terms say that one may come back.
+
+What this file does not know: protocols, sockets, clocks, the processes upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sluiceway.errors import InvariantError, Refusal
+from sluiceway.stream.audience import Audience
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.flow import Flow
+from sluiceway.stream.lifecycle import (
+    ENDED,
+    LIVE,
+    CancelUpstream,
+    Disconnect,
+    Effect,
+    EndReader,
+    EndResponse,
+    Input,
+    KeepAlive,
+    ReaderId,
+    State,
+    next_state,
+)
+from sluiceway.stream.policy import Decision, Pressure
+from sluiceway.stream.reader import Batch
+from sluiceway.stream.replay import NOTHING, Missed, Place, Replay
+from sluiceway.stream.terms import Terms
+from sluiceway.types import FinishReason, Rid
+
+
+class Stream:
+    """See the module's docstring. It begins open and without a reader: the first is attached before anything else."""
+
+    __slots__ = (
+        "_audience",
+        "_budget",
+        "_flow",
+        "_kept_since_s",
+        "_live",
+        "_now_s",
+        "_replay",
+        "_unaccepted",
+        "ended_s",
+        "opened_s",
+        "reason",
+        "state",
+        "terms",
+    )
+
+    def __init__(self, rids: Iterable[Rid], terms: Terms, budget: Budget, now_s: float) -> None:
+        self._live = dict.fromkeys(rids)
+        self._unaccepted = len(self._live)
+        self.terms = terms
+        self._budget = budget
+        self._replay = Replay(budget, NOTHING if terms.retention is None else terms.retention.window)
+        self._audience = Audience(terms.policy)
+        self._flow = Flow()
+        self._now_s = now_s
+        self._kept_since_s = now_s
+        """When the last reader left, or the response ended: from here its time to be resumed counts."""
+        self.state = State.OPEN
+        self.opened_s = now_s
+        self.ended_s: float | None = None
+        self.reason: FinishReason | None = None
+        """Why it ended, or its sequences so far; None before that."""
+
+    # What there is to know.
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether every sequence was admitted: only then is the response certain to be a stream of tokens."""
+        return self._unaccepted == 0
+
+    @property
+    def flow(self) -> Decision:
+        """What the engine was told last: to let it flow, to pause it or to park it."""
+        return self._flow.told
+
+    @property
+    def next_event_id(self) -> int:
+        """The id of the event that is delivered next."""
+        return self._replay.end.event_id + 1
+
+    @property
+    def n_delivered(self) -> int:
+        """Tokens that some reader got."""
+        return self._replay.n_delivered
+
+    @property
+    def n_undelivered(self) -> int:
+        """Tokens that no reader will get. What is in neither number still waits."""
+        return self._replay.n_undelivered
+
+    @property
+    def n_waiting(self) -> int:
+        """Tokens that no reader has got yet."""
+        return self._replay.n_waiting
+
+    def has_reader(self, reader_id: ReaderId) -> bool:
+        """Whether this reader gets anything more."""
+        return reader_id in self._audience.readers
+
+    def place_after(self, event_id: int) -> Place | Missed:
+        """Where a reader that has got this event is to be attached; 0 for one that has got nothing."""
+        return self._replay.place_after(event_id)
+
+    # From upstream.
+
+    def accepted(self) -> None:
+        """One more sequence was admitted."""
+        self._move(Input.ACCEPTED)
+        self._unaccepted -= 1
+
+    def delivered(self, frame: bytes, n_tokens: int) -> tuple[Effect, ...]:
+        """An event is ready; an empty one (text is held back) brings its tokens only."""
+        self._move(Input.DELIVERED)
+        self._replay.push(frame, n_tokens)
+        if self._is_calm:
+            return ()
+        if self.state is State.DETACHED:
+            self._trim()
+        return self._regulate()
+
+    def finished(self, rid: Rid, reason: FinishReason, frame: bytes = b"") -> tuple[Effect, ...]:
+        """A sequence ended well; the frame says so."""
+        self._move(Input.COMPLETED if self._live.keys() <= {rid} else Input.FINISHED)
+        self._settle(rid)
+        self._replay.push(frame, 0)
+        if self.reason is not FinishReason.LENGTH:
+            self.reason = reason
+        if not self._live:
+            return (EndResponse(self.reason),)
+        return () if self._is_calm else self._regulate()
+
+    def failed(self, rid: Rid, reason: FinishReason, refusal: Refusal) -> tuple[Effect, ...]:
+        """A sequence ended badly, and with it the response."""
+        self._move(Input.FAILED)
+        self._settle(rid)
+        return self._end(reason, refusal)
+
+    def rejected(self, refusal: Refusal) -> tuple[Effect, ...]:
+        """The whole request was refused upstream, where nothing of it is held."""
+        self._move(Input.REJECTED)
+        self._live.clear()
+        return self._end(FinishReason.ERROR, refusal)
+
+    def conclude(self, frame: bytes) -> None:
+        """Carry out `EndResponse`. Of an early end it is no carrier: tokens that are in no event so far are in none."""
+        if self.state not in ENDED:
+            raise InvariantError(f"a response that is {self.state.value} cannot be concluded")
+        if self.state is State.CLOSING:
+            self._replay.forfeit()
+        self._replay.conclude(frame)
+        self.ended_s = self._kept_since_s = self._now_s
+        self._close_if_emptied()
+
+    # From readers.
+
+    def attached(self, place: Place, now_s: float) -> tuple[ReaderId, tuple[Effect, ...]]:
+        """A reader is there and goes on from this place, which `place_after` gave."""
+        self._move(Input.ATTACHED)
+        self._now_s = now_s
+        return self._audience.admit(place, self._replay.end, now_s), self._regulate()
+
+    def take(self, reader_id: ReaderId) -> Batch | None:
+        """What is to be written to this reader next; None if nothing is. The writer says `written` when it was."""
+        reader = self._audience.readers.get(reader_id)
+        return None if reader is None else reader.take(self._replay)
+
+    def written(self, reader_id: ReaderId, now_s: float, unsent_bytes: int = 0) -> tuple[Effect, ...]:
+        """What was taken was handed to the transport, which holds that many bytes now. Idle for a lost reader."""
+        self._move(Input.WRITTEN)
+        self._now_s = now_s
+        reader = self._audience.readers.get(reader_id)
+        if reader is None:
+            return ()
+        reader.wrote(self._replay.end, now_s, unsent_bytes)
+        if not reader.is_dismissed:
+            self._replay.delivered(reader.place)
+        self._trim()
+        self._close_if_emptied()
+        return () if not unsent_bytes and self._is_calm else self._regulate()
+
+    def interject(self, reader_id: ReaderId, frame: bytes) -> None:
+        """Carry out `EndReader` or `KeepAlive`: write this to the reader alone. Idle for a lost one."""
+        reader = self._audience.readers.get(reader_id)
+        if reader is not None:
+            reader.set_aside(frame, self._now_s)
+
+    def lost(self, reader_id: ReaderId, now_s: float) -> tuple[Effect, ...]:
+        """Nobody writes to this reader any more: it has left, or has everything. Idempotent, in every state."""
+        self._now_s = now_s
+        was_there = self._audience.readers.pop(reader_id, None) is not None
+        meaning = self._meaning_of_loss() if was_there else Input.LOST
+        was_open = self.state is State.OPEN
+        self._move(meaning)
+        if meaning is Input.DESERTED and was_open:
+            self.reason, self.ended_s = FinishReason.CANCELLED, now_s
+            return self._cancel(FinishReason.CANCELLED)
+        if meaning is Input.LEFT:
+            self._kept_since_s = now_s
+        self._trim()
+        return self._regulate()
+
+    # From the server.
+
+    def tick(self, now_s: float, unsent_bytes: Mapping[ReaderId, int]) -> tuple[Effect, ...]:
+        """Time has passed, and transports hold so much, where that was measured. To be told several times a second."""
+        self._move(Input.TICKED)
+        self._now_s = now_s
+        self._audience.observe(self._replay.end, now_s, unsent_bytes)
+        effects = [*self._give_up_the_stalled(), *self._expire()]
+        self._trim()
+        return (*effects, *self._regulate(), *self._keep_alive())
+
+    def close(self, cause: FinishReason, refusal: Refusal | None = None) -> tuple[Effect, ...]:
+        """End the response early and tell its readers why. Idempotent, in every state: the first cause wins."""
+        was_live = self.state in LIVE
+        self._move(Input.CLOSE)
+        return self._end(cause, refusal) if was_live else ()
+
+    # Flow.
+
+    def _regulate(self) -> tuple[Effect, ...]:
+        if self.state is State.OPEN:
+            return self._heed_readers()
+        if self.state is State.DETACHED:
+            wanted = self._flow.unattended(self._is_ahead(), self.terms.policy.park_after_s, self._now_s)
+            return self._flow.turn(wanted, self._live, self._now_s)
+        return ()
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether judging the readers would tell nothing new."""
+        return (
+            self.state is State.OPEN
+            and self._audience.is_calm(self._replay.end)
+            and self._flow.told is Decision.FLOW
+            and self._budget.pressure is Pressure.NONE
+        )
+
+    def _heed_readers(self) -> tuple[Effect, ...]:
+        end, now_s = self._replay.end, self._now_s
+        mildest, slow = self._audience.judge(end, now_s, self._budget.pressure)
+        if slow:
+            self._audience.skip(slow, end, now_s)
+            if mildest is Decision.DROP and not self._may_return:
+                return self._end_for_the_slow()
+            self._audience.dismiss(slow)
+        told = [EndReader(reader_id, FinishReason.SLOW_CLIENT) for reader_id in slow]
+        if mildest is Decision.DROP:
+            self._move(Input.LEFT)
+            self._kept_since_s = now_s
+            return (*told, *self._regulate())
+        return (*told, *self._flow.turn(mildest, self._live, now_s))
+
+    def _end_for_the_slow(self) -> tuple[Effect, ...]:
+        """All that read are too slow: what waited for them goes, so that they need not take it before the reason."""
+        self._move(Input.CLOSE)
+        self._replay.give_up()
+        self._trim()
+        return self._end(FinishReason.SLOW_CLIENT, None)
+
+    def _is_ahead(self) -> bool:
+        """Whether more waits for a reader that is not there than shall."""
+        retention = self.terms.retention
+        has_room = retention is not None and self._replay.n_waiting < retention.ahead_tokens
+        return not has_room or self._replay.is_full or self._budget.pressure is not Pressure.NONE
+
+    # Ends.
+
+    @property
+    def _may_return(self) -> bool:
+        """Nobody knows of a response that was not accepted, so nobody comes back to it."""
+        return self.terms.may_return and self.is_accepted
+
+    def _meaning_of_loss(self) -> Input:
+        if self._audience.listens or self.state is State.DETACHED:
+            return Input.LOST
+        if self.state is State.OPEN:
+            return Input.LEFT if self._may_return else Input.DESERTED
+        return Input.DESERTED if self.terms.retention is None else Input.LOST
+
+    def _give_up_the_stalled(self) -> list[Effect]:
+        stalled = self._audience.stalled(self._replay.end, self._now_s, is_over=self.state in ENDED)
+        effects = list[Effect]()
+        for reader_id in stalled:
+            effects += (Disconnect(reader_id), *self.lost(reader_id, self._now_s))
+        return effects
+
+    def _expire(self) -> tuple[Effect, ...]:
+        retention = self.terms.retention
+        if retention is None:
+            return ()
+        kept_s = self._now_s - self._kept_since_s
+        if self.state is State.DETACHED and kept_s >= retention.grace_s:
+            self._move(Input.EXPIRED)
+            return self._end(FinishReason.CANCELLED, None)
+        if self.state in ENDED and not self._audience.readers and kept_s >= retention.ttl_s:
+            self._move(Input.EXPIRED)
+        return ()
+
+    def _keep_alive(self) -> list[Effect]:
+        after_s = self.terms.keep_alive_s
+        if not after_s or self.state is not State.OPEN or not self.is_accepted:
+            return []
+        return [KeepAlive(one) for one in self._audience.silent(self._replay.end, self._now_s, after_s)]
+
+    def _end(self, reason: FinishReason, refusal: Refusal | None) -> tuple[Effect, ...]:
+        self.reason = reason
+        return (*self._cancel(reason), EndResponse(reason, refusal))
+
+    def _cancel(self, reason: FinishReason) -> tuple[Effect, ...]:
+        rids = tuple(self._live)
+        self._live.clear()
+        return (CancelUpstream(rids, reason),) if rids else ()
+
+    def _settle(self, rid: Rid) -> None:
+        if rid not in self._live:
+            raise InvariantError(f"sequence {rid} ended, but does not live in this response")
+        del self._live[rid]
+
+    # What is held.
+
+    def _trim(self) -> None:
+        self._replay.trim(self._audience.slowest(self._replay.end))
+
+    def _close_if_emptied(self) -> None:
+        is_over = self.state in ENDED and self._replay.is_ended and self.terms.retention is None
+        if is_over and self._audience.is_done(self._replay.end):
+            self._move(Input.EMPTIED)
+
+    def _move(self, given: Input) -> None:
+        self.state = next_state(self.state, given)
+        if self.state is State.CLOSED:
+            self._audience.readers.clear()
+            self._replay.discard()

@@ -1,0 +1,94 @@
+"""What became of a response, for who may know it, for a while."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.errors import ConfigError
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.history import Absent, History, StreamRecord, record_of
+from sluiceway.stream.replay import START
+from sluiceway.stream.stream import Stream
+from sluiceway.stream.terms import Terms
+from sluiceway.types import FinishReason
+
+
+def stream() -> Stream:
+    return Stream([1], Terms(), Budget(max_bytes=100, max_events=10), 1.0)
+
+
+def record(stream_id: str, of: Stream | None = None) -> StreamRecord:
+    return record_of(of or stream(), stream_id, prompt_tokens=5, completion_tokens=3, cached_tokens=2)
+
+
+def test_a_record_says_how_a_response_stands() -> None:
+    """While it runs, and when it has ended."""
+    one = stream()
+    reader_id, _ = one.attached(START, 1.0)
+    one.delivered(b"x", 2)
+    one.take(reader_id)
+    one.written(reader_id, 2.0)
+    one.delivered(b"y", 1)
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "cached_tokens": 2}
+    assert record("a", one) == StreamRecord(
+        stream_id="a",
+        state="open",
+        reason=None,
+        generated_tokens=3,
+        delivered_tokens=2,
+        wasted_tokens=0,
+        last_event_id=2,
+        opened_s=1.0,
+        ended_s=None,
+        **usage,
+    )
+    one.lost(reader_id, 4.0)
+    assert record("a", one) == StreamRecord(
+        stream_id="a",
+        state="closed",
+        reason=FinishReason.CANCELLED.value,
+        generated_tokens=3,
+        delivered_tokens=2,
+        wasted_tokens=1,
+        last_event_id=2,
+        opened_s=1.0,
+        ended_s=4.0,
+        **usage,
+    )
+
+
+def test_only_its_caller_is_told() -> None:
+    """To the log a stranger's question is another thing than one for nothing."""
+    history, ours = History(max_records=2, ttl_s=10.0), record("a")
+    history.add(ours, "me", 0.0)
+    assert history.find("a", "me", 1.0) is ours
+    assert history.find("a", "you", 1.0) is Absent.FOREIGN
+    assert history.find("b", "me", 1.0) is Absent.UNKNOWN
+
+
+def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
+    """Their number is bounded."""
+    history = History(max_records=2, ttl_s=10.0)
+    for stream_id in "abc":
+        history.add(record(stream_id), "me", 0.0)
+    assert history.find("a", "me", 0.0) is Absent.UNKNOWN
+    assert len(history) == 2
+
+
+def test_a_record_is_forgotten_when_its_time_is_over() -> None:
+    """Asked for or not."""
+    history = History(max_records=9, ttl_s=10.0)
+    history.add(record("a"), "me", 0.0)
+    history.add(record("b"), "me", 5.0)
+    assert history.find("a", "me", 10.0) is Absent.UNKNOWN
+    assert history.find("b", "me", 10.0) == record("b")
+    history.add(record("c"), "me", 15.0)
+    assert len(history) == 1
+    assert history.find("c", "me", 99.0) is Absent.UNKNOWN and len(history) == 0
+
+
+@pytest.mark.parametrize("field", ["max_records", "ttl_s"])
+def test_a_history_of_nothing_is_refused(field: str) -> None:
+    """By the name of the field."""
+    with pytest.raises(ConfigError, match=field):
+        History(**{"max_records": 1, "ttl_s": 1, field: 0})
