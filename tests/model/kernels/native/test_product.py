@@ -41,7 +41,7 @@ def test_bf16_products_equal_the_definition(name: str, shape: tuple[int, int], h
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", SETS)
 def test_int8_products_equal_the_definition(name: str, shape: tuple[int, int], has_bias: bool) -> None:
-    """Of weights in 8 bits for each output; of activations in 8 bits for each 64 inputs of a row, in tiles in 16 bits."""
+    """Of weights in 8 bits for each output; of activations in 8 for each 64 inputs of a row, in tiles in 16 for all."""
     kernels = kernel_set(name)
     rows, weight, bias = random_floats(33, shape[1]), random_floats(*shape, seed=1), random_floats(shape[0], seed=2)
     rows[3] = 0
