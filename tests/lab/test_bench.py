@@ -40,7 +40,8 @@ async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
     a_round = [("alone", 1), ("together", 1), ("together", 2), ("together", 3)]
     expected = [("s", *what, repeat) for repeat in range(4) for what in a_round if repeat < 3 or what[1] != 2]
     assert places(runs) == expected
-    assert len(lines) == len(runs) and lines[0].startswith("s, alone 1, repeat 0: tokens_per_s ")
+    assert len(lines) == 1 + len(runs)
+    assert lines[0] == "s: warming up" and lines[1].startswith("s, alone 1, repeat 0: tokens_per_s ")
 
 
 async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:

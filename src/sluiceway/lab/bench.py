@@ -108,6 +108,7 @@ async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: S
     if not any(jobs(config, contenders)):
         raise LoadError(f"nothing of {', '.join(config.scenarios)} can be measured of these servers")
     for contender in contenders:
+        say(f"{contender.subject.name}: warming up")
         await _warm_up(contender, max(config.levels), config.seed)
     runs = []
     for job in jobs(config, contenders):
