@@ -79,7 +79,7 @@ async def test_server_that_answers_nothing_is_not_measured() -> None:
 def test_figures_are_of_all_streams_together() -> None:
     """From the first request to the last token; tokens as the server counts them, gaps as they were felt."""
     answers = [answer(10.0, 11.0, 12.0, completion_tokens=4), answer(10.5, 12.0, 12.0, 15.0)]
-    seen = Observed(answers, ["one failed"], {"cpu_client_s": 0.5, "cpu_api_s": 2.0})
+    seen = Observed(answers, ["one failed"], {"cpu_client_s": 0.5, "cpu_api_s": 2.0, "cpu_tokenizer_s": 1.75})
     run = stream_run(subject(), "together", 3, 1, seen, 4)
     assert (run.subject, run.scenario, run.streams, run.repeat, run.errors) == ("s", "together", 3, 1, ["one failed"])
     assert (
@@ -97,6 +97,7 @@ def test_figures_are_of_all_streams_together() -> None:
             "short_answers": 1.0,
             "cpu_client_s": 0.5,
             "cpu_api_per_chunk_s": 0.4,
+            "cpu_tokenizer_per_token_s": 0.25,
         }.items()
     )
 

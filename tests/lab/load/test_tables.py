@@ -11,7 +11,14 @@ from sluiceway.lab.load.record import Record, Run
 from sluiceway.lab.load.tables import show
 from support.records import WEIGHTS, record, run
 
-STREAMS = {"tokens_per_s": 100.0, "gap_p50_s": 0.0125, "cpu_api_s": 0.5, "cpu_api_per_chunk_s": 0.00004}
+STREAMS = {
+    "tokens_per_s": 100.0,
+    "gap_p50_s": 0.0125,
+    "cpu_api_s": 0.5,
+    "cpu_api_per_chunk_s": 0.00004,
+    "cpu_tokenizer_s": 0.25,
+    "cpu_tokenizer_per_token_s": 0.00002,
+}
 
 
 def shown(made: Record) -> str:
@@ -40,8 +47,8 @@ def test_median_stands_with_its_spread() -> None:
     speeds, costs = text.split("Processor seconds, ours")
     assert row_of(speeds, "ours, together 32") == ["1,200", "(100-1,300)", "12.5"]
     assert row_of(speeds, "ours, together 1") == ["151"]
-    assert "api µs/chunk" in costs and "cpu_" not in costs
-    assert row_of(costs, "ours, together 32") == ["0.50", "40"]
+    assert "api µs/chunk" in costs and "µs/token" in costs and "cpu_" not in costs
+    assert row_of(costs, "ours, together 32") == ["0.50", "0.25", "40", "20"]
 
 
 def test_tables_without_a_figure_are_left_out() -> None:

@@ -94,6 +94,8 @@ def stream_run(subject: Subject, scenario: str, streams: int, repeat: int, seen:
     }
     if "cpu_api_s" in figures:
         figures["cpu_api_per_chunk_s"] = figures["cpu_api_s"] / chunks
+    if "cpu_tokenizer_s" in figures:
+        figures["cpu_tokenizer_per_token_s"] = figures["cpu_tokenizer_s"] / tokens
     return Run(
         subject=subject.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=seen.errors
     )

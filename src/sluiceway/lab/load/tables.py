@@ -148,12 +148,15 @@ def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[_Colum
 
 
 def _cpu_columns(rows: Sequence[Summary]) -> list[_Column]:
-    """The client, all of the server, and one for each of its processes."""
+    """The client, all of the server, one for each of its processes, and what the way out costs them per event."""
+    per_event = [
+        _Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0),
+        _Column("cpu_tokenizer_per_token_s", "tokenizer µs/token", 1e6, 0),
+    ]
     known = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("cpu_"))
-    per_chunk = _Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0)
     names = dict.fromkeys(["cpu_client_s", "cpu_server_s", *known])
     processes = [_Column(name, name.removeprefix("cpu_").removesuffix("_s"), digits=2) for name in names]
-    return [column for column in processes if column.figure != per_chunk.figure] + [per_chunk]
+    return [column for column in processes if "_per_" not in column.figure] + per_event
 
 
 def _memory_columns(rows: Sequence[Summary]) -> list[_Column]:
