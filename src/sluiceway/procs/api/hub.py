@@ -294,13 +294,14 @@ class Hub:
         route.last_token_s = now_s
 
     def _log_end(self, answer: Answer) -> None:
-        log = self._log.bind(request_id=answer.request_id, reason=answer.outcome)
+        named = {"request_id": answer.request_id, "reason": answer.outcome}
         if answer.head is not None and not answer.session.is_accepted:
-            log.info("rejected", status=answer.head.status)
+            self._log.info("rejected", **named, status=answer.head.status)
             return
         first_s, usage = answer.first_token_s, answer.usage
-        log.info(
+        self._log.info(
             "finished",
+            **named,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             first_token_s=None if first_s is None else round(first_s - answer.opened_s, 6),
