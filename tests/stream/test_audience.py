@@ -101,10 +101,13 @@ def test_it_is_calm_until_somebody_may_be_behind() -> None:
     hall.judge()
     hall.write(1)
     assert not hall.is_calm()  # somebody was behind when it was judged
+    assert not hall.audience.is_at_ease
     hall.judge()
     assert hall.is_calm()
+    was_at_ease = hall.audience.is_at_ease
     hall.audience.admit(START, hall.replay.end, 0.0)
     assert not hall.is_calm()
+    assert (was_at_ease, hall.audience.is_at_ease) == (True, False)
 
 
 def test_bytes_end_the_calm_too() -> None:

@@ -18,12 +18,14 @@ from sluiceway.stream.replay import Place
 class Audience:
     """Changed only by its stream."""
 
-    __slots__ = ("_calm_bytes", "_calm_events", "_last_id", "_policy", "readers")
+    __slots__ = ("_calm_bytes", "_calm_events", "_last_id", "_policy", "is_at_ease", "readers")
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._last_id = 0
         self._calm_bytes = self._calm_events = -1
+        self.is_at_ease = False
+        """Whether nobody was behind when it was judged last, and nobody has come since."""
         self.readers: dict[ReaderId, Reader] = {}
 
     def admit(self, place: Place, end: Place, now_s: float) -> ReaderId:
@@ -31,6 +33,7 @@ class Audience:
         self._last_id += 1
         self.readers[self._last_id] = Reader(place, end, now_s)
         self._calm_bytes = self._calm_events = -1
+        self.is_at_ease = False
         return self._last_id
 
     @property
@@ -46,11 +49,13 @@ class Audience:
         """What shall be upstream, and who is to be dropped. Without listeners: to let it flow."""
         policy, decisions = self._policy, dict[ReaderId, Decision]()
         self._calm_bytes = self._calm_events = MAX_AMOUNT
+        self.is_at_ease = True
         for reader_id, reader in self._listeners():
             measure = reader.measure(end, now_s, pressure)
             reader.note_behind(is_behind(policy, measure), now_s)
             decisions[reader_id] = decide(policy, measure)
             spare_bytes, spare_events = spare(policy, measure)
+            self.is_at_ease = self.is_at_ease and spare_bytes >= 0
             self._calm_bytes = min(self._calm_bytes, end.n_bytes + spare_bytes)
             self._calm_events = min(self._calm_events, end.event_id + spare_events)
         mildest = min(decisions.values(), default=Decision.FLOW)

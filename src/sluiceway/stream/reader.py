@@ -9,7 +9,7 @@ What this file does not know: what follows from how the reader stands.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from sluiceway.errors import InvariantError
 from sluiceway.stream.policy import Measure, Pressure
@@ -19,7 +19,7 @@ WRITE_BYTES = 64 * 1024
 """What is joined for one write, so that a reader that catches up moves no heap from here to the transport at once."""
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """Whole events for one write. After the last one its reader gets nothing more."""
 
     data: bytes
@@ -62,10 +62,10 @@ class Reader:
         if self._pending is not None or not self._has_work(replay.end):
             return None
         data, self._pending = self._aside, self.place
-        self._aside = b""
-        if not self.is_dismissed and self.place != replay.end:
+        if not self.is_dismissed and self.place.event_id < replay.end.event_id:
             events, self._pending = replay.read(self.place, WRITE_BYTES)
             data = data + events if data else events
+        self._aside = b""
         self._batch_bytes = len(data)
         return Batch(data, self.is_dismissed or (replay.is_ended and self._pending == replay.end))
 

@@ -14,12 +14,14 @@ import enum
 from itertools import accumulate
 from typing import NamedTuple
 
+import msgspec
+
 from sluiceway.errors import InvariantError
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.policy import Pressure
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True, order=True, gc=False):
     """What lies before it, since the beginning of the response. `event_id` is that of the last event before it."""
 
     event_id: int
@@ -133,6 +135,8 @@ class Replay:
     def read(self, place: Place, max_bytes: int) -> tuple[bytes, Place]:
         """Whole events after a place that is held, at least one, joined; and the place after them."""
         index, end = place.event_id - self._start.event_id, self.end
+        if end.event_id == place.event_id + 1:
+            return self._frames[index], end
         if end.n_bytes - place.n_bytes > max_bytes:
             sizes = accumulate(map(len, self._frames[index:]))
             n_events = max(1, sum(1 for size in sizes if size <= max_bytes))
@@ -156,7 +160,7 @@ class Replay:
     def trim(self, passed: Place) -> None:
         """Let go what is before this place and beyond the window; with memory short, all of it."""
         n_passed = passed.event_id - self._start.event_id
-        if self._keep is not NOTHING and self._budget.pressure is Pressure.NONE:
+        if n_passed and self._keep is not NOTHING and self._budget.pressure is Pressure.NONE:
             n_passed = min(n_passed, self._n_beyond(self._keep))
         if n_passed:
             self._let_go(n_passed)
@@ -168,8 +172,10 @@ class Replay:
 
     def _n_beyond(self, keep: Window) -> int:
         """How many events must go so that the others fit into the window."""
-        n_events = max(0, len(self._frames) - keep.max_events)
-        n_bytes = self.end.n_bytes - self._start.n_bytes - sum(map(len, self._frames[:n_events]))
+        n_events, n_bytes = 0, self.end.n_bytes - self._start.n_bytes
+        if len(self._frames) > keep.max_events:
+            n_events = len(self._frames) - keep.max_events
+            n_bytes -= sum(map(len, self._frames[:n_events]))
         while n_bytes > keep.max_bytes:
             n_bytes -= len(self._frames[n_events])
             n_events += 1
@@ -182,8 +188,13 @@ class Replay:
         return Place(self._start.event_id + index, n_bytes, self._start.n_tokens + sum(self._tokens[:index]))
 
     def _let_go(self, n_events: int) -> None:
-        start = self._place_at(n_events)
-        del self._frames[:n_events], self._tokens[:n_events]
+        if n_events == len(self._frames):
+            start = self.end
+            self._frames.clear()
+            self._tokens.clear()
+        else:
+            start = self._place_at(n_events)
+            del self._frames[:n_events], self._tokens[:n_events]
         self._budget.release(start.n_bytes - self._start.n_bytes, n_events)
         self._start = start
         if start.event_id > self._counted.event_id:

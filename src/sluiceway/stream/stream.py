@@ -22,6 +22,7 @@ from sluiceway.stream.flow import Flow
 from sluiceway.stream.lifecycle import (
     ENDED,
     LIVE,
+    TRANSITIONS,
     CancelUpstream,
     Disconnect,
     Effect,
@@ -127,7 +128,7 @@ class Stream:
         """An event is ready; an empty one (text is held back) brings its tokens only."""
         self._move(Input.DELIVERED)
         self._replay.push(frame, n_tokens)
-        if self._is_calm:
+        if self._is_calm():
             return ()
         if self.state is State.DETACHED:
             self._trim()
@@ -142,7 +143,7 @@ class Stream:
             self.reason = reason
         if not self._live:
             return (EndResponse(self.reason),)
-        return () if self._is_calm else self._regulate()
+        return () if self._is_calm() else self._regulate()
 
     def failed(self, rid: Rid, reason: FinishReason, refusal: Refusal) -> tuple[Effect, ...]:
         """A sequence ended badly, and with it the response."""
@@ -190,8 +191,10 @@ class Stream:
         if not reader.is_dismissed:
             self._replay.delivered(reader.place)
         self._trim()
-        self._close_if_emptied()
-        return () if not unsent_bytes and self._is_calm else self._regulate()
+        if self._replay.is_ended:
+            self._close_if_emptied()
+        # Whoever got something and has nothing unsent stands better than before.
+        return () if self._audience.is_at_ease and not unsent_bytes else self._regulate()
 
     def interject(self, reader_id: ReaderId, frame: bytes) -> None:
         """Carry out `EndReader` or `KeepAlive`: write this to the reader alone. Idle for a lost one."""
@@ -241,15 +244,10 @@ class Stream:
             return self._flow.turn(wanted, self._live, self._now_s)
         return ()
 
-    @property
     def _is_calm(self) -> bool:
         """Whether judging the readers would tell nothing new."""
-        return (
-            self.state is State.OPEN
-            and self._audience.is_calm(self._replay.end)
-            and self._flow.told is Decision.FLOW
-            and self._budget.pressure is Pressure.NONE
-        )
+        is_calm = self._audience.is_calm(self._replay.end)
+        return is_calm and self.state is State.OPEN and self._budget.pressure is Pressure.NONE
 
     def _heed_readers(self) -> tuple[Effect, ...]:
         end, now_s = self._replay.end, self._now_s
@@ -343,7 +341,7 @@ class Stream:
             self._move(Input.EMPTIED)
 
     def _move(self, given: Input) -> None:
-        self.state = next_state(self.state, given)
+        self.state = TRANSITIONS.get((self.state, given)) or next_state(self.state, given)
         if self.state is State.CLOSED:
             self._audience.readers.clear()
             self._replay.discard()
