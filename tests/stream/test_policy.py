@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from sluiceway.stream.policy import (
     is_behind,
     spare,
 )
+from support.mirror import ROOT
 
 NEAR = Measure(queued_bytes=0, queued_events=0, unsent_bytes=0, stalled_s=0.0, behind_s=None)
 MARKS: dict[str, Any] = {
@@ -46,6 +48,20 @@ def test_the_default_is_to_go_by_degrees() -> None:
     """The policy that is told of as the default is the default, and every policy has its usual values."""
     assert DEFAULT.name is PolicyName.PAUSE_PARK_DROP
     assert [POLICIES[name].name for name in PolicyName] == list(PolicyName)
+
+
+def test_the_page_tells_the_usual_values() -> None:
+    """Marks and times as they are in the code."""
+    page = (ROOT / "docs" / "slow-clients.md").read_text()
+    for policy in POLICIES.values():
+        times = (policy.park_after_s, policy.drop_after_s, policy.stall_timeout_s)
+        cells = ["yes" if policy.pauses else "", *("" if time is None else f"{time:g}" for time in times)]
+        row = f"| `{policy.name.value}` " + "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
+        assert row in page
+    for row in ("low", "high", "limit"):
+        n_bytes, n_events = getattr(DEFAULT, f"{row}_bytes"), getattr(DEFAULT, f"{row}_events")
+        size = f"{n_bytes >> 10} KiB" if n_bytes < 1 << 20 else f"{n_bytes >> 20} MiB"
+        assert re.search(rf"^\| {row}: .* \| {size} \| {n_events} \|$", page, re.MULTILINE), row
 
 
 def test_only_the_naive_policy_blocks_the_loop() -> None:
