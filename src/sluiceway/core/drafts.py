@@ -12,8 +12,10 @@ come one by one.
 The longest n-gram decides, and of its places the latest: what was said last is repeated first. Drafts may run into the
 end of the text; then they go on with themselves, as an LZ77 copy does, so that a short loop is drafted at any length.
 
-Drafts cost compute when they are wrong. Their number follows what became of the last ones: one more than twice those
-accepted. A sequence whose drafts all fail rests, twice as long after each failure.
+Drafts cost compute when they are wrong, though little where few tokens are computed. So their number follows what
+became of the last ones: the most after a step in which all came true, else three quarters of what it was, though never
+less than one more than twice those accepted. A sequence whose drafts fail altogether, again and again, rests: twice as
+long after each further failure.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ MAX_NGRAM = 4
 MIN_NGRAM = 2
 """One token alone says little: nearly each has stood before."""
 
-_MAX_FAILURES = 6
-"""Are counted: a text of which nothing can be guessed costs one draft in 64 steps, and is found out within as many when
-it begins to repeat itself."""
+_PATIENCE = 4
+"""Failures in a row that are followed by no rest: a text that repeats itself now and then is no hopeless one."""
+
+_MAX_DOUBLINGS = 6
+"""A text of which nothing can be guessed costs one draft in 64 steps, and is found out within as many when it begins to
+repeat itself."""
 
 
 class NgramIndex:
@@ -81,10 +86,12 @@ class DraftLength:
 
     def observe(self, n_drafts: int, n_accepted: int) -> None:
         """So many drafts were run, one at least, and so many of them came true."""
-        fitting = min(self._most, 2 * n_accepted + 1)
-        self.tokens = max(self.tokens, fitting) if n_accepted == n_drafts else fitting
-        self._n_failures = 0 if n_accepted else min(self._n_failures + 1, _MAX_FAILURES)
-        self._rest_steps = (1 << self._n_failures) - 1
+        if n_accepted == n_drafts:
+            self.tokens = self._most
+        else:
+            self.tokens = min(self._most, max(2 * n_accepted + 1, self.tokens * 3 // 4))
+        self._n_failures = 0 if n_accepted else min(self._n_failures + 1, _PATIENCE + _MAX_DOUBLINGS)
+        self._rest_steps = (1 << max(0, self._n_failures - _PATIENCE)) - 1
 
 
 class Drafter:
