@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp
 from sluiceway.procs.api.http_protocol import WatchfulProtocol
 
 _BACKLOG = 2048
+_TICK_S = 1.0
 
 
 class HttpServer(uvicorn.Server):
@@ -35,6 +37,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_started = on_started
+        self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -44,6 +47,14 @@ class HttpServer(uvicorn.Server):
         await super().startup(sockets)
         self._on_started()
 
+    async def main_loop(self) -> None:
+        """Once a second for the `Date` header, and no more: uvicorn would wake ten times to see whether to stop."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._stopping.wait()
+
     def stop(self) -> None:
         """Begin to leave: no new connection, idle ones are closed, the rest has a second."""
         self.should_exit = True
+        self._stopping.set()
