@@ -43,13 +43,16 @@ class Missed(enum.Enum):
 
 
 class Window(NamedTuple):
-    """How much is kept of what every reader has got."""
+    """How much is kept, at most, of what every reader has got."""
 
     max_bytes: int
     max_events: int
 
 
 NOTHING = Window(0, 0)
+
+_SPARE = 8
+"""The part of a full window that is let go at once: to do it event by event would be paid for with every token."""
 
 
 class Replay:
@@ -171,15 +174,16 @@ class Replay:
         self.forfeit()
 
     def _n_beyond(self, keep: Window) -> int:
-        """How many events must go so that the others fit into the window."""
-        n_events, n_bytes = 0, self.end.n_bytes - self._start.n_bytes
-        if len(self._frames) > keep.max_events:
-            n_events = len(self._frames) - keep.max_events
-            n_bytes -= sum(map(len, self._frames[:n_events]))
-        while n_bytes > keep.max_bytes:
-            n_bytes -= len(self._frames[n_events])
-            n_events += 1
-        return n_events
+        """How many events must go: none while all fit, else so many that there is room for a while."""
+        n_events, n_bytes = len(self._frames), self.end.n_bytes - self._start.n_bytes
+        if n_events <= keep.max_events and n_bytes <= keep.max_bytes:
+            return 0
+        n_beyond = max(0, n_events - keep.max_events + keep.max_events // _SPARE)
+        n_bytes -= sum(map(len, self._frames[:n_beyond]))
+        while n_bytes > keep.max_bytes - keep.max_bytes // _SPARE:
+            n_bytes -= len(self._frames[n_beyond])
+            n_beyond += 1
+        return n_beyond
 
     def _place_at(self, index: int) -> Place:
         if index == len(self._frames):
