@@ -44,7 +44,8 @@ class Row:
     @property
     def token_ids(self) -> Sequence[TokenId]:
         """What is run through the model: `n_tokens` of them."""
-        return [*self.known[self.start : self.start + self.n_tokens - len(self.drafts)], *self.drafts]
+        known = self.known[self.start : self.start + self.n_tokens - len(self.drafts)]
+        return [*known, *self.drafts] if self.drafts else known
 
     def samplings(self) -> Sequence[Row]:
         """For each token that is sampled the row that would sample it alone: drafts before it are taken for true."""
