@@ -93,6 +93,14 @@ def test_nothing_comes_after_the_last_event() -> None:
         replay.conclude(b"$")
 
 
+def test_the_last_event_is_not_empty() -> None:
+    """A reader that has everything already would wait for it for ever."""
+    replay = with_events(b"a")
+    with pytest.raises(InvariantError, match="empty"):
+        replay.conclude(b"")
+    assert not replay.is_ended
+
+
 def test_only_what_was_passed_is_let_go() -> None:
     """A plain response keeps nothing of it, and all of the rest."""
     budget = roomy()

@@ -115,7 +115,9 @@ class Replay:
             self._budget.hold(size)
 
     def conclude(self, frame: bytes) -> None:
-        """Add the last event; after it nothing comes."""
+        """Add the last event; after it nothing comes. It is not empty: readers know by it that they have everything."""
+        if not frame:
+            raise InvariantError("the last event of a response is empty")
         self.push(frame, 0)
         self.is_ended = True
 
