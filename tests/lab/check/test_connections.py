@@ -15,4 +15,4 @@ async def test_connection_that_goes_on_passes() -> None:
 async def test_connection_that_ends_without_notice_fails() -> None:
     """The client would have to guess."""
     found = await ask(QUESTION, "one shot")
-    assert found.verdict is Verdict.FAIL and found.sentence.startswith("a second request on a connection: ")
+    assert found.verdict is Verdict.FAIL and found.sentence.startswith("a request after a plain answer: ")

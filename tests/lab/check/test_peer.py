@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluiceway.lab.check.peer import paced
+from sluiceway.lab.check.peer import CheckConfig, Pace, fitted, paced
 from sluiceway.lab.load.replies import LoadError
 from support.model_server import SMALL, model_server, peer_of
 from support.scripted_http import DONE, completion_stream, scripted_server, stream, token
@@ -51,6 +51,28 @@ async def test_server_is_idle_or_not_in_time() -> None:
         script.running.append("a request that never ends")
         await peer.until_busy()
         assert await peer.seconds_until_idle(0.3) is None
+
+
+async def test_slow_answer_goes_on_and_a_silent_one_is_a_fault() -> None:
+    """By what comes within the limit, not by how long the whole takes: here some twelve limits."""
+    async with model_server() as (script, _):
+        hurried = msgspec.structs.replace(SMALL, timeout_s=0.1)
+        peer = dataclasses.replace(await peer_of(script), config=hurried)
+        assert (await peer.stream("Once", 300)).finish_reasons == ["length"]
+        script.slots = 0
+        with pytest.raises(LoadError, match=r"the server said nothing for 0.05 s"):
+            await peer.plain("Once", 1)
+
+
+def test_slow_server_is_asked_less() -> None:
+    """Down to what still can be judged; a quick one is asked all."""
+    whole = CheckConfig()
+    assert fitted(whole, Pace(0.1, 0.04)) == whole
+    slow = fitted(whole, Pace(0.1, 0.1))
+    assert (slow.tokens, slow.long_tokens, slow.burst, slow.prompt_words) == (32, 300, 320, 200)
+    least = fitted(whole, Pace(9.0, 9.0))
+    assert (least.tokens, least.long_tokens, least.burst, least.prompt_words) == (16, 240, 64, 100)
+    assert fitted(SMALL, Pace(9.0, 9.0)).burst == SMALL.burst
 
 
 async def test_server_that_is_never_busy_is_a_fault() -> None:

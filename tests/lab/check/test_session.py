@@ -63,8 +63,8 @@ async def test_question_that_breaks_off_has_failed() -> None:
     assert found == Finding(Verdict.FAIL, "the server broke off its answer")
 
 
-async def test_question_that_does_not_end_has_failed() -> None:
-    """The flag is named."""
+async def test_question_that_takes_too_long_has_no_answer() -> None:
+    """Each request in it has a limit of its own, so the server did answer. The flag is named."""
 
     async def hangs(peer: Peer) -> Finding:
         await asyncio.Event().wait()
@@ -74,4 +74,5 @@ async def test_question_that_does_not_end_has_failed() -> None:
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.05)
         peer = dataclasses.replace(await peer_of(script), config=hurried)
         found = await finding(Question("x", "?", hangs), peer)
-    assert found == Finding(Verdict.FAIL, "it was not over after 0.05 s (--timeout)")
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.sentence == "it was not over after 0.05 s: the server is too slow for that (--timeout)"

@@ -9,14 +9,17 @@ from sluiceway.lab.check.transcript import read_plain, read_transcript
 from sluiceway.lab.load.replies import LoadError, Reply
 
 _TOKENS = 8
+_ORDERS = {"a plain answer": (False, True), "a stream": (True, False)}
+"""Whether the first and the second are streamed."""
 
 
 async def _ask(peer: Peer) -> Finding:
     faults, blemishes = [], []
-    try:
-        await _in_turn(peer)
-    except LoadError as fault:
-        faults.append(f"a second request on a connection: {fault}")
+    for what, (first, second) in _ORDERS.items():
+        try:
+            await _in_turn(peer, is_streamed=(first, second))
+        except LoadError as fault:
+            faults.append(f"a request after {what}: {fault}")
     try:
         if not await _sent_together(peer):
             faults.append("two requests sent together were answered in the wrong order")
@@ -27,16 +30,14 @@ async def _ask(peer: Peer) -> Finding:
     )
 
 
-async def _in_turn(peer: Peer) -> None:
-    """A plain answer, a stream, and a plain one. Raises `LoadError`."""
-    first, second, third = peer.prompts("connections", 3)
+async def _in_turn(peer: Peer, is_streamed: tuple[bool, bool]) -> None:
+    """Two answers on one connection, each a stream or not. Raises `LoadError`."""
     async with dial(peer.subject.target) as line:
-        await line.send(keeping(peer.plain_request(first, _TOKENS)))
-        read_plain(_kept(await line.read_reply(peer.limit_s)))
-        await line.send(keeping(peer.subject.request(second, _TOKENS)))
-        read_transcript(_kept(await line.read_reply(peer.limit_s)))
-        await line.send(keeping(peer.plain_request(third, _TOKENS)))
-        read_plain(await line.read_reply(peer.limit_s))
+        for prompt, is_stream in zip(peer.prompts("connections", 2), is_streamed, strict=True):
+            request = peer.subject.request(prompt, _TOKENS) if is_stream else peer.plain_request(prompt, _TOKENS)
+            await line.send(keeping(request))
+            reply = _kept(await line.read_reply(peer.limit_s))
+            read_transcript(reply) if is_stream else read_plain(reply)
 
 
 async def _sent_together(peer: Peer) -> bool:

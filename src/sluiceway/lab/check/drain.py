@@ -10,7 +10,7 @@ import time
 from sluiceway.lab.check.overload import REFUSED, SERVED, outcome_of
 from sluiceway.lab.check.peer import Peer
 from sluiceway.lab.check.question import Finding, Question, by_faults, unknown
-from sluiceway.lab.load.calls import Call, record
+from sluiceway.lab.load.calls import Call
 from sluiceway.lab.load.replies import LoadError
 from sluiceway.lab.load.streams import Outcome
 
@@ -63,7 +63,7 @@ def judge(ends: list[str], newcomer: str, gone_s: float | None) -> Finding:
 async def _newcomer(peer: Peer) -> Outcome:
     (prompt,) = peer.prompts("drain/newcomer", 1)
     try:
-        return await record(peer.subject.target, peer.subject.request(prompt, 1), peer.limit_s)
+        return await peer.record(peer.subject.request(prompt, 1))
     except LoadError as fault:
         return fault
 

@@ -8,11 +8,9 @@ import itertools
 from sluiceway.lab.check.peer import Peer
 from sluiceway.lab.check.question import Finding, Question, Verdict, unknown
 from sluiceway.lab.check.transcript import read_transcript
-from sluiceway.lab.load.calls import record
 from sluiceway.lab.load.replies import Recording, parse_reply
 from sluiceway.lab.load.workload import long_prompt
 
-_PROMPT_WORDS = 400
 _FEW_GAPS = 3.0
 _EARLY = 0.5
 _PATIENT_S = 15.0
@@ -57,10 +55,9 @@ def judge_silence(longest_s: float, n_comments: int) -> Finding:
 async def _crowd(peer: Peer, name: str) -> list[Recording]:
     """Long prompts, all at once and twice as many as elsewhere, so that some of them wait."""
     names = [f"check/{name}/{place}" for place in range(2 * peer.config.streams)]
-    texts = [long_prompt(peer.config.seed, one, _PROMPT_WORDS) for one in names]
+    texts = [long_prompt(peer.config.seed, one, peer.config.prompt_words) for one in names]
     requests = [peer.subject.request(text, peer.config.tokens // 4) for text in texts]
-    calls = (record(peer.subject.target, request, peer.limit_s) for request in requests)
-    recordings = await asyncio.gather(*calls)
+    recordings = await asyncio.gather(*(peer.record(request) for request in requests))
     return sorted(recordings, key=_first_token_s, reverse=True)
 
 

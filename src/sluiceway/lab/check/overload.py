@@ -9,7 +9,6 @@ from collections import Counter
 from sluiceway.lab.check.peer import Peer
 from sluiceway.lab.check.question import Finding, Question, by_faults
 from sluiceway.lab.check.transcript import read_transcript
-from sluiceway.lab.load.calls import record
 from sluiceway.lab.load.replies import LoadError, parse_reply
 from sluiceway.lab.load.streams import Outcome
 
@@ -69,7 +68,7 @@ def outcome_of(outcome: Outcome) -> str:
 
 async def _attempt(peer: Peer, text: str, n_tokens: int) -> Outcome:
     try:
-        return await record(peer.subject.target, peer.subject.request(text, n_tokens), peer.limit_s)
+        return await peer.record(peer.subject.request(text, n_tokens))
     except LoadError as fault:
         return fault
 

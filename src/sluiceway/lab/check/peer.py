@@ -12,14 +12,16 @@ from typing import Any
 import msgspec
 
 from sluiceway.lab.check.transcript import Part, Transcript, read_plain, read_transcript
-from sluiceway.lab.load.calls import record
-from sluiceway.lab.load.replies import LoadError, parse_reply
+from sluiceway.lab.load.calls import Call
+from sluiceway.lab.load.replies import LoadError, Recording, parse_reply
 from sluiceway.lab.load.scrape import total
 from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.workload import prompts
 
 _POLL_S = 0.005
 _REFRESH_S = 0.25
+_USUAL_GAP_S = 0.05
+_LEAST_TOKENS, _LEAST_LONG_TOKENS, _LEAST_BURST, _LEAST_WORDS = 16, 240, 64, 100
 _PACE_ANSWERS = 4
 _PACE_TOKENS = 32
 _GENERATED = {
@@ -36,6 +38,8 @@ class CheckConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 64
     long_tokens: int = 600
     burst: int = 640
+    prompt_words: int = 400
+    """Of a prompt that takes its time."""
     timeout_s: float = 120.0
     """For one question; what is not over by then has failed."""
     seed: int = 0
@@ -49,6 +53,18 @@ class Pace:
     gap_s: float
 
 
+def fitted(config: CheckConfig, pace: Pace) -> CheckConfig:
+    """As much of it as a server of this pace answers in the time that a question has: with less it is not judged."""
+    slowness = max(1.0, pace.gap_s / _USUAL_GAP_S)
+    return msgspec.structs.replace(
+        config,
+        tokens=max(min(config.tokens, _LEAST_TOKENS), int(config.tokens / slowness)),
+        long_tokens=max(min(config.long_tokens, _LEAST_LONG_TOKENS), int(config.long_tokens / slowness)),
+        burst=max(min(config.burst, _LEAST_BURST), int(config.burst / slowness)),
+        prompt_words=max(min(config.prompt_words, _LEAST_WORDS), int(config.prompt_words / slowness)),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Peer:
     subject: Subject
@@ -58,7 +74,7 @@ class Peer:
 
     @property
     def limit_s(self) -> float:
-        """For one request: so that a question which meets a silence can still say so."""
+        """For a silence: so that a question which meets one can still say so."""
         return self.config.timeout_s / 2
 
     @property
@@ -69,10 +85,25 @@ class Peer:
     def prompts(self, name: str, n: int) -> list[str]:
         return prompts(self.config.seed, f"check/{name}", n)
 
+    async def record(self, request: bytes) -> Recording:
+        """One request from its connection to its end. Raises `LoadError` for a silence: what is only slow goes on."""
+        call = await Call.open(self.subject.target, request)
+        ending = asyncio.ensure_future(call.end())
+        try:
+            n_reads = -1
+            while not ending.done() and call.n_reads != n_reads:
+                n_reads = call.n_reads
+                await asyncio.wait({ending}, timeout=self.limit_s)
+            if ending.done():
+                return ending.result()
+            raise LoadError(f"the server said nothing for {self.limit_s:g} s")
+        finally:
+            ending.cancel()
+
     async def stream(self, prompt: str, n_tokens: int, **fields: Any) -> Transcript:
         """A greedy streamed completion, whole. Raises `LoadError` for a refusal and for a silence."""
         raw = self.subject.request(prompt, n_tokens, **fields)
-        return read_transcript(parse_reply((await record(self.subject.target, raw, self.limit_s)).reads))
+        return read_transcript(parse_reply((await self.record(raw)).reads))
 
     async def streams(self, texts: Sequence[str], n_tokens: int) -> list[Transcript]:
         """All at once, each on a connection of its own. Raises the first `LoadError` of any."""
@@ -81,7 +112,7 @@ class Peer:
     async def plain(self, prompt: str, n_tokens: int, **fields: Any) -> Part:
         """The same, not streamed."""
         raw = self.plain_request(prompt, n_tokens, **fields)
-        return read_plain(parse_reply((await record(self.subject.target, raw, self.limit_s)).reads))
+        return read_plain(parse_reply((await self.record(raw)).reads))
 
     def plain_request(self, prompt: str, n_tokens: int, **fields: Any) -> bytes:
         return self.subject.request(prompt, n_tokens, **{"stream": False, "stream_options": None} | fields)

@@ -12,8 +12,8 @@ import msgspec
 import uvloop
 
 from sluiceway.lab.check.card import CheckRecord, answered, run_of
-from sluiceway.lab.check.peer import CheckConfig, Peer, paced
-from sluiceway.lab.check.question import Finding, Question, Verdict
+from sluiceway.lab.check.peer import CheckConfig, Peer, fitted, paced
+from sluiceway.lab.check.question import Finding, Question, Verdict, unknown
 from sluiceway.lab.load.calls import Target
 from sluiceway.lab.load.machine import describe_host, load, sources, versions
 from sluiceway.lab.load.record import summarize
@@ -51,7 +51,7 @@ class CheckSession:
             git_sha=git_sha,
             is_dirty=is_dirty,
             command=list(self.command),
-            config=msgspec.to_builtins(self.config),
+            config=msgspec.to_builtins(peer.config),
             host=describe_host(load_before),
             versions=versions(),
             seed=self.config.seed,
@@ -69,7 +69,7 @@ class CheckSession:
     async def _ask_all(self, say: Say) -> tuple[Peer, list[Finding]]:
         subject = await meet(self.target, model=self.model, pid=self.pid)
         pace = await paced(subject, self.config)
-        peer = Peer(subject=subject, pace=pace, config=self.config, drain_pid=self.drain_pid)
+        peer = Peer(subject=subject, pace=pace, config=fitted(self.config, pace), drain_pid=self.drain_pid)
         findings = []
         for question in self.questions:
             found = await finding(question, peer)
@@ -79,7 +79,7 @@ class CheckSession:
 
 
 async def finding(question: Question, peer: Peer) -> Finding:
-    """What does not end, and what breaks off, has failed."""
+    """A server that breaks off, or that leaves a request without an end, has failed; one may also just be slow."""
     limit_s = peer.config.timeout_s
     try:
         async with asyncio.timeout(limit_s):
@@ -87,4 +87,4 @@ async def finding(question: Question, peer: Peer) -> Finding:
     except LoadError as fault:
         return Finding(Verdict.FAIL, str(fault))
     except TimeoutError:
-        return Finding(Verdict.FAIL, f"it was not over after {limit_s:g} s (--timeout)")
+        return unknown(f"it was not over after {limit_s:g} s: the server is too slow for that (--timeout)")

@@ -69,10 +69,13 @@ async def _beside_reader(peer: Peer, name: str) -> float:
     async with dial(peer.subject.target, is_narrow=True) as line:
         await line.send(_long_request(peer, name))
         reading = asyncio.create_task(line.read_rest(peer.limit_s))
-        await _fill(peer)
-        took_s = await _healthy_s(peer, name, peer.limit_s)
-        await reading
-        return took_s
+        try:
+            await _fill(peer)
+            return await _healthy_s(peer, name, peer.limit_s)
+        finally:
+            line.reset()
+            await asyncio.gather(reading, return_exceptions=True)
+            await _settle(peer)
 
 
 async def _beside_stopped(peer: Peer, name: str, limit_s: float) -> tuple[float, Stopped]:
@@ -90,6 +93,12 @@ async def _beside_stopped(peer: Peer, name: str, limit_s: float) -> tuple[float,
         growth_bytes = _rss_bytes(peer) - before_bytes if peer.subject.processes else None
         line.resume()
         return took_s, Stopped(*await _end_of(line, peer.limit_s), growth_bytes)
+
+
+async def _settle(peer: Peer) -> None:
+    """Until the one that was left is over, where that can be seen."""
+    if peer.subject.kind is not None:
+        await peer.seconds_until_idle(peer.limit_s)
 
 
 async def _fill(peer: Peer) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sluiceway.lab.check.peer import Peer
 from sluiceway.lab.check.question import Finding, Question, by_faults
 from sluiceway.lab.check.transcript import Transcript, read_transcript
-from sluiceway.lab.load.calls import record
 from sluiceway.lab.load.replies import parse_reply
 
 _CHAT = "/v1/chat/completions"
@@ -28,8 +27,7 @@ async def _chat(peer: Peer, prompt: str) -> Transcript | None:
     """None where it does not chat: some models have no template."""
     fields = {"model": peer.subject.model, "max_tokens": peer.config.tokens, "stream": True, **peer.subject.extras}
     body = {"messages": [{"role": "user", "content": prompt}], **fields}
-    target = peer.subject.target
-    reply = parse_reply((await record(target, target.request("POST", _CHAT, body), peer.limit_s)).reads)
+    reply = parse_reply((await peer.record(peer.subject.target.request("POST", _CHAT, body))).reads)
     return read_transcript(reply) if reply.status == 200 else None
 
 
