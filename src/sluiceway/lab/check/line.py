@@ -61,13 +61,12 @@ class Line:
                 return await self._reader.read(_READ_BYTES)
 
     async def read_rest(self, limit_s: float) -> bytes:
-        """All until the server closes, in order or at once."""
+        """All until the server closes, in order or at once. The limit is for each silence."""
         parts = []
         with _complaints("end its answer", limit_s):
-            async with asyncio.timeout(limit_s):
-                with contextlib.suppress(ConnectionError):
-                    while part := await self._reader.read(_READ_BYTES):
-                        parts.append(part)
+            with contextlib.suppress(ConnectionError):
+                while part := await asyncio.wait_for(self._reader.read(_READ_BYTES), limit_s):
+                    parts.append(part)
         return b"".join(parts)
 
     async def read_reply(self, limit_s: float) -> Reply:

@@ -71,7 +71,7 @@ async def _beside_reader(peer: Peer, name: str) -> float:
         reading = asyncio.create_task(line.read_rest(peer.limit_s))
         try:
             await _fill(peer)
-            return await _healthy_s(peer, name, peer.limit_s)
+            return await _healthy_s(peer, name, None)
         finally:
             line.reset()
             await asyncio.gather(reading, return_exceptions=True)
@@ -111,7 +111,7 @@ def _long_request(peer: Peer, name: str) -> bytes:
     return peer.subject.request(prompt, peer.config.long_tokens)
 
 
-async def _healthy_s(peer: Peer, name: str, limit_s: float) -> float:
+async def _healthy_s(peer: Peer, name: str, limit_s: float | None) -> float:
     """How long all the others take together. Raises `LoadError` where one fails or takes too long."""
     started_s = time.perf_counter()
     try:
