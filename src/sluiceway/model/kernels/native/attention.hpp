@@ -29,14 +29,16 @@ struct AttentionInput {
     const uint16_t* values;
     const uint16_t* queries;   // bf16 (n_kv_heads, tokens, group, padded head_dim)
     float* out;                // (tokens, n_heads * head_dim)
+    const QueryTile* tiles;
     int32_t n_tokens;
+    int32_t n_tiles;
 };
 
 struct alignas(64) TileState {
     float scores[kTileQueries][kTileKeys];
     uint16_t weights[kTileQueries][kTileKeys];
-    float top[kTileQueries];
-    float total[kTileQueries];
+    f32x16 totals[kTileQueries];
+    float top[kTileQueries];   // of the scores as powers of two
     int width;                 // padded head_dim
     float sums[kTileQueries * kMaxHeadDim];
 
@@ -60,52 +62,79 @@ inline void fill_tiles(const Model& model, const Rows& rows, QueryTile* tiles) {
     }
 }
 
+// Two to the power of x for x <= 0, within 3 millionths of it: the result is narrowed to bf16. Below -125 it is zero.
+inline f32x16 power_of_two(f32x16 x) {
+    const f32x16 magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number, in the last bits
+    const f32x16 clamped = larger(x, broadcast(-125.0f)), shifted = clamped + magic;
+    const f32x16 rest = clamped - (shifted - magic);
+    f32x16 result = (rest * 0.00957010f + 0.05591786f) * rest + 0.24024745f;
+    result = (result * rest + 0.69312181f) * rest + 0.99999926f;
+    return x < -125.0f ? f32x16{} : (f32x16)((i32x16)result + ((i32x16)shifted << 23));
+}
+
+inline u16x16 narrow_weights(f32x16 weights) {
+#if defined(__AVX512BF16__)
+    return (u16x16)_mm512_cvtneps_pbh((__m512)weights);
+#else
+    return narrow(weights);
+#endif
+}
+
 // Scores of one query with the keys from `first_key` on become weights; its sums so far are scaled to the new maximum.
-inline void soften(TileState& state, int query, int first_key, int n_blocks, int position, int window, float scale) {
+inline void soften(TileState& state, int query, int first_key, int position, int window, float scale) {
+    const bool sees_all = first_key + kTileKeys - 1 <= position && (!window || first_key > position - window);
     f32x16 scores[kTileBlocks];
     f32x16 top = broadcast(kNegativeInfinity);
-    for (int i = 0; i < n_blocks; i++) {
-        const i32x16 keys = lane_numbers() + (first_key + i * kLanes);
-        i32x16 is_seen = keys <= position;
-        if (window) is_seen &= keys > position - window;
-        scores[i] = is_seen ? load<f32x16>(&state.scores[query][i * kLanes]) * scale : broadcast(kNegativeInfinity);
+    for (int i = 0; i < kTileBlocks; i++) {
+        scores[i] = load<f32x16>(&state.scores[query][i * kLanes]) * scale;
+        if (!sees_all) {
+            const i32x16 keys = lane_numbers() + (first_key + i * kLanes);
+            i32x16 is_seen = keys <= position;
+            if (window) is_seen &= keys > position - window;
+            scores[i] = is_seen ? scores[i] : broadcast(kNegativeInfinity);
+        }
         top = larger(top, scores[i]);
     }
-    const float before = state.top[query], now = largest(top) > before ? largest(top) : before;
+    const float before = state.top[query], highest = largest(top), now = highest > before ? highest : before;
     if (now == kNegativeInfinity) {
         memset(state.weights[query], 0, sizeof state.weights[query]);
         return;
     }
     f32x16 total{};
-    for (int i = 0; i < n_blocks; i++) {
-        const u16x16 weights = narrow(exponential(scores[i] - now));
+    for (int i = 0; i < kTileBlocks; i++) {
+        const u16x16 weights = narrow_weights(power_of_two(scores[i] - now));
         store(&state.weights[query][i * kLanes], weights);
         total += widen(weights);
     }
     if (now != before) {
-        const float factor = exponential(broadcast(before - now))[0];
+        const f32x16 factor = power_of_two(broadcast(before - now));
         state.top[query] = now;
-        state.total[query] *= factor;
+        state.totals[query] *= factor;
         float* sums = state.sums_of(query);
         for (int i = 0; i < state.width; i += kLanes) store(sums + i, load<f32x16>(sums + i) * factor);
     }
-    state.total[query] += sum(total);
+    state.totals[query] += total;
 }
 
 #if defined(__AMX_BF16__)
 
 inline void score(TileState& state, int n, const uint16_t* queries, const uint16_t* const* keys, int n_blocks) {
+    // Where blocks are missing, the first one stands in: nobody sees these scores.
+    const uint16_t* places[kTileBlocks];
+    for (int i = 0; i < kTileBlocks; i++) places[i] = keys[i < n_blocks ? i : 0];
     for (int q = 0; q < n; q += 16)
-        for (int i = 0; i < n_blocks; i++)
-            score_in_tiles(queries + q * state.width, keys[i], state.width, &state.scores[q][i * kLanes],
-                           sizeof state.scores[0]);
+        score_in_tiles(queries + q * state.width, places, state.width, state.scores[q], sizeof state.scores[0]);
 }
 
 inline void add_values(TileState& state, int n, const uint16_t* const* values, int n_blocks) {
-    for (int q = 0; q < n; q += 16)
-        for (int column = 0; column < state.width; column += kLanes)
-            add_in_tiles(state.weights[q], sizeof state.weights[0], values, column * kBlockTokens, n_blocks,
-                         state.sums_of(q) + column, state.width * int(sizeof(float)));
+    const int64_t stride = state.width * int64_t(sizeof(float)), weights_stride = sizeof state.weights[0];
+    for (int q = 0; q < n; q += 16) {
+        int column = 0;
+        for (; column + 4 * kLanes <= state.width; column += 4 * kLanes)
+            add_in_tiles<4>(state.weights[q], weights_stride, values, column, n_blocks, state.sums_of(q) + column, stride);
+        if (column < state.width)
+            add_in_tiles<2>(state.weights[q], weights_stride, values, column, n_blocks, state.sums_of(q) + column, stride);
+    }
 }
 
 #else
@@ -148,14 +177,40 @@ inline void add_values(TileState& state, int n, const uint16_t* const* values, i
 // The blocks of keys and values that one stretch of kTileKeys keys lies in.
 struct Stretch {
     int n_blocks;
-    int64_t places[kTileBlocks];
+    const uint16_t* keys[kTileBlocks];
+    const uint16_t* values[kTileBlocks];
 
-    Stretch(const AttentionInput& in, const int32_t* blocks, int kv_head, int key, int last_position) {
+    Stretch(const AttentionInput& in, int row, int kv_head, int key, int last_position) {
+        const int32_t* blocks = in.rows.blocks + in.rows.first_block[row] + key / kBlockTokens;
         const int left = (last_position - key) / kBlockTokens + 1;
         n_blocks = left < kTileBlocks ? left : kTileBlocks;
+        for (int i = 0; i < n_blocks; i++) {
+            const int64_t place = int64_t(blocks[i]) * in.model.n_kv_heads + kv_head;
+            keys[i] = in.keys + place * kBlockTokens * padded_head_dim(in.model);
+            values[i] = in.values + place * kBlockTokens * padded_head_dim(in.model);
+        }
+    }
+
+    void call_for(int width) const {
         for (int i = 0; i < n_blocks; i++)
-            places[i] = (int64_t(blocks[key / kBlockTokens + i]) * in.model.n_kv_heads + kv_head) * kBlockTokens *
-                        padded_head_dim(in.model);
+            for (int at = 0; at < kBlockTokens * width; at += 2 * kLanes) {
+                __builtin_prefetch(keys[i] + at, 0, 2);
+                __builtin_prefetch(values[i] + at, 0, 2);
+            }
+    }
+};
+
+// The keys that the queries of a tile see: in stretches from the first one on.
+struct Sight {
+    int first_position;
+    int last_position;
+    int first_key;
+
+    Sight(const AttentionInput& in, const QueryTile& tile) {
+        const int group = group_size(in.model), start = in.rows.start[tile.row], window = in.model.window;
+        first_position = start + tile.begin / group;
+        last_position = start + (tile.begin + tile.n - 1) / group;
+        first_key = window && first_position >= window ? (first_position - window + 1) / kTileKeys * kTileKeys : 0;
     }
 };
 
@@ -166,20 +221,24 @@ inline void write_outputs(const AttentionInput& in, TileState& state, const Quer
         const int head = kv_head * group + (tile.begin + q) % group;
         float* out = in.out + (token * in.model.n_heads + head) * n;
         const float* sums = state.sums_of(q);
-        for (int i = 0; i < n; i++) out[i] = sums[i] / state.total[q];
+        const float inverse = 1.0f / sum(state.totals[q]);
+        for (int i = 0; i < n; i++) out[i] = sums[i] * inverse;
     }
 }
 
-inline void attend_tile(const AttentionInput& in, const QueryTile& tile, int kv_head) {
+inline int item_count(const AttentionInput& in) { return in.n_tiles * in.model.n_kv_heads; }
+
+// Item `index` is one tile with one key head. The items that threads take next follow it by `n_threads`.
+inline void attend_item(const AttentionInput& in, int index, int n_threads) {
     const Model& model = in.model;
-    const int group = group_size(model), width = padded_head_dim(model);
-    const int start = in.rows.start[tile.row];
-    const int first_position = start + tile.begin / group, last_position = start + (tile.begin + tile.n - 1) / group;
-    const int32_t* blocks = in.rows.blocks + in.rows.first_block[tile.row];
+    const QueryTile& tile = in.tiles[index / model.n_kv_heads];
+    const int kv_head = index % model.n_kv_heads, group = group_size(model), width = padded_head_dim(model);
     const int64_t token = in.rows.first[tile.row];
     const uint16_t* queries = in.queries + ((kv_head * int64_t(in.n_tokens) + token) * group + tile.begin) * width;
-    const float scale = 1.0f / sqrtf(float(model.head_dim));
-    const int seen_from = model.window && first_position >= model.window ? first_position - model.window + 1 : 0;
+    const float scale = 1.44269504f / sqrtf(float(model.head_dim));
+    const Sight sight(in, tile);
+    // Few queries spend their time waiting for keys and values, which are called for one stretch ahead.
+    const bool is_short = tile.n <= kLanes;
 
 #if defined(__AMX_BF16__)
     const AttentionTiles tiles;
@@ -189,20 +248,21 @@ inline void attend_tile(const AttentionInput& in, const QueryTile& tile, int kv_
     memset(state.sums, 0, size_t(tile.n) * width * sizeof(float));
     for (int q = 0; q < tile.n; q++) {
         state.top[q] = kNegativeInfinity;
-        state.total[q] = 0;
+        state.totals[q] = f32x16{};
     }
-    for (int key = seen_from / kTileKeys * kTileKeys; key <= last_position; key += kTileKeys) {
-        const Stretch here(in, blocks, kv_head, key, last_position);
-        const uint16_t* keys[kTileBlocks];
-        const uint16_t* values[kTileBlocks];
-        for (int i = 0; i < here.n_blocks; i++) {
-            keys[i] = in.keys + here.places[i];
-            values[i] = in.values + here.places[i];
+    for (int key = sight.first_key; key <= sight.last_position; key += kTileKeys) {
+        const Stretch here(in, tile.row, kv_head, key, sight.last_position);
+        if (is_short && key + kTileKeys <= sight.last_position) {
+            Stretch(in, tile.row, kv_head, key + kTileKeys, sight.last_position).call_for(width);
+        } else if (is_short && index + n_threads < item_count(in)) {
+            const QueryTile& next = in.tiles[(index + n_threads) / model.n_kv_heads];
+            const Sight its(in, next);
+            Stretch(in, next.row, (index + n_threads) % model.n_kv_heads, its.first_key, its.last_position).call_for(width);
         }
-        score(state, tile.n, queries, keys, here.n_blocks);
+        score(state, tile.n, queries, here.keys, here.n_blocks);
         for (int q = 0; q < tile.n; q++)
-            soften(state, q, key, here.n_blocks, start + (tile.begin + q) / group, model.window, scale);
-        add_values(state, tile.n, values, here.n_blocks);
+            soften(state, q, key, sight.first_position + (tile.begin % group + q) / group, model.window, scale);
+        add_values(state, tile.n, here.values, here.n_blocks);
     }
     write_outputs(in, state, tile, kv_head);
 }

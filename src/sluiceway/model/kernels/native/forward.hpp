@@ -95,6 +95,10 @@ private:
         return step_.rows.start[row] + token - step_.rows.first[row];
     }
 
+    int block_of(int position, int row) const {
+        return step_.rows.blocks[step_.rows.first_block[row] + position / kBlockTokens];
+    }
+
     int first_row_of(int token) const {
         int low = 0, high = step_.rows.n_rows - 1;
         while (low < high) {
@@ -154,10 +158,8 @@ private:
         uint16_t* values = step_.cache.values + index * step_.cache.layer_elements;
         member.run_ranges(n_tokens_, [&](int begin, int end) { place_tokens(layer, begin, end, keys, values); });
         const AttentionInput in{model_, step_.rows, keys, values, work_.queries.as<uint16_t>(),
-                                work_.row.as<float>(), n_tokens_};
-        member.run(int(n_tiles_) * model_.n_kv_heads, [&](int item) {
-            attend_tile(in, work_.tiles.as<QueryTile>()[item / model_.n_kv_heads], item % model_.n_kv_heads);
-        });
+                                work_.row.as<float>(), work_.tiles.as<QueryTile>(), n_tokens_, int(n_tiles_)};
+        member.run(item_count(in), [&](int item) { attend_item(in, item, member.n_threads()); });
         packed(member, layer.out, model_.n_heads * model_.head_dim, packed_for(layer.out));
         add_product(member, layer.out, packed_for(layer.out));
     }
@@ -167,12 +169,14 @@ private:
         const Model& m = model_;
         const int group = group_size(m), width = padded_head_dim(m);
         int row = first_row_of(begin);
+        for (int t = begin, at = row; t < end; t++) {
+            const int block = block_of(position_of(t, at), at);
+            if (t + 1 == step_.rows.first[at + 1]) prefetch_block(m, keys, values, block);
+        }
         for (int t = begin; t < end; t++) {
-            const int position = position_of(t, row), slot = position % kBlockTokens;
-            const int block = step_.rows.blocks[step_.rows.first_block[row] + position / kBlockTokens];
+            const int position = position_of(t, row), slot = position % kBlockTokens, block = block_of(position, row);
             const bool is_last = t + 1 == step_.rows.first[row + 1];
             const bool is_new_block = slot <= t - step_.rows.first[row];
-            if (is_last) prefetch_block(m, keys, values, block);
             const float* qkv = work_.qkv.as<float>() + int64_t(t) * qkv_width();
             const float* cosines = work_.angles.as<float>() + int64_t(t) * m.head_dim;
             const float* sines = cosines + m.head_dim / 2;

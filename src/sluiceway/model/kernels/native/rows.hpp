@@ -83,12 +83,12 @@ inline void write_key(const Model& model, uint16_t* keys, Place place, const uin
         memcpy(block + i * kBlockTokens + 2 * place.slot, from + i, 2 * sizeof *from);
 }
 
-// A key goes to as many lines as it has steps, all of them elsewhere: they are called for while queries are rotated.
+// A key goes to as many lines as it has steps, all of them elsewhere: they are called for before anything is rotated.
 inline void prefetch_block(const Model& model, const uint16_t* keys, const uint16_t* values, int block) {
     const int64_t n = int64_t(model.n_kv_heads) * kBlockTokens * padded_head_dim(model);
     for (int64_t at = block * n; at < (block + 1) * n; at += 2 * kLanes) {
-        __builtin_prefetch(keys + at, 1);
-        __builtin_prefetch(values + at, 1);
+        __builtin_prefetch(keys + at, 0, 2);
+        __builtin_prefetch(values + at, 0, 2);
     }
 }
 
@@ -104,9 +104,14 @@ inline void write_value(const Model& model, uint16_t* values, Place place, const
 // What an earlier owner left behind the last token of a block. It is multiplied by zero, which does not help where it
 // is no number.
 inline void clear_values_after(const Model& model, uint16_t* values, Place place) {
+    constexpr int kPair = 2 * kLanes, kPairs = kBlockTokens / 2;
     uint16_t* block = values + place.head_block * kBlockTokens * padded_head_dim(model);
-    for (int slot = place.slot + 1; slot < kBlockTokens; slot++)
-        for (int i = 0; i < model.head_dim; i++) block[value_at(i, slot)] = 0;
+    const int pair = place.slot / 2;
+    for (int column = 0; column < padded_head_dim(model) / kLanes; column++, block += kPairs * kPair) {
+        if (place.slot % 2 == 0)
+            for (int i = 1; i < kPair; i += 2) block[pair * kPair + i] = 0;
+        memset(block + (pair + 1) * kPair, 0, size_t(kPairs - pair - 1) * kPair * sizeof *block);
+    }
 }
 
 }  // namespace

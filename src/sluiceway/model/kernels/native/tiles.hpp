@@ -207,8 +207,8 @@ class AttentionTiles {
 public:
     AttentionTiles() {
         TileShapes shapes;
-        shapes.row_bytes[3] = 32;
-        shapes.rows[4] = 8;
+        shapes.row_bytes[6] = 32;
+        shapes.rows[7] = 8;
         _tile_loadconfig(&shapes);
     }
     ~AttentionTiles() {
@@ -219,27 +219,60 @@ public:
     AttentionTiles& operator=(const AttentionTiles&) = delete;
 };
 
-// 16 queries with the 16 keys of a block.
-inline void score_in_tiles(const uint16_t* queries, const uint16_t* keys, int width, float* scores, int64_t stride) {
+// 16 queries with the 16 keys of each of four blocks: four sums at once, as one would wait for itself.
+inline void score_in_tiles(const uint16_t* queries, const uint16_t* const* keys, int width, float* scores, int64_t stride) {
     _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
     for (int i = 0; i < width; i += 32) {
-        _tile_loadd(1, queries + i, width * 2);
-        _tile_loadd(2, keys + i * 16, 64);
-        _tile_dpbf16ps(0, 1, 2);
+        _tile_loadd(4, queries + i, width * 2);
+        _tile_loadd(5, keys[0] + i * 16, kLine);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(5, keys[1] + i * 16, kLine);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_loadd(5, keys[2] + i * 16, kLine);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_loadd(5, keys[3] + i * 16, kLine);
+        _tile_dpbf16ps(3, 4, 5);
     }
     _tile_stored(0, scores, stride);
+    _tile_stored(1, scores + 16, stride);
+    _tile_stored(2, scores + 32, stride);
+    _tile_stored(3, scores + 48, stride);
 }
 
-// Adds 16 columns of the values of some blocks, weighted, to the sums of 16 queries.
-inline void add_in_tiles(const uint16_t* weights, int64_t weights_stride, const uint16_t* const* values, int at,
+// Adds two or four times 16 columns of the values of some blocks, weighted, to the sums of 16 queries.
+template <int n_columns>
+inline void add_in_tiles(const uint16_t* weights, int64_t weights_stride, const uint16_t* const* values, int column,
                          int n_blocks, float* sums, int64_t sums_stride) {
+    constexpr int kColumn = 16 * 16;
     _tile_loadd(0, sums, sums_stride);
+    _tile_loadd(1, sums + 16, sums_stride);
+    if constexpr (n_columns == 4) {
+        _tile_loadd(2, sums + 32, sums_stride);
+        _tile_loadd(3, sums + 48, sums_stride);
+    }
     for (int i = 0; i < n_blocks; i++) {
-        _tile_loadd(3, weights + i * 16, weights_stride);
-        _tile_loadd(4, values[i] + at, 64);
-        _tile_dpbf16ps(0, 3, 4);
+        const uint16_t* at = values[i] + column * 16;
+        _tile_loadd(6, weights + i * 16, weights_stride);
+        _tile_loadd(7, at, kLine);
+        _tile_dpbf16ps(0, 6, 7);
+        _tile_loadd(7, at + kColumn, kLine);
+        _tile_dpbf16ps(1, 6, 7);
+        if constexpr (n_columns == 4) {
+            _tile_loadd(7, at + 2 * kColumn, kLine);
+            _tile_dpbf16ps(2, 6, 7);
+            _tile_loadd(7, at + 3 * kColumn, kLine);
+            _tile_dpbf16ps(3, 6, 7);
+        }
     }
     _tile_stored(0, sums, sums_stride);
+    _tile_stored(1, sums + 16, sums_stride);
+    if constexpr (n_columns == 4) {
+        _tile_stored(2, sums + 32, sums_stride);
+        _tile_stored(3, sums + 48, sums_stride);
+    }
 }
 
 }  // namespace

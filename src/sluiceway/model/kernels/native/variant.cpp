@@ -65,12 +65,11 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
                 narrowed.as<uint16_t>()[((head / group * int64_t(n_tokens) + t) * group + head % group) * width + i] =
                     narrow(queries[(t * model->n_heads + head) * n + i]);
     fill_tiles(*model, *rows, tiles.as<QueryTile>());
-    const AttentionInput in{*model, *rows, cache->keys, cache->values, narrowed.as<uint16_t>(), out, n_tokens};
+    const AttentionInput in{*model, *rows, cache->keys, cache->values, narrowed.as<uint16_t>(), out,
+                            tiles.as<QueryTile>(), n_tokens, int(n_tiles)};
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
         ThreadScope scope;
-        member.run(int(n_tiles) * model->n_kv_heads, [&](int item) {
-            attend_tile(in, tiles.as<QueryTile>()[item / model->n_kv_heads], item % model->n_kv_heads);
-        });
+        member.run(item_count(in), [&](int item) { attend_item(in, item, member.n_threads()); });
     });
     return 0;
 }
