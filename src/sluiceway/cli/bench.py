@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shlex
 import sys
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,24 +116,16 @@ def bench(
         scenarios=tuple(scenario or SCENARIOS),
     )
     typed = typed_flags(context)
-    refuse_idle_flags(
-        typed,
-        url=url is not None,
-        vs=vs is not None,
-        weights=weights is not None,
-        floor=not no_floor,
-        scenarios=config.scenarios,
-    )
+    refuse_idle_flags(typed, context.params, config.scenarios)
     if plot is not None:
         require_plotting()
     target = Target.parse(url, api_key) if url else None
-    rival = There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None
     session = Session(
         config=config.quick(typed) if quick else config,
+        rival=There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None,
         first=_own(model or DEFAULT_MODEL, source, dtype, threads, serve_args)
         if target is None
         else There(target=target, model=model, pid=pid, files=_files(weights), dtype=dtype, threads=threads),
-        rival=rival,
         measures_floor=not no_floor,
         command=["sluiceway", *sys.argv[1:]],
     )
@@ -149,10 +141,10 @@ def typed_flags(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
-def refuse_idle_flags(
-    typed: Container[str], *, url: bool, vs: bool, weights: bool, floor: bool, scenarios: Container[str]
-) -> None:
-    """Raises `ConfigError` for a flag that was typed and would have no effect beside the others."""
+def refuse_idle_flags(typed: Container[str], values: Mapping[str, object], scenarios: Container[str]) -> None:
+    """Raises `ConfigError` for a flag that was typed and has no effect beside the others. `values` are those of all."""
+    url, vs, weights = (bool(values[name]) for name in ("url", "vs", "weights"))
+    floor = not values["no_floor"]
     runs_already = "means nothing with --url: that server runs already"
     for field, is_of_use, why in (
         ("pid", url, "means nothing without --url"),
