@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from sluiceway.lab.check.leaving import FIN, PLAIN, RST, WAITING, WASTE, judge, judge_waste
 from sluiceway.lab.check.question import Question, Verdict
-from support.model_server import ask, model_server, peer_of
+from support.model_server import SMALL, ask, model_server, peer_of
 
 ALL = [FIN, RST, PLAIN, WAITING, WASTE]
 NAMES = [question.name for question in ALL]
@@ -34,6 +35,16 @@ async def test_server_without_gauges_cannot_be_judged(question: Question) -> Non
         blind = dataclasses.replace(peer, subject=dataclasses.replace(peer.subject, kind=None))
         found = await question.ask(blind)
     assert found.verdict is Verdict.UNKNOWN and "no gauges" in found.sentence
+
+
+async def test_server_that_others_use_cannot_be_judged() -> None:
+    """It would be blamed for what they ask."""
+    async with model_server() as (script, _):
+        hurried = msgspec.structs.replace(SMALL, timeout_s=0.4)
+        peer = dataclasses.replace(await peer_of(script), config=hurried)
+        script.running.append("somebody else's")
+        found = await FIN.ask(peer)
+    assert found.verdict is Verdict.UNKNOWN and "others use it" in found.sentence
 
 
 @pytest.mark.parametrize(

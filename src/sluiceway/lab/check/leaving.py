@@ -20,15 +20,14 @@ _SHORTEST_S = 0.5
 """A rest of an answer that is computed sooner says nothing against a server: there is the time of a scrape in it."""
 _PROMPT, _LATE = 0.25, 0.6
 """Shares of what was left."""
-_NO_GAUGES = unknown("the server has no gauges that are known here (/metrics), so nobody sees when it is idle")
 
 Leave = Callable[[Line], None]
 
 
 async def _leave_stream(peer: Peer, leave: Leave, name: str) -> Finding:
     """One stream, left in its middle."""
-    if await _never_idle(peer):
-        return _NO_GAUGES if peer.subject.kind is None else _busy()
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
     async with _under_way(peer, name, 1) as lines:
         n_read = await _read_events(lines[0], peer.limit_s)
         leave(lines[0])
@@ -45,8 +44,8 @@ async def _ask_rst(peer: Peer) -> Finding:
 
 async def _ask_plain(peer: Peer) -> Finding:
     """Nothing is written to the reader of a plain answer, so that only a look at its connection can tell."""
-    if await _never_idle(peer):
-        return _NO_GAUGES if peer.subject.kind is None else _busy()
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
     (prompt,) = peer.prompts("plain", 1)
     async with dial(peer.subject.target) as line:
         await line.send(peer.plain_request(prompt, peer.config.long_tokens))
@@ -57,8 +56,8 @@ async def _ask_plain(peer: Peer) -> Finding:
 
 async def _ask_waiting(peer: Peer) -> Finding:
     """Many at once, which leave before most of them have a token, half of them in order and half at once."""
-    if await _never_idle(peer):
-        return _NO_GAUGES if peer.subject.kind is None else _busy()
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
     n = 4 * peer.config.streams
     async with _under_way(peer, "waiting", n) as lines:
         await peer.until_busy()
@@ -69,8 +68,8 @@ async def _ask_waiting(peer: Peer) -> Finding:
 
 async def _ask_waste(peer: Peer) -> Finding:
     """By the server's count of the tokens that it generates; one that is refreshed by a probe counts the probe too."""
-    if await _never_idle(peer):
-        return _NO_GAUGES if peer.subject.kind is None else _busy()
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
     before = await peer.generated()
     async with _under_way(peer, "waste", _LEAVERS) as lines:
         n_read = sum([await _read_events(line, peer.limit_s) for line in lines])
@@ -109,13 +108,13 @@ def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
     return Finding(graded(wasted / (asked - n_read), _PROMPT, _LATE), sentence, figures)
 
 
-async def _never_idle(peer: Peer) -> bool:
-    """Whether there is no telling when it is idle."""
-    return peer.subject.kind is None or await peer.seconds_until_idle(peer.limit_s) is None
-
-
-def _busy() -> Finding:
-    return unknown("the server was busy before anything was asked: others use it")
+async def _hindrance(peer: Peer) -> Finding | None:
+    """Why nobody could tell when it is idle; None if it is idle now, by its own gauges."""
+    if peer.subject.kind is None:
+        return unknown("the server has no gauges that are known here (/metrics), so nobody sees when it is idle")
+    if await peer.seconds_until_idle(peer.limit_s) is None:
+        return unknown("the server was busy before anything was asked: others use it")
+    return None
 
 
 async def _until_idle(peer: Peer, n: int, n_left: int) -> Finding:
