@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected, ToApi
 from sluiceway.messages.to_child import PeerDown, PeerUp, Role
 from sluiceway.messages.to_engine import Abort, AuditEngine, Submit, ToEngine
@@ -17,6 +18,7 @@ from sluiceway.messages.to_tokenizer import (
     Cancel,
     EngineAudit,
     EngineUp,
+    Pause,
     SequenceEnd,
     SequenceStart,
     StepOut,
@@ -133,6 +135,14 @@ def test_a_cancel_is_passed_on(neighbours: Neighbours) -> None:
     assert neighbours.submitted() == 1
     neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
     assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.CANCELLED)
+
+
+def test_a_pause_is_passed_on(neighbours: Neighbours) -> None:
+    """For the sequence that it names."""
+    neighbours.ask(1, "hi")
+    assert neighbours.submitted() == 1
+    neighbours.to_tokenizer.push(Pause((1,)))
+    assert received(neighbours.to_engine, to_engine.Pause) == to_engine.Pause(1)
 
 
 def test_a_long_prompt_delays_nobody(neighbours: Neighbours) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sluiceway.errors import PeerGone, Refusal, invalid
+from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Rejected, ToApi
 from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import (
@@ -16,7 +17,10 @@ from sluiceway.messages.to_tokenizer import (
     ChatPrompt,
     EngineAudit,
     GroupRejection,
+    Park,
+    Pause,
     Prompt,
+    Resume,
     SequenceEnd,
     SequenceStart,
     StepOut,
@@ -289,6 +293,34 @@ def test_cancel_is_passed_on_when_the_engine_knows_the_sequence() -> None:
         Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0)
     ]
     assert desk.step(_bytes(1, "late"), ends=[_end(1, FinishReason.CANCELLED)]) == []
+
+
+def test_a_wish_of_the_flow_is_passed_on_when_the_engine_knows_the_sequence() -> None:
+    """One that is being encoded makes no tokens anyway, and one that nobody knows makes none."""
+    desk = Desk(is_threaded=True)
+    desk.ask(1, 2)
+    desk.pending.pop()()
+    desk.ask(3)
+    desk.engine.clear()
+    desk.translator.hold(Pause((1, 2, 3, 4)))
+    desk.translator.hold(Park((2, 3)))
+    desk.translator.hold(Resume((2, 1)))
+    assert desk.engine == [
+        to_engine.Pause(1),
+        to_engine.Pause(2),
+        to_engine.Park(2),
+        to_engine.Resume(2),
+        to_engine.Resume(1),
+    ]
+
+
+def test_a_wish_of_the_flow_is_nothing_when_the_engine_is_gone() -> None:
+    """Its sequences went with it."""
+    desk = Desk()
+    desk.ask(1)
+    desk.is_engine_gone = True
+    desk.translator.hold(Pause((1,)))
+    assert desk.take_events() == []
 
 
 def test_a_sequence_is_aborted_when_nobody_here_knows_it() -> None:

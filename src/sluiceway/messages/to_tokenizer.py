@@ -59,6 +59,24 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     reason: FinishReason
 
 
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """Make no tokens for these sequences for now; they keep what they hold. Any id; idle for one not yet submitted."""
+
+    rids: tuple[Rid, ...]
+
+
+class Park(msgspec.Struct, frozen=True, tag="park"):
+    """As pause, but what they hold in the engine is given back: a resumed sequence is computed again, exactly."""
+
+    rids: tuple[Rid, ...]
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Go on with sequences that were paused or parked."""
+
+    rids: tuple[Rid, ...]
+
+
 class AuditQuery(msgspec.Struct, frozen=True, tag="audit_query"):
     """Ask for the account of every table; goes on to the engine and comes back as an `AuditReport`."""
 
@@ -117,5 +135,5 @@ class EngineUp(msgspec.Struct, frozen=True, tag="engine_up"):
     facts: EngineFacts
 
 
-FromApi: TypeAlias = Tokenize | Cancel | AuditQuery
+FromApi: TypeAlias = Tokenize | Cancel | Pause | Park | Resume | AuditQuery
 FromEngine: TypeAlias = StepOut | EngineAudit | EngineUp

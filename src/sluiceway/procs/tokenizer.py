@@ -21,6 +21,9 @@ from sluiceway.messages.to_tokenizer import (
     EngineUp,
     FromApi,
     FromEngine,
+    Park,
+    Pause,
+    Resume,
     StepOut,
     Tokenize,
 )
@@ -103,6 +106,8 @@ async def _read_api(inlet: AsyncInlet[FromApi], translator: Translator) -> None:
                 translator.tokenize(message)
             case Cancel():
                 translator.cancel(message)
+            case Pause() | Park() | Resume():
+                translator.hold(message)
             case AuditQuery():
                 translator.audit(message)
             case _:

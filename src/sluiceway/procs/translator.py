@@ -11,13 +11,15 @@ meanwhile is dropped; the engine's end then becomes the `Finished`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
 from sluiceway.errors import PeerGone, Refusal, RequestError
+from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Rejected, ToApi
 from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import (
@@ -25,7 +27,10 @@ from sluiceway.messages.to_tokenizer import (
     Cancel,
     ChatPrompt,
     EngineAudit,
+    Park,
+    Pause,
     Prompt,
+    Resume,
     SequenceEnd,
     StepOut,
     TextPrompt,
@@ -40,6 +45,10 @@ from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
 
 Encoded = list[list[TokenId]] | BaseException
 """The tokens of each prompt, or what encoding raised."""
+
+_ENGINE_WISHES: Mapping[type[Pause | Park | Resume], Callable[[Rid], ToEngine]] = MappingProxyType(
+    {Pause: to_engine.Pause, Park: to_engine.Park, Resume: to_engine.Resume}
+)
 
 _TOKENIZER_FAULT = Refusal(status=500, code="tokenizer_fault", message="The prompt could not be encoded.")
 
@@ -122,6 +131,13 @@ class Translator:
                 self._abort(rid, message.reason)
         if ended:
             self._to_api(Events(events=ended))
+
+    def hold(self, message: Pause | Park | Resume) -> None:
+        """Pass a wish of the flow of tokens on, for each sequence that the engine has."""
+        wish = _ENGINE_WISHES[type(message)]
+        for rid in message.rids:
+            if rid in self._decoding:
+                self._tell_engine(wish(rid))
 
     def audit(self, query: AuditQuery) -> None:
         """Pass the question on; `engine_audit` answers it."""
@@ -279,8 +295,11 @@ class Translator:
         )
 
     def _abort(self, rid: Rid, reason: FinishReason) -> None:
+        self._tell_engine(Abort(rid, reason))
+
+    def _tell_engine(self, message: ToEngine) -> None:
         try:
-            self._to_engine(Abort(rid, reason))
+            self._to_engine(message)
         except PeerGone:
             pass  # the engine is dead, and its sequences with it; `engine_down` follows
 
