@@ -6,7 +6,7 @@ import pytest
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Finished
-from sluiceway.protocols.ends import refusal_of_end
+from sluiceway.protocols.ends import refusal_of_end, usual_refusal
 from sluiceway.refusals import INTERNAL_ERROR
 from sluiceway.types import FinishReason
 
@@ -18,7 +18,7 @@ def finished(reason: FinishReason, refusal: Refusal | None = None) -> Finished:
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
 def test_end_is_no_refusal_when_the_sequence_finished_by_itself(reason: FinishReason) -> None:
     """These two have a finish reason in every protocol."""
-    assert refusal_of_end(finished(reason)) is None
+    assert refusal_of_end(finished(reason)) is usual_refusal(reason) is None
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_end_is_no_refusal_when_the_sequence_finished_by_itself(reason: FinishRe
 def test_end_is_a_refusal_when_the_sequence_was_ended(reason: FinishReason, status: int, code: str) -> None:
     """A status and a stable word each."""
     refusal = refusal_of_end(finished(reason))
-    assert refusal is not None
+    assert refusal is not None and refusal is usual_refusal(reason)
     assert (refusal.status, refusal.code) == (status, code)
 
 

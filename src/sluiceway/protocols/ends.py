@@ -26,8 +26,13 @@ _BROKEN: Mapping[FinishReason, Refusal] = MappingProxyType(
 )
 
 
+def usual_refusal(reason: FinishReason) -> Refusal | None:
+    """What a client is told of an end that has no refusal of its own; None for `stop` and `length`."""
+    return _BROKEN.get(reason)
+
+
 def refusal_of_end(finished: Finished) -> Refusal | None:
     """What a client is told when a sequence did not finish by itself; None for `stop` and `length`."""
     if finished.reason is FinishReason.ERROR and finished.refusal is not None:
         return finished.refusal
-    return _BROKEN.get(finished.reason)
+    return usual_refusal(finished.reason)
