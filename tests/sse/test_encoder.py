@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.sse.decoder import Decoder
-from sluiceway.sse.encoder import encode_comment, encode_event, encode_json
+from sluiceway.sse.encoder import COMMENT_LINE, encode_comment, encode_event, encode_json, number_events
 from sluiceway.sse.event import ServerEvent, SSEError
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"))
@@ -60,6 +60,38 @@ def test_event_is_refused_when_the_retry_is_negative() -> None:
     """Only digits are a time."""
     with pytest.raises(SSEError, match="-1"):
         encode_event("x", retry_ms=-1)
+
+
+def test_event_is_read_as_it_was_when_a_comment_line_came_before_it() -> None:
+    """The line keeps the connection alive, and begins no block of its own."""
+    decoder = Decoder()
+    assert [*decoder.feed(COMMENT_LINE), *decoder.feed(COMMENT_LINE)] == []
+    assert list(decoder.feed(encode_event("a", id="7"))) == [ServerEvent("a", last_event_id="7")]
+
+
+def test_each_event_gets_its_id_when_numbered() -> None:
+    """Also one with a name; a block without data gets none, so that no reader takes it for an event."""
+    frames = encode_event("a") + encode_comment("ka") + encode_event("b\nc", event="token")
+    assert number_events(frames, 7) == [
+        b"id: 7\ndata: a\n\n",
+        b": ka\n\n",
+        b"id: 8\nevent: token\ndata: b\ndata: c\n\n",
+    ]
+
+
+def test_nothing_is_numbered_when_nothing_is_framed() -> None:
+    """Text that is held back makes no event."""
+    assert number_events(b"", 1) == []
+
+
+@settings(max_examples=50, derandomize=True)
+@given(st.lists(TEXTS, max_size=5))
+def test_events_are_read_with_their_ids_when_numbered(texts: list[str]) -> None:
+    """Whatever their data, and as many as there were."""
+    blocks = number_events(b"".join(map(encode_event, texts)), 1)
+    read = list(Decoder().feed(b"".join(blocks)))
+    assert len(blocks) == len(texts)
+    assert [event.last_event_id for event in read] == [str(n) for n in range(1, len(texts) + 1)]
 
 
 def test_comment_is_a_block_without_fields_when_encoded() -> None:

@@ -5,7 +5,7 @@ The format: https://html.spec.whatwg.org/multipage/server-sent-events.html. Read
 * every block that carries `id`, `event` or `retry` carries data too: official SDKs hand the empty data of other blocks
   to their JSON parser and fail;
 * a comment may stand inside an event's block; as a block of its own it is safe only in streams without ids, since some
-  readers then dispatch an event with the old id and no data;
+  readers then dispatch an event with the old id and no data. There, `COMMENT_LINE` opens the block of the next event;
 * JSON has no U+2028, U+2029, U+0085, VT or FF in it: text is cut there by readers that use a general line splitter.
 """
 
@@ -24,6 +24,9 @@ _NOT_IN_AN_ID = re.compile(r"[\r\n\0]")
 
 # The characters as UTF-8, and their escapes. VT and FF are control characters, which JSON escapes anyway.
 _CUTTERS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+
+COMMENT_LINE = b":\n"
+"""Says nothing, and keeps a connection alive: the first line of an event's block whose rest comes later."""
 
 _json_encoder = msgspec.json.Encoder()
 
@@ -74,6 +77,18 @@ def encode_event(
 def encode_comment(text: str = "") -> bytes:
     """A block that says nothing: keeps a connection alive. Not for streams whose events carry ids."""
     return _block(_comment_lines(text))
+
+
+def number_events(frames: bytes, first_id: int) -> list[bytes]:
+    """Whole blocks (lines that end with LF), one by one, each that has data with the next `id` in it."""
+    numbered = []
+    for block in frames.split(b"\n\n")[:-1]:
+        if block.startswith(b"data:") or b"\ndata:" in block:
+            numbered.append(b"id: %d\n%b\n\n" % (first_id, block))
+            first_id += 1
+        else:
+            numbered.append(block + b"\n\n")
+    return numbered
 
 
 def _comment_lines(text: str) -> list[str]:
