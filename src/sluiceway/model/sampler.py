@@ -126,7 +126,7 @@ def _weights(logits: FloatRows, rows: Sequence[Row]) -> FloatRows:
     top[np.isneginf(top)] = 0.0
     temperatures = np.array([row.sampling.temperature for row in rows], dtype=np.float32)[:, None]
     with np.errstate(over="ignore"):  # to minus infinity: impossible, as it should be
-        weights: FloatRows = np.exp((finite - top) / temperatures)
+        weights: FloatRows = np.exp((finite - top) * (np.float32(1) / temperatures))
     weights[~weights.any(axis=-1), 0] = 1.0  # nothing is possible, yet some token must come
     return weights
 

@@ -40,6 +40,24 @@ def test_tokens_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, name: str, f
         assert (tokens == expected).sum() >= 299
 
 
+@pytest.mark.parametrize("values", ["equal", "flat", "steep"])
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("name", SETS)
+def test_tokens_are_those_of_numpy_in_a_large_vocabulary(
+    monkeypatch: pytest.MonkeyPatch, name: str, filters: str, values: str
+) -> None:
+    """Where a cut lies among thousands of equal weights, of different ones, or among the first few."""
+    logits = {"equal": np.zeros((8, 20_003), np.float32), "flat": random_floats(8, 20_003)}.get(
+        values, random_floats(8, 20_003, scale=9)
+    )
+    settings = [SamplingParams(**FILTERS[filters])] * 8
+    rows = [row([0] * 5, 4, 1, 0, sampling=each, seed=seed) for seed, each in enumerate(settings)]
+    monkeypatch.setattr(sampler, "best_kernels", lambda: None)
+    expected = sampler.draw(logits.copy(), rows)
+    tokens = draw_natively(kernel_set(name), pools()[0], logits, settings, sampler.uniform(range(8), [5] * 8))
+    assert (tokens == expected).sum() >= 7
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_logits_stay_as_they_are(name: str) -> None:
     """The kernels draw from a copy of their own."""

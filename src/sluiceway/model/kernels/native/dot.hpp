@@ -6,30 +6,8 @@
 
 #include "vector.hpp"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#elif defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 namespace {
 
-// As many lanes as a register has: what is wider, compilers take apart through memory.
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
-#define HAS_WORD_PRODUCTS
-constexpr int kWidth = 16;
-#elif defined(__AVX2__)
-constexpr int kWidth = 8;
-#else
-constexpr int kWidth = 4;
-#endif
-
-typedef float Floats __attribute__((vector_size(4 * kWidth)));
-typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
-typedef uint32_t Words __attribute__((vector_size(4 * kWidth)));
-typedef int16_t Shorts __attribute__((vector_size(4 * kWidth)));
-
-constexpr int kParts = kLanes / kWidth;  // registers of a column
 constexpr int kAheadBytes = 4096;
 
 struct Bf16 {
@@ -41,7 +19,7 @@ struct Int8 {
     typedef int32_t Number;
 };
 
-#if defined(HAS_WORD_PRODUCTS)
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
 
 // With two and with four columns of 16: 24 sums and what they are made of fill the 32 registers.
 constexpr int kRowsOfTwo = 12;

@@ -1,7 +1,7 @@
 // Draws one token: temperature, min_p, top_k, top_p, then the place where the running sum passes a uniform number.
 //
-// As in `sampler.py`, filters cut by value, so that equal logits stay or go together. No whole sort: weights are
-// counted in buckets by the leading bits of the float, and only the bucket in which the cut lies is sorted.
+// As in `sampler.py`, filters cut by value, so that equal logits stay or go together. Nothing is sorted: what cannot be
+// among the kept is left out at once, and the range in which the cut lies is halved until a few weights are in it.
 #pragma once
 
 #include <float.h>
@@ -12,153 +12,185 @@
 
 namespace {
 
-typedef double f64x16 __attribute__((vector_size(128)));
+typedef float HalfFloats __attribute__((vector_size(2 * kWidth)));
+typedef double Doubles __attribute__((vector_size(4 * kWidth)));
 
-constexpr int kBucketShift = 19;  // leaves exponent and four bits of the fraction
-constexpr int kBuckets = (0x3f800000 >> kBucketShift) + 1;  // weights are at most 1
 constexpr int kSumTokens = 256;
+constexpr int kFew = 32;
 
-struct Buckets {
-    int32_t counts[kBuckets];
-    double sums[kBuckets];
-};
+// What a draw needs for itself: weights, some of them once more, and the sums of their blocks.
+inline int64_t scratch_floats(int vocab_size) {
+    const int64_t n_blocks = (vocab_size + kSumTokens - 1) / kSumTokens;
+    return n_blocks * (2 * kSumTokens + 2) + 2 * kLanes;
+}
 
-inline int bucket_of(float weight) {
+inline uint32_t bits_of(float value) {
     uint32_t bits;
-    memcpy(&bits, &weight, sizeof bits);
-    return int(bits >> kBucketShift);
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
 }
 
-// NaN counts as impossible, infinity as the largest number.
-inline f32x16 possible(f32x16 logits) {
-    return smaller(logits == logits ? logits : broadcast(kNegativeInfinity), broadcast(FLT_MAX));
+inline float float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
-// Logits become unnormalised probabilities, 1 for the likeliest. `n` is whole vectors.
-inline void weigh(float* logits, int n, float temperature) {
-    f32x16 top = broadcast(kNegativeInfinity);
-    for (int i = 0; i < n; i += kLanes) top = larger(top, possible(load<f32x16>(logits + i)));
-    const float most = largest(top);
+// NaN counts as impossible, infinity as the largest number. What is beyond the `left` that there are is impossible.
+inline Floats possible(const float* from, int left) {
+    Floats logits = Floats{} + kNegativeInfinity;
+    if (left >= kWidth)
+        logits = load<Floats>(from);
+    else
+        memcpy(&logits, from, size_t(left) * sizeof(float));
+    logits = logits == logits ? logits : Floats{} + kNegativeInfinity;
+    return logits < FLT_MAX ? logits : Floats{} + FLT_MAX;
+}
+
+// Unnormalised probabilities, 1 for the likeliest.
+inline void weigh(const Draw& draw, int vocab_size, float* weights) {
+    Floats top = Floats{} + kNegativeInfinity;
+    for (int i = 0; i < vocab_size; i += kWidth) {
+        const Floats logits = possible(draw.logits + i, vocab_size - i);
+        top = logits > top ? logits : top;
+    }
+    float most = kNegativeInfinity;
+    for (int lane = 0; lane < kWidth; lane++) most = top[lane] > most ? top[lane] : most;
     if (most == kNegativeInfinity) {  // nothing is possible, yet some token must come
-        memset(logits, 0, size_t(n) * sizeof(float));
-        logits[0] = 1.0f;
+        weights[0] = 1.0f;
+        for (int i = 1; i < vocab_size; i++) weights[i] = 0;
         return;
     }
-    for (int i = 0; i < n; i += kLanes)
-        store(logits + i, exponential((possible(load<f32x16>(logits + i)) - most) / temperature));
+    const float inverse = 1.0f / draw.temperature;
+    for (int i = 0; i < vocab_size; i += kWidth)
+        store(weights + i, exponential_in_register((possible(draw.logits + i, vocab_size - i) - most) * inverse));
 }
 
-inline void sort_descending(float* values, int n) {
-    for (int gap = n / 2; gap; gap = gap == 2 ? 1 : gap * 5 / 11)
-        for (int i = gap; i < n; i++) {
-            const float value = values[i];
-            int at = i;
-            for (; at >= gap && values[at - gap] < value; at -= gap) values[at] = values[at - gap];
-            values[at] = value;
+inline Doubles widen(HalfFloats values) {
+#if defined(__AVX512F__)
+    return (Doubles)_mm512_maskz_cvtps_pd(0xff, (__m256)values);
+#else
+    return __builtin_convertvector(values, Doubles);
+#endif
+}
+
+// The sum of the weights of at least `threshold`, or their number. `n` is whole vectors.
+template <bool kIsCount = false>
+inline double sum_of(const float* weights, int n, float threshold) {
+    Doubles lanes[2] = {};
+    for (int i = 0; i < n; i += kWidth)
+        for (int half = 0; half < 2; half++) {
+            const HalfFloats w = load<HalfFloats>(weights + i + half * kWidth / 2);
+            const HalfFloats measured = kIsCount ? HalfFloats{} + 1.0f : w;
+            lanes[half] += widen(w >= threshold ? measured : HalfFloats{});
         }
-}
-
-inline int sorted_bucket(const float* weights, int n, int bucket, float* members) {
-    int count = 0;
-    for (int i = 0; i < n; i++)
-        if (bucket_of(weights[i]) == bucket) members[count++] = weights[i];
-    sort_descending(members, count);
-    return count;
-}
-
-// The k-th largest weight. Lowers the buckets to what is at least that.
-inline float cut_by_count(Buckets& buckets, const float* weights, int n, int k, float* members) {
-    int bucket = kBuckets - 1, above = 0;
-    while (above + buckets.counts[bucket] < k) above += buckets.counts[bucket--];
-    const int count = sorted_bucket(weights, n, bucket, members);
-    const float threshold = members[k - above - 1];
-    double sum = 0;
-    int n_kept = 0;
-    for (; n_kept < count && members[n_kept] >= threshold; n_kept++) sum += members[n_kept];
-    buckets.sums[bucket] = sum;
-    buckets.counts[bucket] = n_kept;
-    for (int below = 0; below < bucket; below++) buckets.counts[below] = 0, buckets.sums[below] = 0;
-    return threshold;
-}
-
-// The smallest weight of the fewest largest ones that reach `top_p` of what is kept so far.
-inline float cut_by_sum(const Buckets& buckets, const float* weights, int n, double top_p, float kept, float* members) {
+    lanes[0] += lanes[1];
     double total = 0;
-    for (int bucket = kBuckets - 1; bucket >= 0; bucket--) total += buckets.sums[bucket];
-    const double target = top_p * total;
-    double sum = 0;
-    for (int bucket = kBuckets - 1; bucket >= 0; bucket--) {
-        if (sum + buckets.sums[bucket] < target) {
-            sum += buckets.sums[bucket];
-            continue;
-        }
-        const int count = sorted_bucket(weights, n, bucket, members);
-        for (int i = 0; i < count && members[i] >= kept; i++) {
-            sum += members[i];
-            if (sum >= target || i + 1 == count) return members[i];
-        }
-        return kept;
-    }
-    return kept;
-}
-
-inline void drop_below(float* weights, int n, float threshold) {
-    for (int i = 0; i < n; i++) weights[i] = weights[i] < threshold ? 0.0f : weights[i];
-}
-
-inline void filter(float* weights, int n, const Draw& draw, float* members) {
-    if (draw.min_p > 0) drop_below(weights, n, draw.min_p);
-    const bool has_count = draw.top_k > 0 && draw.top_k < n;
-    if (!has_count && draw.top_p >= 1) return;
-    Buckets buckets{};
-    for (int i = 0; i < n; i++) {
-        const int bucket = bucket_of(weights[i]);
-        buckets.counts[bucket]++;
-        buckets.sums[bucket] += weights[i];
-    }
-    float threshold = 0;
-    if (has_count) threshold = cut_by_count(buckets, weights, n, draw.top_k, members);
-    if (draw.top_p < 1) threshold = cut_by_sum(buckets, weights, n, draw.top_p, threshold, members);
-    drop_below(weights, n, threshold);
-}
-
-inline double sum_of(const float* weights) {
-    f64x16 lanes{};
-    for (int i = 0; i < kSumTokens; i += kLanes) lanes += __builtin_convertvector(load<f32x16>(weights + i), f64x16);
-    double total = 0;
-    for (int i = 0; i < kLanes; i++) total += lanes[i];
+    for (int i = 0; i < kWidth / 2; i++) total += lanes[0][i];
     return total;
 }
 
-// The token at which the running sum passes `uniform` of the total. `n` is whole blocks of kSumTokens.
-inline int invert(const float* weights, int n, double uniform) {
-    double total = 0;
-    for (int first = 0; first < n; first += kSumTokens) total += sum_of(weights + first);
-    const double target = uniform * total;
-    double before = 0;
-    int first = 0;
-    for (double sum = sum_of(weights); before + sum <= target && first + kSumTokens < n; sum = sum_of(weights + first)) {
-        before += sum;
-        first += kSumTokens;
+// Writes the weights in [low, high) one after the other, which may be over themselves, and behind them what is in no
+// such range: one whole vector. Returns their number.
+inline int keep(const float* weights, int n, float low, float high, float* kept) {
+    int count = 0;
+    for (int i = 0; i < n; i += kLanes) {
+#if defined(__AVX512F__)
+        const __m512 w = _mm512_loadu_ps(weights + i);
+        const __mmask16 is_kept = _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(w, _mm512_set1_ps(low), _CMP_GE_OQ), w,
+                                                          _mm512_set1_ps(high), _CMP_LT_OQ);
+        _mm512_storeu_ps(kept + count, _mm512_maskz_compress_ps(is_kept, w));
+        count += __builtin_popcount(is_kept);
+#else
+        for (int lane = 0; lane < kLanes; lane++) {
+            const float w = weights[i + lane];
+            kept[count] = w;
+            count += int(w >= low) & int(w < high);
+        }
+#endif
     }
-    int token = first;
-    for (int i = first; i < first + kSumTokens; i++) {
-        if (weights[i] > 0) token = i;  // rounding may leave the sum below: stay on a token that can be
+    store(kept + count, broadcast(-1.0f));
+    return count;
+}
+
+inline void sort_descending(float* values, int n) {
+    for (int i = 1; i < n; i++) {
+        const float value = values[i];
+        int at = i;
+        for (; at && values[at - 1] < value; at--) values[at] = values[at - 1];
+        values[at] = value;
+    }
+}
+
+// The weight with which the sum, or the number, of those from the largest downward reaches `target`. Overwrites them.
+// There are `n` and a vector of what is no weight behind them; weights are ordered as their bits are.
+template <bool kIsCount>
+inline float reaching(float* weights, int n, float least, double target) {
+    uint32_t low = bits_of(least), high = bits_of(1.0f) + 1;
+    double above = 0;
+    while (n > kFew && high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        const double sum = above + sum_of<kIsCount>(weights, (n + kLanes - 1) & -kLanes, float_of(middle));
+        if (sum >= target) {
+            low = middle;
+        } else {
+            high = middle;
+            above = sum;
+        }
+        n = keep(weights, n, float_of(low), float_of(high), weights);
+    }
+    if (n > kFew) return weights[0];  // they are equal
+    sort_descending(weights, n);
+    for (int i = 0; i < n; i++) {
+        above += kIsCount ? 1 : weights[i];
+        if (above >= target) return weights[i];
+    }
+    return n ? weights[n - 1] : float_of(high);  // rounding kept the sum below: all that there are
+}
+
+// The smallest weight that min_p, top_k and top_p keep, in this order.
+inline float smallest_kept(const Draw& draw, const float* weights, int vocab_size, int n, float* some) {
+    float threshold = draw.min_p;
+    if (draw.top_k > 0 && draw.top_k < vocab_size) {
+        const int count = keep(weights, n, threshold, 2.0f, some);
+        if (count > draw.top_k) threshold = reaching<true>(some, count, threshold, draw.top_k);
+    }
+    if (draw.top_p >= 1) return threshold;
+    const double total = sum_of(weights, n, threshold);
+    // All that are smaller than this do not make up what may be left out.
+    const float least = float(0.999 * (1 - draw.top_p) * total / vocab_size);
+    if (least > threshold) threshold = least;
+    const int count = keep(weights, n, threshold, 2.0f, some);
+    const double target = draw.top_p * total;
+    return reaching<false>(some, count, threshold, target > 0 ? target : DBL_MIN);
+}
+
+// The token at which the running sum of the weights of at least `threshold` passes `uniform` of the total.
+inline int invert(const float* weights, int n, float threshold, double uniform, double* sums) {
+    const int n_blocks = n / kSumTokens;
+    double total = 0, before = 0;
+    for (int i = 0; i < n_blocks; i++) total += sums[i] = sum_of(weights + i * kSumTokens, kSumTokens, threshold);
+    const double target = uniform * total;
+    int block = 0;
+    for (; before + sums[block] <= target && block + 1 < n_blocks; block++) before += sums[block];
+    int token = block * kSumTokens;
+    for (int i = token; i < (block + 1) * kSumTokens; i++) {
+        if (weights[i] < threshold || weights[i] == 0) continue;
+        token = i;  // rounding may leave the sum below: stay on a token that can be
         before += weights[i];
         if (before > target) break;
     }
     return token;
 }
 
-// `scratch` holds twice as many floats as the vocabulary, in whole blocks of kSumTokens.
+// `scratch` is as long as `scratch_floats` says.
 inline int draw_token(const Draw& draw, int vocab_size, float* scratch) {
     const int n = (vocab_size + kSumTokens - 1) / kSumTokens * kSumTokens;
-    float* weights = scratch;
-    memcpy(weights, draw.logits, size_t(vocab_size) * sizeof(float));
-    for (int i = vocab_size; i < n; i++) weights[i] = kNegativeInfinity;
-    weigh(weights, n, draw.temperature);
-    filter(weights, vocab_size, draw, scratch + n);
-    return invert(weights, n, draw.uniform);
+    double* sums = reinterpret_cast<double*>(scratch);
+    float *weights = scratch + 2 * (n / kSumTokens), *some = weights + n;
+    weigh(draw, vocab_size, weights);
+    for (int i = vocab_size; i < n; i++) weights[i] = 0;
+    return invert(weights, n, smallest_kept(draw, weights, vocab_size, n, some), draw.uniform, sums);
 }
 
 }  // namespace

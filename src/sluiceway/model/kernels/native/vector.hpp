@@ -4,6 +4,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace {
 
 typedef float f32x16 __attribute__((vector_size(64)));
@@ -15,6 +21,23 @@ typedef uint8_t u8x16 __attribute__((vector_size(16)));
 
 constexpr int kLanes = 16;
 constexpr float kNegativeInfinity = -__builtin_inff();
+
+// As many lanes as a register has. Compilers take wider vectors apart: well for arithmetic, lane by lane for choices and
+// conversions, and through memory where many are alive at once. Such things are written for these.
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * kWidth)));
+typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
+typedef uint32_t Words __attribute__((vector_size(4 * kWidth)));
+typedef int16_t Shorts __attribute__((vector_size(4 * kWidth)));
+
+constexpr int kParts = kLanes / kWidth;
 
 template <class Vector>
 inline Vector load(const void* from) {
@@ -51,8 +74,23 @@ inline uint16_t narrow(float value) {
     return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-inline f32x16 larger(f32x16 a, f32x16 b) { return a > b ? a : b; }
-inline f32x16 smaller(f32x16 a, f32x16 b) { return a < b ? a : b; }
+template <class Function, class... Vectors>
+inline f32x16 by_parts(Function function, Vectors... of) {
+    f32x16 result;
+    for (int part = 0; part < kParts; part++) {
+        const int at = part * int(sizeof(Floats));
+        const Floats values = function(load<Floats>(reinterpret_cast<const char*>(&of) + at)...);
+        memcpy(reinterpret_cast<char*>(&result) + at, &values, sizeof values);
+    }
+    return result;
+}
+
+inline f32x16 larger(f32x16 a, f32x16 b) {
+    return by_parts([](Floats x, Floats y) { return x > y ? x : y; }, a, b);
+}
+inline f32x16 smaller(f32x16 a, f32x16 b) {
+    return by_parts([](Floats x, Floats y) { return x < y ? x : y; }, a, b);
+}
 inline f32x16 magnitude(f32x16 a) { return (f32x16)((u32x16)a & 0x7fffffff); }
 
 // Halves onto each other, then quarters, and so on: always the same order.
@@ -76,19 +114,22 @@ inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1
 
 // e to the power of x for x <= 88, within 2 units of the last place; below -87 it is zero. The power of two is taken
 // off, and the rest, within half of log 2, goes through the Taylor polynomial of degree 7.
-inline f32x16 exponential(f32x16 x) {
-    const f32x16 clamped = larger(x, broadcast(-87.3f));
-    const f32x16 scaled = clamped * 1.44269504f;
-    const f32x16 magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-    const f32x16 whole = (scaled + magic) - magic;
-    f32x16 rest = clamped - whole * 0.693359375f;
+inline Floats exponential_in_register(Floats x) {
+    const Floats least = Floats{} - 87.3f, clamped = x > least ? x : least;
+    const Floats magic = Floats{} + 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+    const Floats whole = (clamped * 1.44269504f + magic) - magic;
+    Floats rest = clamped - whole * 0.693359375f;
     rest -= whole * -2.12194440e-4f;
     const float coefficients[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
-    f32x16 result = broadcast(1.0f / 5040);
+    Floats result = Floats{} + 1.0f / 5040;
     for (const float coefficient : coefficients) result = result * rest + coefficient;
-    const i32x16 exponent = __builtin_convertvector(whole, i32x16);
-    result *= (f32x16)((exponent + 127) << 23);
-    return x < -87.3f ? f32x16{} : result;
+    const Ints exponent = __builtin_convertvector(whole, Ints);
+    result *= (Floats)((exponent + 127) << 23);
+    return x < least ? Floats{} : result;
+}
+
+inline f32x16 exponential(f32x16 x) {
+    return by_parts(exponential_in_register, x);
 }
 
 inline f32x16 swiglu(f32x16 gate, f32x16 up) {
