@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import msgspec
 import pytest
 
 from sluiceway.lab.check.first_byte import HEADERS, SILENCE, judge_headers, judge_silence
-from sluiceway.lab.check.question import Verdict
-from support.model_server import ask
+from sluiceway.lab.check.question import Question, Verdict
+from support.model_server import SMALL, ask, model_server, peer_of
 
 
 async def test_headers_at_once_pass() -> None:
@@ -25,6 +28,16 @@ async def test_silence_is_measured() -> None:
     """A server that is quick leaves nothing to say."""
     found = await ask(SILENCE)
     assert found.verdict is Verdict.UNKNOWN and found.figures["longest_silence_s"] > 0
+
+
+@pytest.mark.parametrize("question", [HEADERS, SILENCE], ids=["first-byte", "silence"])
+async def test_server_that_says_nothing_for_long_cannot_be_judged(question: Question) -> None:
+    """Here for a tenth of a second, which is no fault yet."""
+    async with model_server() as (script, _):
+        hurried = msgspec.structs.replace(SMALL, timeout_s=0.2)
+        peer = dataclasses.replace(await peer_of(script), config=hurried)
+        script.slots = 0
+        assert (await question.ask(peer)).verdict is Verdict.UNKNOWN
 
 
 def test_headers_cannot_be_judged_when_the_first_token_is_quick() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.lab.check.overload import QUESTION, answer_tokens, judge, outcome_of
+from sluiceway.lab.check.peer import Silence
 from sluiceway.lab.check.question import Verdict
 from sluiceway.lab.load.replies import LoadError, Recording
 from sluiceway.lab.load.streams import Outcome
@@ -41,6 +42,7 @@ RETRY = b"HTTP/1.1 503 No\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
         (recording(*stream(token("a"), event({"error": {"message": "no"}}))), "an error in the stream"),
         (recording(*stream(token("a"))[:-1], chunk(token("b"))), "the answer broke off"),
         (LoadError("reset"), "reset"),
+        (Silence("nothing for 1 s"), "waited without an answer"),
     ],
 )
 def test_outcome_has_one_word(outcome: Outcome, word: str) -> None:
@@ -50,8 +52,16 @@ def test_outcome_has_one_word(outcome: Outcome, word: str) -> None:
 
 def test_refusal_without_a_time_is_worth_a_warning() -> None:
     """The client has to guess when to come again."""
-    assert judge(["served", "refused without retry-after"]).verdict is Verdict.WARN
-    assert judge(["refused", "refused"]).verdict is Verdict.FAIL
+    assert judge(["served", "refused without retry-after"], is_moving=False).verdict is Verdict.WARN
+    assert judge(["refused", "refused"], is_moving=False).verdict is Verdict.FAIL
+
+
+def test_long_queue_is_told_from_a_hang() -> None:
+    """By whether others were still served when those who waited gave up."""
+    outcomes = ["served", "waited without an answer"]
+    assert judge(outcomes, is_moving=True).verdict is Verdict.WARN
+    hung = judge(outcomes, is_moving=False)
+    assert (hung.verdict, hung.sentence) == (Verdict.FAIL, "1 of 2 requests at once: waited without an answer")
 
 
 def test_answers_are_as_long_as_the_pace_allows() -> None:

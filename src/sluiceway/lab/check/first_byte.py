@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from sluiceway.lab.check.peer import Peer
+from sluiceway.lab.check.peer import Peer, Silence
 from sluiceway.lab.check.question import Finding, Question, Verdict, unknown
 from sluiceway.lab.check.transcript import read_transcript
 from sluiceway.lab.load.replies import Recording, parse_reply
@@ -18,13 +18,19 @@ _PATIENT_S = 15.0
 
 
 async def _ask_headers(peer: Peer) -> Finding:
-    one = (await _crowd(peer, "first-byte"))[0]
+    try:
+        one = (await _crowd(peer, "first-byte"))[0]
+    except Silence as fault:
+        return unknown(f"no stream to look at: {fault}")
     headers_s = one.reads[0][0] - one.started_s
     return judge_headers(headers_s, _first_token_s(one), peer.pace.gap_s)
 
 
 async def _ask_silence(peer: Peer) -> Finding:
-    waiting = await _crowd(peer, "silence")
+    try:
+        waiting = await _crowd(peer, "silence")
+    except Silence:
+        return judge_silence(peer.limit_s, 0)
     longest_s = max(_longest_silence_s(one) for one in waiting)
     n_comments = sum(read_transcript(parse_reply(one.reads)).n_comments for one in waiting)
     return judge_silence(longest_s, n_comments)

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from collections import Counter
 
-from sluiceway.lab.check.peer import Peer
+from sluiceway.lab.check.peer import Peer, Silence
 from sluiceway.lab.check.question import Finding, Question, by_faults
 from sluiceway.lab.check.transcript import read_transcript
-from sluiceway.lab.load.replies import LoadError, parse_reply
+from sluiceway.lab.load.replies import LoadError, Recording, parse_reply
 from sluiceway.lab.load.streams import Outcome
 
 _TOKENS = (4, 256)
 _BUDGET_S = 20.0
 """How long all of them may take together, if eight of them run at the pace of one."""
 _AT_ONCE = 8
+_LATE = 0.8
+"""Of the time that is waited for: who is answered after that shows that the queue moves."""
 _BUSY = (429, 503)
-SERVED, REFUSED = "served", "refused"
+SERVED, REFUSED, WAITED = "served", "refused", "waited without an answer"
 _WITHOUT_TIME = "refused without retry-after"
 
 
 async def _ask(peer: Peer) -> Finding:
+    started_s = time.perf_counter()
     n = min(peer.config.burst, _most_connections())
     n_tokens = answer_tokens(n, peer.pace.gap_s)
     outcomes = await asyncio.gather(*(_attempt(peer, f"Number {place}:", n_tokens) for place in range(n)))
     (prompt,) = peer.prompts("overload/after", 1)
     await peer.plain(prompt, 1)
-    return judge([outcome_of(outcome) for outcome in outcomes])
+    last_s = max((outcome.ended_s for outcome in outcomes if isinstance(outcome, Recording)), default=0.0)
+    is_moving = last_s - started_s > _LATE * peer.limit_s
+    return judge([outcome_of(outcome) for outcome in outcomes], is_moving=is_moving)
 
 
 def answer_tokens(n: int, gap_s: float) -> int:
@@ -36,14 +42,20 @@ def answer_tokens(n: int, gap_s: float) -> int:
     return min(most, max(least, int(_BUDGET_S * _AT_ONCE / (n * max(gap_s, 1e-6)))))
 
 
-def judge(outcomes: list[str]) -> Finding:
+def judge(outcomes: list[str], *, is_moving: bool) -> Finding:
+    """`is_moving` is whether others were still answered when the last gave up: a long queue is no hang."""
     counted = Counter(outcomes)
     n_served, n_untimed = counted.pop(SERVED, 0), counted.pop(_WITHOUT_TIME, 0)
     n_refused = counted.pop(REFUSED, 0) + n_untimed
+    n_waited = counted.pop(WAITED, 0) if is_moving else 0
     faults = [f"{n} of {len(outcomes)} requests at once: {what}" for what, n in counted.items()]
     if not n_served:
         faults.append("none was served")
     blemishes = [f"{n_untimed} of {n_refused} refusals had no retry-after"] if n_untimed else []
+    if n_waited:
+        blemishes.append(
+            f"{n_waited} of {len(outcomes)} requests at once got nothing in time, while others were served"
+        )
     praise = (
         f"of {len(outcomes)} requests at once {n_served} were served and {n_refused} refused with a time to come again"
     )
@@ -59,6 +71,8 @@ def outcome_of(outcome: Outcome) -> str:
         if reply.status in _BUSY:
             return REFUSED if "retry-after" in reply.headers else _WITHOUT_TIME
         said = read_transcript(reply)
+    except Silence:
+        return WAITED
     except LoadError as fault:
         return str(fault)
     if said.errors:

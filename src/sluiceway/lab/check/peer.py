@@ -31,6 +31,10 @@ _GENERATED = {
 }
 
 
+class Silence(LoadError):
+    """Nothing came for longer than is waited for."""
+
+
 class CheckConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How much is asked. `long_tokens` is an answer that outlasts what happens beside it."""
 
@@ -86,7 +90,7 @@ class Peer:
         return prompts(self.config.seed, f"check/{name}", n)
 
     async def record(self, request: bytes) -> Recording:
-        """One request from its connection to its end. Raises `LoadError` for a silence: what is only slow goes on."""
+        """One request from its connection to its end. Raises `Silence`; what is only slow goes on."""
         call = await Call.open(self.subject.target, request)
         ending = asyncio.ensure_future(call.end())
         try:
@@ -96,7 +100,7 @@ class Peer:
                 await asyncio.wait({ending}, timeout=self.limit_s)
             if ending.done():
                 return ending.result()
-            raise LoadError(f"the server said nothing for {self.limit_s:g} s")
+            raise Silence(f"the server said nothing for {self.limit_s:g} s")
         finally:
             ending.cancel()
 
