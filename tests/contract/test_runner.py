@@ -111,6 +111,25 @@ def test_blocks_may_be_used_by_others_when_a_sequence_is_retired(
         driver.finish(one)
 
 
+@pytest.mark.parametrize("n_prompt", [3, 14, 16, 30])
+def test_answer_is_the_same_when_drafts_are_run_along(
+    make_runner: MakeRunner, sampling: SamplingParams, n_prompt: int
+) -> None:
+    """Right ones, wrong ones, right ones before wrong ones; across the borders of blocks, and beside others."""
+    answer = alone(make_runner, 7, sampling, n_prompt)
+    for n_right in range(N_TOKENS):
+        driver, one, other = Driver(make_runner()), sequence(7, sampling, n_prompt), sequence(2, sampling)
+        driver.step(one, other, max_tokens=20)
+        while len(one.answer) < N_TOKENS:
+            n = len(one.answer)
+            right = answer[n : n + n_right]
+            one.drafts = [*right, *((token_id + 1) % VOCAB_SIZE for token_id in answer[n + n_right :][:2])]
+            driver.step(other, one)
+            assert len(one.answer) >= min(N_TOKENS, n + 1 + n_right), "right drafts are accepted"
+        assert one.answer[:N_TOKENS] == answer
+        assert other.answer[:N_TOKENS] == alone(make_runner, 2, sampling)[: len(other.answer)]
+
+
 def test_two_steps_may_be_in_flight(make_runner: MakeRunner, sampling: SamplingParams) -> None:
     """Of different sequences, waited for in the order of their launch."""
     runner = make_runner()

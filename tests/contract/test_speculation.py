@@ -33,9 +33,9 @@ FEW_LETTERS = tuple((token_id, 25.0) for token_id in (5, 6, 7))
 replaced = functools.partial(msgspec.structs.replace, GREEDY)
 SETTINGS: dict[str, SamplingParams] = {
     "greedy": GREEDY,
-    "seeded": replaced(temperature=0.35),
-    "filtered": replaced(temperature=0.5, top_k=20, top_p=0.9, min_p=0.01),
-    "biased": replaced(logit_bias=((7, 4.0), (8, 3.0), (9, -100.0))),
+    "seeded": replaced(temperature=0.8, logit_bias=FEW_LETTERS),
+    "filtered": replaced(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, logit_bias=FEW_LETTERS),
+    "biased": replaced(logit_bias=(*FEW_LETTERS, (8, 24.0), (9, -100.0))),
     "penalised": replaced(frequency_penalty=0.1, presence_penalty=0.5, repetition_penalty=1.2, logit_bias=FEW_LETTERS),
     "seeded and penalised": replaced(temperature=0.5, frequency_penalty=-0.1, logit_bias=FEW_LETTERS),
     "ending": replaced(temperature=0.9, ignore_eos=False, min_tokens=9, logit_bias=(*FEW_LETTERS, (EOS, 22.0))),

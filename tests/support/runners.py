@@ -7,12 +7,14 @@ Another runner is another entry in `RUNNERS`: it makes fresh ones, all over the 
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.blocks import BlockPool, blocks_for
+from sluiceway.core.drafts import count_accepted
 from sluiceway.core.plan import Plan, Row
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
@@ -47,6 +49,8 @@ class Sequence:
         self.n_prompt = len(self.known)
         self.n_computed = 0
         self.block_ids: list[BlockId] = []
+        self.drafts: list[TokenId] = []
+        """For each row that samples, until they are replaced."""
         self.sampling = sampling
         self.seed = seed
 
@@ -57,19 +61,28 @@ class Sequence:
     def row(self, pool: BlockPool, max_tokens: int) -> Row:
         """The next row, of that many tokens at most."""
         n_tokens = min(max_tokens, len(self.known) - self.n_computed)
-        end = self.n_computed + n_tokens
-        self.block_ids += pool.take(blocks_for(end, BLOCK_TOKENS) - len(self.block_ids))
+        samples = self.n_computed + n_tokens == len(self.known)
+        drafts = self.drafts if samples else []
+        end = self.n_computed + n_tokens + len(drafts)
+        self.block_ids += pool.take(max(0, blocks_for(end, BLOCK_TOKENS) - len(self.block_ids)))
         return Row(
             rid=self.rid,
             known=self.known,
             start=self.n_computed,
-            n_tokens=n_tokens,
+            n_tokens=n_tokens + len(drafts),
             block_ids=self.block_ids,
-            samples=end == len(self.known),
+            samples=samples,
             n_prompt=self.n_prompt,
             sampling=self.sampling,
             seed=self.seed,
+            drafts=drafts,
         )
+
+    def take(self, row: Row, token_ids: list[TokenId]) -> None:
+        """What a step computed for it and sampled."""
+        n_accepted = count_accepted(row.drafts, token_ids)
+        self.n_computed += row.n_tokens - len(row.drafts) + n_accepted
+        self.known += token_ids[: n_accepted + 1]
 
 
 class Driver:
@@ -86,11 +99,10 @@ class Driver:
         plan = self.plan(*sequences, max_tokens=max_tokens)
         result = self.runner.launch(plan).wait()
         assert result.step_id == plan.step_id
-        sampling = [(each, row) for each, row in zip(sequences, plan.rows, strict=True) if row.samples]
+        token_ids = iter(result.token_ids)
         for each, row in zip(sequences, plan.rows, strict=True):
-            each.n_computed += row.n_tokens
-        for (each, _), token_id in zip(sampling, result.token_ids, strict=True):
-            each.known.append(token_id)
+            each.take(row, list(itertools.islice(token_ids, row.n_samples)))
+        assert next(token_ids, None) is None
 
     def plan(self, *sequences: Sequence, max_tokens: int = 10_000) -> Plan:
         self.step_id += 1

@@ -19,7 +19,7 @@ class Runner(Protocol):
 
     `launch` may compute at once or in the background; steps are waited for in the order of their launch. Everything
     that the plan refers to stays as it is until `wait` returns. A runner never depends on which rows share a batch:
-    the same row gives the same token alone and in a crowd.
+    the same row gives the same token alone and in a crowd, and after drafts the one that it gives where they are known.
     """
 
     def launch(self, plan: Plan) -> Step: ...
