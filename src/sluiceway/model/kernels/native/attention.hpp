@@ -8,6 +8,7 @@
 
 #include "dot.hpp"
 #include "rows.hpp"
+#include "team.hpp"
 
 namespace {
 
@@ -40,7 +41,7 @@ struct alignas(64) TileState {
     f32x16 totals[kTileQueries];
     float top[kTileQueries];   // of the scores as powers of two
     int width;                 // padded head_dim
-    float sums[kTileQueries * kMaxHeadDim];
+    alignas(64) float sums[kTileQueries * kMaxHeadDim];
 
     float* sums_of(int query) { return sums + query * width; }
 };
@@ -240,9 +241,6 @@ inline void attend_item(const AttentionInput& in, int index, int n_threads) {
     // Few queries spend their time waiting for keys and values, which are called for one stretch ahead.
     const bool is_short = tile.n <= kLanes;
 
-#if defined(__AMX_BF16__)
-    const AttentionTiles tiles;
-#endif
     TileState state;
     state.width = width;
     memset(state.sums, 0, size_t(tile.n) * width * sizeof(float));
@@ -265,6 +263,13 @@ inline void attend_item(const AttentionInput& in, int index, int n_threads) {
         add_values(state, tile.n, here.values, here.n_blocks);
     }
     write_outputs(in, state, tile, kv_head);
+}
+
+inline void attend(Member& member, const AttentionInput& in) {
+#if defined(__AMX_BF16__)
+    const AttentionTiles tiles;
+#endif
+    member.run(item_count(in), [&](int index) { attend_item(in, index, member.n_threads()); });
 }
 
 }  // namespace

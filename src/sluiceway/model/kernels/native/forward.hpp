@@ -159,7 +159,7 @@ private:
         member.run_ranges(n_tokens_, [&](int begin, int end) { place_tokens(layer, begin, end, keys, values); });
         const AttentionInput in{model_, step_.rows, keys, values, work_.queries.as<uint16_t>(),
                                 work_.row.as<float>(), work_.tiles.as<QueryTile>(), n_tokens_, int(n_tiles_)};
-        member.run(item_count(in), [&](int item) { attend_item(in, item, member.n_threads()); });
+        attend(member, in);
         packed(member, layer.out, model_.n_heads * model_.head_dim, packed_for(layer.out));
         add_product(member, layer.out, packed_for(layer.out));
     }

@@ -28,13 +28,16 @@ struct alignas(64) TileShapes {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// Shapes are constants, not locals: compilers are not told that more than their first bytes is read.
+constexpr TileShapes kProductShapes;
+
+// Compilers are not told either that a tile is loaded from memory: what was written before has to be there.
+inline void settle_memory() { __asm__ volatile("" ::: "memory"); }
+
 // Each thread that computes in tiles enters and leaves this once a step.
 class ThreadScope {
 public:
-    ThreadScope() {
-        const TileShapes shapes;
-        _tile_loadconfig(&shapes);
-    }
+    ThreadScope() { _tile_loadconfig(&kProductShapes); }
     ~ThreadScope() { _tile_release(); }
     ThreadScope(const ThreadScope&) = delete;
     ThreadScope& operator=(const ThreadScope&) = delete;
@@ -110,6 +113,7 @@ template <bool is_int8, int n_tiles>
 inline void multiply_tiles(const uint8_t* a, int64_t tile_stride, const uint8_t* weights, int n_lines, Ahead ahead,
                            bool continues, uint8_t* c) {
     constexpr int kSumsStride = 2 * kLine, kHalf = kRowsOfTile * kSumsStride;
+    settle_memory();
     if (continues) {
         _tile_loadd(0, c, kSumsStride);
         _tile_loadd(1, c + kLine, kSumsStride);
@@ -203,24 +207,25 @@ inline void multiply_panel(const Product& product, int panel, const Activations&
 
 // Attention has tiles of other shapes: sums, queries, keys as above, but weights of 16 keys, and 8 pairs of values.
 // Rows of a tile that no query has are computed from what lies there, and never looked at.
+constexpr TileShapes attention_shapes() {
+    TileShapes shapes;
+    shapes.row_bytes[6] = 32;
+    shapes.rows[7] = 8;
+    return shapes;
+}
+constexpr TileShapes kAttentionShapes = attention_shapes();
+
 class AttentionTiles {
 public:
-    AttentionTiles() {
-        TileShapes shapes;
-        shapes.row_bytes[6] = 32;
-        shapes.rows[7] = 8;
-        _tile_loadconfig(&shapes);
-    }
-    ~AttentionTiles() {
-        const TileShapes shapes;
-        _tile_loadconfig(&shapes);
-    }
+    AttentionTiles() { _tile_loadconfig(&kAttentionShapes); }
+    ~AttentionTiles() { _tile_loadconfig(&kProductShapes); }
     AttentionTiles(const AttentionTiles&) = delete;
     AttentionTiles& operator=(const AttentionTiles&) = delete;
 };
 
 // 16 queries with the 16 keys of each of four blocks: four sums at once, as one would wait for itself.
 inline void score_in_tiles(const uint16_t* queries, const uint16_t* const* keys, int width, float* scores, int64_t stride) {
+    settle_memory();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -247,6 +252,7 @@ template <int n_columns>
 inline void add_in_tiles(const uint16_t* weights, int64_t weights_stride, const uint16_t* const* values, int column,
                          int n_blocks, float* sums, int64_t sums_stride) {
     constexpr int kColumn = 16 * 16;
+    settle_memory();
     _tile_loadd(0, sums, sums_stride);
     _tile_loadd(1, sums + 16, sums_stride);
     if constexpr (n_columns == 4) {

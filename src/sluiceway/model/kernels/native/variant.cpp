@@ -69,19 +69,18 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
                             tiles.as<QueryTile>(), n_tokens, int(n_tiles)};
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
         ThreadScope scope;
-        member.run(item_count(in), [&](int item) { attend_item(in, item, member.n_threads()); });
+        attend(member, in);
     });
     return 0;
 }
 
 int draw_tokens(const Draw* draws, int32_t n_draws, int32_t vocab_size, int32_t* tokens, Pool pool) {
-    // Whole lines of 64 bytes: threads would share those at the edges.
-    const int64_t n = round_up(scratch_floats(vocab_size), kLanes), n_threads = pool.parallel ? pool.n_threads : 1;
+    const int64_t n = round_up(vocab_size, kSumTokens), n_threads = pool.parallel ? pool.n_threads : 1;
     Buffer scratch, stages;
-    if (!(scratch.reserve(n_threads * n * int64_t(sizeof(float))) && stages.reserve(sizeof(Stage)))) return -1;
+    if (!(scratch.reserve(n_threads * 2 * n * int64_t(sizeof(float))) && stages.reserve(sizeof(Stage)))) return -1;
     int32_t n_entered = 0;
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
-        float* own = scratch.as<float>() + __atomic_fetch_add(&n_entered, 1, __ATOMIC_RELAXED) * n;
+        float* own = scratch.as<float>() + __atomic_fetch_add(&n_entered, 1, __ATOMIC_RELAXED) * 2 * n;
         member.run(n_draws, [&](int index) { tokens[index] = draw_token(draws[index], vocab_size, own); });
     });
     return 0;
