@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway.config import EngineConfig, ModelFiles, ModelKind, ServeConfig
+from sluiceway.config import EngineConfig, ModelFiles, ModelKind, ServeConfig, StreamsConfig
 from sluiceway.errors import ConfigError
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
@@ -89,6 +89,35 @@ def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: 
         with pytest.raises(ConfigError) as caught:
             serve(field, value)
         assert caught.value.field == field or (field, value) == ("max_running", high + 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high"),
+    [
+        ("sse_keep_alive_s", 0.0, 86_400.0),
+        ("max_stream_bytes", 1, 1 << 40),
+        ("max_stream_events", 1, 1 << 40),
+        ("replay_bytes", 1, 1 << 40),
+        ("replay_events", 1, 1_000_000),
+        ("replay_ttl_s", 0.0, 86_400.0),
+        ("detach_grace_s", 0.0, 86_400.0),
+        ("detach_ahead_tokens", 0, 1_000_000),
+        ("history_records", 1, 1_000_000),
+        ("history_ttl_s", 1.0, 86_400.0),
+        ("idempotency_keys", 1, 1_000_000),
+        ("idempotency_ttl_s", 1.0, 86_400.0),
+        ("send_buffer_bytes", 0, 1 << 30),
+        ("unsent_bytes", 0, 1 << 30),
+        ("write_bytes", 0, 1 << 30),
+    ],
+)
+def test_a_setting_of_streams_is_taken_within_its_range_only(field: str, low: float, high: float) -> None:
+    """Both ends are within; what is beyond is named."""
+    for value in (low, high):
+        assert getattr(StreamsConfig(**{field: value}), field) == value  # type: ignore[arg-type]
+    for value in (low - 1, high + 1, math.nan):
+        with pytest.raises(ConfigError, match=field):
+            StreamsConfig(**{field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", ["drain_timeout_s", "heartbeat_timeout_s", "keep_alive_s", "fake_step_s"])

@@ -14,6 +14,7 @@ BLOCK_TOKENS = 16
 """Tokens of one block of the paged KV cache."""
 
 Dtype = Literal["auto", "float32", "bfloat16", "int8"]
+SlowClient = Literal["naive", "unbounded", "pause", "drop", "pause-park-drop"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -81,6 +82,67 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.max_model_len, self.n_blocks * self.block_tokens)
 
 
+class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How responses are written, held and kept, where a request does not say itself.
+
+    The marks and times of `slow_client` (`stream.policy` says what they mean) are None where they are as usual for it.
+    """
+
+    slow_client: SlowClient = "pause-park-drop"
+    low_bytes: int | None = None
+    high_bytes: int | None = None
+    limit_bytes: int | None = None
+    low_events: int | None = None
+    high_events: int | None = None
+    limit_events: int | None = None
+    park_after_s: float | None = None
+    drop_after_s: float | None = None
+    stall_timeout_s: float | None = None
+    sse_keep_alive_s: float = 15.0
+    """Silence of a stream after which a comment is sent; 0: never."""
+    max_stream_bytes: int = 256 * 1024 * 1024
+    """What all streams together may hold of events that were not written, or are kept for a replay."""
+    max_stream_events: int = 1_000_000
+    replay_bytes: int = 512 * 1024
+    """What one resumable stream keeps of events that every reader has got."""
+    replay_events: int = 4096
+    replay_ttl_s: float = 60.0
+    """How long a resumable stream is kept after its end."""
+    detach_grace_s: float = 30.0
+    """How long a detached stream waits for a reader, where the request does not say."""
+    detach_ahead_tokens: int = 256
+    """How many tokens it generates meanwhile."""
+    history_records: int = 4096
+    """Of how many streams that have ended one can ask what became of them."""
+    history_ttl_s: float = 600.0
+    idempotency_keys: int = 4096
+    idempotency_ttl_s: float = 60.0
+    """How long the key of a response is remembered after its end."""
+    send_buffer_bytes: int = 32 * 1024
+    """What the kernel buffers for one connection (SO_SNDBUF); 0: as much as it likes."""
+    unsent_bytes: int = 8 * 1024
+    """What it accepts of that beyond what is on its way (TCP_NOTSENT_LOWAT); 0: all of it."""
+    write_bytes: int = 16 * 1024
+    """What waits above the kernel before a connection counts as full."""
+
+    def __post_init__(self) -> None:
+        _check_range(self, "sse_keep_alive_s", 0.0, 86_400.0)
+        _check_range(self, "max_stream_bytes", 1, 1 << 40)
+        _check_range(self, "max_stream_events", 1, 1 << 40)
+        _check_range(self, "replay_bytes", 1, 1 << 40)
+        _check_range(self, "replay_events", 1, 1_000_000)
+        _check_range(self, "replay_ttl_s", 0.0, 86_400.0)
+        _check_range(self, "detach_grace_s", 0.0, 86_400.0)
+        _check_range(self, "detach_ahead_tokens", 0, 1_000_000)
+        _check_range(self, "history_records", 1, 1_000_000)
+        _check_range(self, "history_ttl_s", 1.0, 86_400.0)
+        _check_range(self, "idempotency_keys", 1, 1_000_000)
+        _check_range(self, "idempotency_ttl_s", 1.0, 86_400.0)
+        _check_range(self, "send_buffer_bytes", 0, 1 << 30)
+        _check_range(self, "unsent_bytes", 0, 1 << 30)
+        _check_range(self, "write_bytes", 0, 1 << 30)
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of `sluiceway serve`; every process gets the whole of it."""
 
@@ -106,6 +168,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: float = 120.0
     """How long an idle connection is kept; above the pools of common clients."""
     max_body_bytes: int = 16 * 1024 * 1024
+    streams: StreamsConfig = msgspec.field(default_factory=StreamsConfig)
     threads: int = 0
     """Compute threads of the engine; 0: one per core."""
     fake_step_s: float = 0.0
@@ -114,23 +177,24 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
-        self._check_range("port", 0, 65_535)
-        self._check_range("max_running", 1, 4096)
-        self._check_range("max_waiting", 0, 1_000_000)
-        self._check_range("max_step_tokens", self.max_running, 1_000_000)
-        self._check_range("step_target_s", 0.001, 60.0)
-        self._check_range("max_draft_tokens", 1, 64)
-        self._check_range("kv_cache_tokens", BLOCK_TOKENS, 1 << 32)
-        self._check_range("drain_timeout_s", 0.0, 86_400.0)
-        self._check_range("heartbeat_timeout_s", 0.5, 3_600.0)
-        self._check_range("keep_alive_s", 1.0, 86_400.0)
-        self._check_range("max_body_bytes", 1024, 1 << 32)
-        self._check_range("threads", 0, 1024)
-        self._check_range("fake_step_s", 0.0, 60.0)
+        _check_range(self, "port", 0, 65_535)
+        _check_range(self, "max_running", 1, 4096)
+        _check_range(self, "max_waiting", 0, 1_000_000)
+        _check_range(self, "max_step_tokens", self.max_running, 1_000_000)
+        _check_range(self, "step_target_s", 0.001, 60.0)
+        _check_range(self, "max_draft_tokens", 1, 64)
+        _check_range(self, "kv_cache_tokens", BLOCK_TOKENS, 1 << 32)
+        _check_range(self, "drain_timeout_s", 0.0, 86_400.0)
+        _check_range(self, "heartbeat_timeout_s", 0.5, 3_600.0)
+        _check_range(self, "keep_alive_s", 1.0, 86_400.0)
+        _check_range(self, "max_body_bytes", 1024, 1 << 32)
+        _check_range(self, "threads", 0, 1024)
+        _check_range(self, "fake_step_s", 0.0, 60.0)
         if self.max_model_len is not None:
-            self._check_range("max_model_len", 2, 1 << 32)
+            _check_range(self, "max_model_len", 2, 1 << 32)
 
-    def _check_range(self, field: str, low: float, high: float) -> None:
-        value = getattr(self, field)
-        if not low <= value <= high:  # also refuses NaN
-            raise ConfigError(field, f"must be from {low} to {high}, not {value}")
+
+def _check_range(config: StreamsConfig | ServeConfig, field: str, low: float, high: float) -> None:
+    value = getattr(config, field)
+    if not low <= value <= high:  # also refuses NaN
+        raise ConfigError(field, f"must be from {low} to {high}, not {value}")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sluiceway.cli.exits import flag_of
 from sluiceway.cli.main import app
-from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
@@ -37,7 +37,20 @@ OTHER_VALUES: dict[str, object] = {
     "log_level": "debug",
     "log_format": "json",
 }
-"""One value that is not the default for every field but the model."""
+"""One value that is not the default for every field but the model and the streams."""
+
+OF_STREAMS: dict[str, object] = {
+    "slow_client": "drop",
+    "sse_keep_alive_s": 2.5,
+    "max_stream_bytes": 1000,
+    "replay_bytes": 100,
+    "replay_ttl_s": 3.5,
+    "detach_grace_s": 4.5,
+    "detach_ahead_tokens": 7,
+    "history_ttl_s": 5.5,
+    "send_buffer_bytes": 4096,
+}
+"""The same for the settings of streams that have a flag of their own."""
 
 
 class Started:
@@ -67,7 +80,7 @@ def serve(*arguments: str, **variables: str) -> tuple[int, str]:
 
 def test_table_has_every_field() -> None:
     """A new field of the configuration needs a flag, and a line here."""
-    assert {*OTHER_VALUES, "model"} == {field.name for field in msgspec.structs.fields(ServeConfig)}
+    assert {*OTHER_VALUES, "model", "streams"} == {field.name for field in msgspec.structs.fields(ServeConfig)}
 
 
 def test_defaults_are_those_of_the_configuration(started: Started) -> None:
@@ -96,6 +109,44 @@ def test_every_field_has_a_variable(started: Started, field: str) -> None:
     }
     assert serve("fake", **variables) == (0, "")
     assert started.configs == [msgspec.structs.replace(ServeConfig(model=FAKE), **values)]
+
+
+@pytest.mark.parametrize("field", OF_STREAMS)
+def test_field_of_the_streams_has_a_flag_and_a_variable(started: Started, field: str) -> None:
+    """And sets that field alone."""
+    flag, value = flag_of(field), str(OF_STREAMS[field])
+    assert serve("fake", "--port=0", f"{flag}={value}") == (0, "")
+    assert serve("fake", "--port=0", **{"SLUICEWAY" + flag[1:].replace("-", "_").upper(): value}) == (0, "")
+    usual = ServeConfig(model=FAKE, port=0)
+    streams = msgspec.structs.replace(usual.streams, **{field: OF_STREAMS[field]})
+    assert started.configs == [msgspec.structs.replace(usual, streams=streams)] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("naive", {"slow_client": "naive"}),
+        ("drop; drop_after_s=10; high_events=40", {"slow_client": "drop", "drop_after_s": 10, "high_events": 40}),
+        ("pause; stall_timeout_s=300", {"slow_client": "pause"}),
+    ],
+)
+def test_policy_has_its_marks_and_times_in_one_flag(started: Started, text: str, fields: dict[str, object]) -> None:
+    """In the words of the request header; what is as usual is left to the policy."""
+    assert serve("fake", "--port=0", "--slow-client", text) == (0, "")
+    assert started.configs[0].streams == msgspec.structs.replace(StreamsConfig(), **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("shout", "`policy` must name one of the policies unbounded, pause, drop, pause-park-drop."),
+        ("pause; drop_after_s=1", "`policy.drop_after_s` means nothing in the policy pause."),
+    ],
+)
+def test_wrong_policy_is_refused_before_anything_starts(started: Started, text: str, sentence: str) -> None:
+    """With what would be right."""
+    assert serve("fake", "--port=0", "--slow-client", text) == (2, f"error: --slow-client: {sentence}\n")
+    assert started.configs == []
 
 
 def test_served_name_is_the_clients(started: Started) -> None:

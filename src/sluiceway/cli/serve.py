@@ -10,8 +10,12 @@ import typer
 from sluiceway.cli.exits import command
 from sluiceway.cli.options import DEFAULT, UNFETCHED, DtypeOption, KvCacheTokens, Model, ModelSource, Threads, option
 from sluiceway.cli.pull import fetch
-from sluiceway.config import LogFormat, LogLevel, ServeConfig
+from sluiceway.config import LogFormat, LogLevel, ServeConfig, StreamsConfig
+from sluiceway.errors import ConfigError, RequestError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
+from sluiceway.stream.override import policy_from_header
+from sluiceway.stream.policy import DEFAULT as DEFAULT_POLICY
+from sluiceway.stream.policy import POLICIES, PolicyName
 from sluiceway.types import Speculation
 
 Host = Annotated[str, option("--host", "Address to listen on; 0.0.0.0 lets other machines in.")]
@@ -40,6 +44,38 @@ HeartbeatTimeout = Annotated[
 ]
 KeepAlive = Annotated[float, option("--keep-alive", "Seconds that an idle connection is kept.")]
 MaxBodyBytes = Annotated[int, option("--max-body-bytes", "Largest request body, bytes.")]
+SlowClient = Annotated[
+    str,
+    option(
+        "--slow-client",
+        "What becomes of a reader that does not keep up: unbounded, pause, drop or pause-park-drop, with marks and "
+        "times where they are to differ, 'drop; drop_after_s=10'. naive, for the lab: everybody waits for it.",
+    ),
+]
+SseKeepAlive = Annotated[
+    float, option("--sse-keep-alive", "Seconds of silence after which a stream gets a comment; 0: never.")
+]
+MaxStreamBytes = Annotated[
+    int, option("--max-stream-bytes", "What all streams together may hold of unwritten and replayable events, bytes.")
+]
+ReplayBytes = Annotated[
+    int, option("--replay-bytes", "What one resumable stream keeps of the events that its readers have got.")
+]
+ReplayTtl = Annotated[float, option("--replay-ttl", "Seconds that a resumable stream is kept after its end.")]
+DetachGrace = Annotated[
+    float,
+    option("--detach-grace", "Seconds that a detached stream waits for a reader, where its request does not say."),
+]
+DetachAhead = Annotated[int, option("--detach-ahead-tokens", "Tokens that a stream may generate without a reader.")]
+HistoryTtl = Annotated[
+    float, option("--history-ttl", "Seconds for which one can ask what became of a stream that has ended.")
+]
+SendBuffer = Annotated[
+    int,
+    option(
+        "--send-buffer-bytes", "Kernel buffer of a connection; small shows a slow reader early. 0: the system's own."
+    ),
+]
 FakeStep = Annotated[float, option("--fake-step", "Seconds that a step of the model `fake` takes.")]
 LogLevelOption = Annotated[LogLevel, option("--log-level", "The least that is logged.")]
 LogFormatOption = Annotated[LogFormat, option("--log-format", "How a log line is written.")]
@@ -67,6 +103,15 @@ def serve(
     heartbeat_timeout: HeartbeatTimeout = DEFAULT.heartbeat_timeout_s,
     keep_alive: KeepAlive = DEFAULT.keep_alive_s,
     max_body_bytes: MaxBodyBytes = DEFAULT.max_body_bytes,
+    slow_client: SlowClient = DEFAULT.streams.slow_client,
+    sse_keep_alive: SseKeepAlive = DEFAULT.streams.sse_keep_alive_s,
+    max_stream_bytes: MaxStreamBytes = DEFAULT.streams.max_stream_bytes,
+    replay_bytes: ReplayBytes = DEFAULT.streams.replay_bytes,
+    replay_ttl: ReplayTtl = DEFAULT.streams.replay_ttl_s,
+    detach_grace: DetachGrace = DEFAULT.streams.detach_grace_s,
+    detach_ahead_tokens: DetachAhead = DEFAULT.streams.detach_ahead_tokens,
+    history_ttl: HistoryTtl = DEFAULT.streams.history_ttl_s,
+    send_buffer_bytes: SendBuffer = DEFAULT.streams.send_buffer_bytes,
     threads: Threads = DEFAULT.threads,
     fake_step: FakeStep = DEFAULT.fake_step_s,
     log_level: LogLevelOption = DEFAULT.log_level,
@@ -74,13 +119,18 @@ def serve(
     source: ModelSource = Source.AUTO,
 ) -> None:
     """Serve a model over HTTP, fetching it first if it is not here."""
+    streams = msgspec.structs.replace(
+        _with_policy(slow_client), sse_keep_alive_s=sse_keep_alive, max_stream_bytes=max_stream_bytes,
+        replay_bytes=replay_bytes, replay_ttl_s=replay_ttl, detach_grace_s=detach_grace,
+        detach_ahead_tokens=detach_ahead_tokens, history_ttl_s=history_ttl, send_buffer_bytes=send_buffer_bytes,
+    )  # fmt: skip
     config = ServeConfig(
         model=UNFETCHED, host=host, port=port, dtype=dtype, max_running=max_running, max_waiting=max_waiting,
         max_step_tokens=max_step_tokens, step_target_s=step_target, speculation=speculation,
         max_draft_tokens=max_draft_tokens, max_model_len=max_model_len,
         kv_cache_tokens=kv_cache_tokens, drain_timeout_s=drain_timeout, heartbeat_timeout_s=heartbeat_timeout,
-        keep_alive_s=keep_alive, max_body_bytes=max_body_bytes, threads=threads, fake_step_s=fake_step,
-        log_level=log_level, log_format=log_format,
+        keep_alive_s=keep_alive, max_body_bytes=max_body_bytes, streams=streams, threads=threads,
+        fake_step_s=fake_step, log_level=log_level, log_format=log_format,
     )  # fmt: skip
 
     from sluiceway.procs.api.listener import bind
@@ -92,3 +142,16 @@ def serve(
     from sluiceway.procs.supervisor import serve as supervise
 
     raise typer.Exit(supervise(msgspec.structs.replace(config, model=named)))
+
+
+def _with_policy(text: str) -> StreamsConfig:
+    """The policy by name, and those of its marks and times that are not the usual ones."""
+    if text == PolicyName.NAIVE.value:
+        return StreamsConfig(slow_client="naive")
+    try:
+        policy = policy_from_header(text, DEFAULT_POLICY, "policy")
+    except RequestError as error:
+        raise ConfigError("slow_client", error.refusal.message) from None
+    usual = msgspec.structs.asdict(POLICIES[policy.name])
+    changed = {field: value for field, value in msgspec.structs.asdict(policy).items() if value != usual[field]}
+    return StreamsConfig(slow_client=policy.name.value, **changed)

@@ -44,14 +44,14 @@ def policy_from_json(value: object, default: Policy, param: str = FIELD) -> Poli
         raise invalid(f"`{param}.{error.field}` {str(error).partition(': ')[2]}.", f"{param}.{error.field}") from None
 
 
-def policy_from_header(value: str, default: Policy) -> Policy:
+def policy_from_header(value: str, default: Policy, param: str = HEADER) -> Policy:
     """As `policy_from_json`; the first word is the policy, the rest are thresholds as `name=number`."""
     first, *pairs = (part.strip() for part in value.split(";"))
     wish: dict[str, Any] = {"policy": first}
     for pair in pairs:
         name, _, digits = pair.partition("=")
-        wish[name.strip()] = _number(digits.strip(), f"{HEADER}.{name.strip()[:64]}")
-    return policy_from_json(wish, default, HEADER)
+        wish[name.strip()] = _number(digits.strip(), f"{param}.{name.strip()[:64]}")
+    return policy_from_json(wish, default, param)
 
 
 def _base(name: object, default: Policy, param: str) -> Policy:
