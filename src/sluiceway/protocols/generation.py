@@ -67,8 +67,11 @@ class Framer(Protocol):
 
     def end(self, usage: Usage) -> bytes: ...
 
-    def error(self, refusal: Refusal) -> bytes:
-        """The error in the shape that the protocol's SDKs raise on, and the protocol's end of stream after it."""
+    def error(self, refusal: Refusal, usage: Usage) -> bytes:
+        """The error in the shape that the protocol's SDKs raise on, and the protocol's end of stream after it.
+
+        Before it the usage, where that was asked for: what was generated is accounted for however it ends.
+        """
 
     def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The whole answer as JSON."""

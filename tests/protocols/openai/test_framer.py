@@ -188,11 +188,20 @@ def test_kept_text_goes_out_when_the_stream_breaks_before_the_finish() -> None:
     framer = completion(3, max_tokens=1, return_token_ids=True)
     framer.delta(0, delta("a", 1))
     framer.delta(2, delta("c", 3))
-    *kept, error = chunks(framer.error(REFUSAL))
+    *kept, error = chunks(framer.error(REFUSAL, USAGE))
     assert [(c["choices"][0]["index"], c["choices"][0]["text"], c["choices"][0]["token_ids"]) for c in kept] == [
         (0, "a", [1]),
         (2, "c", [3]),
     ]
+    assert error["error"]["code"] == "engine_died"
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_usage_is_told_before_an_error_when_asked_for(make: Callable[..., Framer]) -> None:
+    """A client that raises at the error reads no further."""
+    framer = make(include_usage=True)
+    *_, usage, error = chunks(framer.start() + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE))
+    assert (usage["choices"], usage["usage"]) == ([], USAGE_FIELDS)
     assert error["error"]["code"] == "engine_died"
 
 
@@ -293,7 +302,7 @@ def test_sdk_reads_the_completion_stream_when_it_is_whole() -> None:
 def test_sdk_raises_our_words_when_the_stream_breaks(make: Callable[..., Framer]) -> None:
     """After the text that was sent; never a clean end."""
     framer = make()
-    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL)
+    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE)
     assert raw.endswith(b'"type":"server_error","param":null,"code":"engine_died"}}\n\ndata: [DONE]\n\n')
     http, client = sdk(raw)
     with http, client:

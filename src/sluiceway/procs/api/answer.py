@@ -115,7 +115,7 @@ class Answer:
             self.outcome = refusal.code
             refusal = self._naming_the_field(refusal)
         if self.head is not None:
-            outbox.push(self._framer.end(self.usage) if refusal is None else self._framer.error(refusal))
+            outbox.push(self._framer.end(self.usage) if refusal is None else self._framer.error(refusal, self.usage))
             return 0
         if refusal is None:
             body = self._framer.body([self._choice(index) for index in range(self._generation.n_choices)], self.usage)

@@ -72,13 +72,14 @@ class _Framer(ABC):
 
     def end(self, usage: Usage) -> bytes:
         """The usage, if it was asked for, in a chunk without choices; then the end of the stream."""
-        if not self._response.include_usage:
-            return _DONE
-        return b'%b],"usage":%b}\n\n%b' % (self._head, encode_json(_usage_fields(usage)), _DONE)
+        return self._usage_event(usage) + _DONE
 
-    def error(self, refusal: Refusal) -> bytes:
-        """Plain data with a top-level `error`, the form on which SDKs raise; an event name would hide it from some."""
-        return b"data: %b\n\n%b" % (error_body(refusal), _DONE)
+    def error(self, refusal: Refusal, usage: Usage) -> bytes:
+        """Plain data with a top-level `error`, the form on which SDKs raise; an event name would hide it from some.
+
+        The usage comes first, since a client that raises reads no further.
+        """
+        return b"%bdata: %b\n\n%b" % (self._usage_event(usage), error_body(refusal), _DONE)
 
     def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The choices come in the order of their indexes."""
@@ -99,6 +100,11 @@ class _Framer(ABC):
         if self._return_token_ids:
             fields["token_ids"] = list(choice.token_ids)
         return fields
+
+    def _usage_event(self, usage: Usage) -> bytes:
+        if not self._response.include_usage:
+            return b""
+        return b'%b],"usage":%b}\n\n' % (self._head, encode_json(_usage_fields(usage)))
 
     def _text_event(self, index: int, text: bytes) -> bytes:
         """A chunk of an unfinished choice; `text` is JSON."""
@@ -176,10 +182,10 @@ class CompletionFramer(_Framer):
         text, self._last_text[index] = self._last_text[index], ""
         return self._text_openings[index] + encode_json(text) + self._finish_closing(b"", index, finished)
 
-    def error(self, refusal: Refusal) -> bytes:
+    def error(self, refusal: Refusal, usage: Usage) -> bytes:
         """Text that was kept back goes out before the error: what was generated is not lost."""
         kept = [self._text_event(index, encode_json(text)) for index, text in enumerate(self._last_text) if text]
-        return b"".join(kept) + super().error(refusal)
+        return b"".join(kept) + super().error(refusal, usage)
 
     def _content_fields(self, text: str) -> dict[str, Any]:
         return {"text": text}
