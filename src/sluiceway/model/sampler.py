@@ -49,9 +49,11 @@ class Sampler:
         drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= _GREEDY_BELOW]
         if len(drawn) == len(rows):  # no copies where none are needed
             return [int(token) for token in draw(values, rows)]
-        tokens = np.argmax(values, axis=-1)
+        tokens = np.empty(len(rows), dtype=np.int64)
         if drawn:
             tokens[drawn] = draw(values[drawn], [rows[index] for index in drawn])
+        for index in set(range(len(rows))).difference(drawn):
+            tokens[index] = values[index].argmax()
         return [int(token) for token in tokens]
 
     def forget(self, rids: Iterable[Rid]) -> None:
