@@ -12,7 +12,7 @@ extern "C" {
 struct Product {
     const uint8_t* panels;
     const float* scales;       // int8: one for each output, of its weights; null for bf16
-    const int16_t* weight_sums;  // int8: (panels, lines of 64 inputs, 32), as activations are stored plus 128
+    const int16_t* weight_sums;  // int8: (panels, lines of 64 inputs, 32), for sets that store activations plus 128
     const float* bias;         // one for each output, or null
     int32_t n_outputs;         // whole panels
     int32_t n_inputs;          // as they are, not padded
