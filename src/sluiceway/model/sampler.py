@@ -47,11 +47,9 @@ class Sampler:
         for row_values, row in zip(values, rows, strict=True):
             self._adjust(row_values, row)
         drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= _GREEDY_BELOW]
-        if len(drawn) == len(rows):  # no copies where none are needed
-            return [int(token) for token in draw(values, rows)]
         tokens = np.empty(len(rows), dtype=np.int64)
         if drawn:
-            tokens[drawn] = draw(values[drawn], [rows[index] for index in drawn])
+            tokens[drawn] = draw([values[index] for index in drawn], [rows[index] for index in drawn])
         for index in set(range(len(rows))).difference(drawn):
             tokens[index] = values[index].argmax()
         return [int(token) for token in tokens]
@@ -88,14 +86,14 @@ def is_plainly_greedy(row: Row) -> bool:
     )
 
 
-def draw(logits: FloatRows, rows: Sequence[Row]) -> npt.NDArray[np.integer]:
-    """Tokens drawn from logits (rows, vocab_size), each row by its own settings."""
+def draw(logits: Sequence[FloatRow], rows: Sequence[Row]) -> npt.NDArray[np.integer]:
+    """Tokens drawn from the logits (vocab_size) of each row, contiguous, by its own settings."""
     uniforms = uniform([row.seed for row in rows], [_position(row) for row in rows])
     kernels = best_kernels()
     if kernels is not None:
         settings = [row.sampling for row in rows]
         return draw_natively(kernels, pool(torch.get_num_threads()), logits, settings, uniforms)
-    weights = _weights(logits, rows)
+    weights = _weights(np.stack(logits), rows)
     _filter(weights, [row.sampling for row in rows])
     return np.array([_invert(row, u) for row, u in zip(weights, uniforms, strict=True)])
 

@@ -34,9 +34,9 @@ def test_tokens_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, name: str, f
     rows = [row([0] * 5, 4, 1, 0, sampling=each, seed=seed) for seed, each in enumerate(settings)]
     uniforms = sampler.uniform(range(300), [5] * 300)
     monkeypatch.setattr(sampler, "best_kernels", lambda: None)
-    expected = sampler.draw(logits.copy(), rows)
+    expected = sampler.draw(list(logits.copy()), rows)
     for pool in pools():
-        tokens = draw_natively(kernels, pool, logits, settings, uniforms)
+        tokens = draw_natively(kernels, pool, list(logits), settings, uniforms)
         assert (tokens == expected).sum() >= 299
 
 
@@ -53,8 +53,8 @@ def test_tokens_are_those_of_numpy_in_a_large_vocabulary(
     settings = [SamplingParams(**FILTERS[filters])] * 8
     rows = [row([0] * 5, 4, 1, 0, sampling=each, seed=seed) for seed, each in enumerate(settings)]
     monkeypatch.setattr(sampler, "best_kernels", lambda: None)
-    expected = sampler.draw(logits.copy(), rows)
-    tokens = draw_natively(kernel_set(name), pools()[0], logits, settings, sampler.uniform(range(8), [5] * 8))
+    expected = sampler.draw(list(logits.copy()), rows)
+    tokens = draw_natively(kernel_set(name), pools()[0], list(logits), settings, sampler.uniform(range(8), [5] * 8))
     assert (tokens == expected).sum() >= 7
 
 
@@ -63,7 +63,7 @@ def test_logits_stay_as_they_are(name: str) -> None:
     """The kernels draw from a copy of their own."""
     logits = random_floats(2, 600)
     before = logits.copy()
-    draw_natively(kernel_set(name), pools()[0], logits, [SamplingParams(top_k=3)] * 2, np.array([0.1, 0.9]))
+    draw_natively(kernel_set(name), pools()[0], list(logits), [SamplingParams(top_k=3)] * 2, np.array([0.1, 0.9]))
     assert np.array_equal(logits, before)
 
 
@@ -75,4 +75,4 @@ def test_no_memory_is_an_error() -> None:
             return -1
 
     with pytest.raises(MemoryError):
-        draw_natively(Exhausted(), pools()[0], random_floats(1, 9), [SamplingParams()], np.array([0.5]))  # type: ignore[arg-type]
+        draw_natively(Exhausted(), pools()[0], list(random_floats(1, 9)), [SamplingParams()], np.array([0.5]))  # type: ignore[arg-type]

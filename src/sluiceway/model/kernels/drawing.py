@@ -15,17 +15,16 @@ from sluiceway.types import SamplingParams
 def draw_natively(
     kernels: Kernels,
     pool: Pool,
-    logits: npt.NDArray[np.float32],
+    logits: Sequence[npt.NDArray[np.float32]],
     settings: Sequence[SamplingParams],
     uniforms: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.int32]:
-    """Tokens for logits (rows, vocab_size), contiguous; one number in [0, 1) for each row decides."""
-    n_rows, vocab_size = logits.shape
-    base, row_bytes = logits.ctypes.data, logits.strides[0]
+    """Tokens for the logits (vocab_size) of each row, contiguous; one number in [0, 1) for each decides."""
+    n_rows, vocab_size = len(logits), logits[0].size
     draws = (Draw * n_rows)(
         *(
-            (base + index * row_bytes, u, sampling.top_p, sampling.temperature, sampling.min_p, sampling.top_k)
-            for index, (u, sampling) in enumerate(zip(uniforms.tolist(), settings, strict=True))
+            Draw(row.ctypes.data, u, sampling.top_p, sampling.temperature, sampling.min_p, sampling.top_k)
+            for row, u, sampling in zip(logits, uniforms.tolist(), settings, strict=True)
         )
     )
     tokens = np.empty(n_rows, dtype=np.int32)
