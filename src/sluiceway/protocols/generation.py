@@ -9,6 +9,7 @@ from typing import Protocol
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt
+from sluiceway.protocols.wishes import Wishes
 from sluiceway.types import SamplingParams
 
 
@@ -31,6 +32,7 @@ class Generation:
     sampling: SamplingParams
     stop: tuple[str, ...]
     stream: bool
+    wishes: Wishes = Wishes()
 
     @property
     def n_choices(self) -> int:

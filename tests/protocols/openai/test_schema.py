@@ -19,6 +19,7 @@ from sluiceway.protocols.openai.schema import (
     CompletionFields,
     check,
 )
+from sluiceway.protocols.wishes import Wishes
 from sluiceway.types import SamplingParams
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
@@ -81,12 +82,13 @@ def test_fields_are_lowered_when_all_are_given() -> None:
         stop=["a", "b"],
         stop_token_ids=[1, 2],
         return_token_ids=True,
-        sluiceway={"speculation": "ngram"},
+        sluiceway={"speculation": "ngram", "resumable": True, "stream_id": "mine"},
     )
     lowered = fields.generation((TextPrompt("x"),))
     assert fields.include_usage
     assert fields.return_token_ids
     assert (lowered.n, lowered.n_choices, lowered.stop, lowered.stream) == (2, 2, ("a", "b"), True)
+    assert lowered.wishes == Wishes(resumable=True, stream_id="mine")
     assert lowered.sampling == SamplingParams(
         temperature=0.5,
         top_p=0.25,
@@ -221,6 +223,10 @@ def test_field_is_named_when_its_value_is_wrong(field: str, value: Any) -> None:
         ("sluiceway", {"speculation": True}, "sluiceway.speculation"),
         ("sluiceway", {"speculation": {}}, "sluiceway.speculation"),
         ("sluiceway", {"speculation": "ngram", "speed": 2}, "sluiceway.speed"),
+        ("sluiceway", {"slow_client": 7}, "sluiceway.slow_client"),
+        ("sluiceway", {"stream_id": "a/b"}, "sluiceway.stream_id"),
+        ("sluiceway", {"grace_s": -1}, "sluiceway.grace_s"),
+        ("sluiceway", {"on_disconnect": "detach"}, "sluiceway.on_disconnect"),
     ],
 )
 def test_path_is_whole_when_the_fault_is_inside_a_field(field: str, value: Any, param: str) -> None:
@@ -308,6 +314,8 @@ def test_choices_are_bounded_when_prompts_and_n_multiply() -> None:
         ("temperature", 3, "`temperature` must be less than or equal to 2, not 3."),
         ("sluiceway", {"speculation": "on"}, "`sluiceway.speculation` must be 'off' or 'ngram', not \"on\"."),
         ("sluiceway", {"speed": 2}, "`sluiceway.speed` is not an option of this server."),
+        ("sluiceway", {"slow_client": 7}, "`sluiceway.slow_client` must be the name of a policy or an object, not 7."),
+        ("sluiceway", {"resumable": True}, "`sluiceway.resumable` may only be given for a streamed answer."),
     ],
 )
 def test_message_says_what_would_be_right_when_a_value_is_wrong(field: str, value: Any, message: str) -> None:

@@ -28,6 +28,7 @@ from sluiceway.protocols.openai.values import (
     shorten,
     wrong,
 )
+from sluiceway.protocols.wishes import Wishes, WishFields
 from sluiceway.types import SamplingParams, Speculation
 
 MAX_STOPS = 16
@@ -102,10 +103,8 @@ class StreamOptions(_Served):
     continuous_usage_stats: bool | None = None
 
 
-class SluicewayOptions(_Served):
-    """What no other server has. Closed: an option that is not known here would be ignored in silence."""
-
-    model_config = ConfigDict(extra="forbid")
+class SluicewayOptions(WishFields):
+    """What no other server has."""
 
     speculation: Speculation | None = None
 
@@ -171,12 +170,15 @@ class SamplingFields(_Served):
             sampling=self._sampling(),
             stop=self.stop or (),
             stream=bool(self.stream),
+            wishes=self.sluiceway.wishes if self.sluiceway else Wishes(),
         )
 
     def check_together(self) -> None:
         """What no single field shows. Raises `RequestError`."""
         if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
             raise wrong(self.min_tokens, "min_tokens", f"at most the token limit, {self.token_limit}")
+        if self.sluiceway:
+            self.sluiceway.check_wishes("sluiceway.", is_streamed=bool(self.stream))
         if self.stream_options is None:
             return
         if not self.stream:

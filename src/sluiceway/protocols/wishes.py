@@ -1,0 +1,100 @@
+"""What a request may ask of its stream, beside tokens: the fields, checked, and the frozen value they are lowered to.
+
+Every protocol has them, in an object of its own or among its own fields. What they lead to depends on the server's
+settings as well, and is decided where both are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from sluiceway.errors import invalid
+
+STREAM_ID_HEADER = "x-stream-id"
+"""Of a request: the id that its stream shall have. Of an answer: the id that it has."""
+
+MAX_WAIT_S = 3600.0
+"""The longest that a client may let a server wait, for itself or before a comment."""
+
+_ID_FORM = "1 to 128 letters, digits and `-`, `_`, `.` or `~`, the first a letter or a digit"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
+
+OnDisconnect = Literal["cancel", "detach"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """None: as the server is set. `slow_client` is as it came, a policy by name or an object: `stream.override` reads it."""
+
+    slow_client: str | Mapping[str, object] | None = None
+    resumable: bool = False
+    on_disconnect: OnDisconnect = "cancel"
+    grace_s: float | None = None
+    keep_alive_s: float | None = None
+    stream_id: str | None = None
+
+
+def checked_stream_id(value: str) -> str:
+    """The id that a client gave in a header. Raises `RequestError`."""
+    if not _ID.fullmatch(value):
+        raise invalid(f"`{STREAM_ID_HEADER}` must be {_ID_FORM}.", STREAM_ID_HEADER)
+    return value
+
+
+def _stream_id(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and _ID.fullmatch(value)):
+        return value
+    raise PydanticCustomError("stream_id", _ID_FORM)
+
+
+def _slow_client(value: object) -> str | Mapping[str, object] | None:
+    if value is None or isinstance(value, str | dict):
+        return value
+    raise PydanticCustomError("slow_client", "the name of a policy or an object")
+
+
+_Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
+
+
+class WishFields(BaseModel):
+    """Strict; closed, since a wish that is not known here would be ignored in silence."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+    slow_client: Annotated[str | Mapping[str, object] | None, PlainValidator(_slow_client)] = None
+    resumable: bool | None = None
+    on_disconnect: OnDisconnect | None = None
+    grace_s: _Wait | None = None
+    keep_alive_s: _Wait | None = None
+    stream_id: Annotated[str | None, PlainValidator(_stream_id)] = None
+
+    @property
+    def wishes(self) -> Wishes:
+        """The fields, lowered."""
+        return Wishes(
+            slow_client=self.slow_client,
+            resumable=bool(self.resumable),
+            on_disconnect=self.on_disconnect or "cancel",
+            grace_s=self.grace_s,
+            keep_alive_s=self.keep_alive_s,
+            stream_id=self.stream_id,
+        )
+
+    def check_wishes(self, path: str, *, is_streamed: bool) -> None:
+        """What no single field shows. `path` is where they lie, with its dot. Raises `RequestError`."""
+        if not is_streamed:
+            for field, is_given in (("resumable", self.resumable), ("keep_alive_s", self.keep_alive_s is not None)):
+                if is_given:
+                    raise invalid(f"`{path}{field}` may only be given for a streamed answer.", path + field)
+        if self.on_disconnect == "detach" and not self.resumable:
+            param = f"{path}on_disconnect"
+            raise invalid(f"`{param}` may only be `detach` with `{path}resumable: true`.", param)
+        if self.grace_s is not None and self.on_disconnect != "detach":
+            param = f"{path}grace_s"
+            raise invalid(f'`{param}` may only be given with `{path}on_disconnect: "detach"`.', param)
