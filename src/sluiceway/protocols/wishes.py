@@ -30,7 +30,7 @@ OnDisconnect = Literal["cancel", "detach"]
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """None: as the server is set. `slow_client` is as it came, a policy by name or an object: `stream.override` reads it."""
+    """None: as the server is set. `slow_client` is as it came, a name or an object: `stream.override` reads it."""
 
     slow_client: str | Mapping[str, object] | None = None
     resumable: bool = False
