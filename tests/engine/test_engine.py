@@ -283,6 +283,27 @@ def test_answers_are_the_same_when_many_share_the_engine() -> None:
     assert answers(*groups) == {rid: answer for each in alone for rid, answer in each.items()}
 
 
+@pytest.mark.parametrize("is_under_way", [False, True])
+@pytest.mark.parametrize("speculation", ["off", "ngram"])
+def test_answer_is_the_same_when_it_was_parked_and_its_slot_served_another(
+    speculation: str, is_under_way: bool
+) -> None:
+    """What it held is free meanwhile, also where a step was computing for it; then it is computed again, exactly."""
+    whole = [token_id for out in answer_to_one() for token_id in out.token_ids]
+    bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, period=7), max_running=1, speculation=speculation)
+    said = [bench.say(submit(1, max_tokens=40)), bench.say(), bench.say()]
+    (before, meanwhile) = ([], [Park(1)]) if is_under_way else ([Park(1)], [])
+    said += [out for out in bench.step(before, meanwhile) if isinstance(out, StepOut)]
+    stats = bench.engine.stats
+    assert (stats.running, stats.paused, stats.blocks_free, bench.engine.live_rids()) == (0, 1, 64, [1])
+    assert bench.say(submit(2, max_tokens=1)).ends == [SequenceEnd(2, FinishReason.LENGTH)]
+    said.append(bench.say(Resume(1)))
+    while bench.engine.has_work:
+        said.append(bench.say())
+    assert [token_id for out in said for token_id in out.token_ids] == whole
+    assert bench.faults == [] and bench.engine.stats.blocks_free == 64
+
+
 def answer_to_one(**limits: Any) -> list[StepOut]:
     """All that is said of a sequence whose text has a refrain of six tokens."""
     bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, period=7), **limits)
