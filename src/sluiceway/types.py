@@ -99,6 +99,13 @@ class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
 
 
+class Held(msgspec.Struct, frozen=True):
+    """What a sequence held at the moment of its end: its state then, and its blocks of the cache."""
+
+    state: str
+    blocks: int
+
+
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine can hold; fixed while it lives."""
 

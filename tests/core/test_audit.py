@@ -12,7 +12,7 @@ from sluiceway.core.plan import Plan
 from sluiceway.core.planner import NextStep
 from sluiceway.core.request import Input, State
 from sluiceway.core.roster import Roster
-from sluiceway.types import FinishReason, Rid
+from sluiceway.types import FinishReason, Held, Rid
 from support.scheduling import engine_config, request
 
 
@@ -36,7 +36,7 @@ def look(
 
 
 def ends(*rids: Rid) -> Outputs:
-    return Outputs(ends=[End(rid, FinishReason.STOP) for rid in rids])
+    return Outputs(ends=[End(rid, FinishReason.STOP, Held("running", 1)) for rid in rids])
 
 
 def test_nothing_is_found_when_all_is_well() -> None:

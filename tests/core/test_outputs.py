@@ -6,7 +6,7 @@ import pytest
 
 from sluiceway.core.outputs import End, Outputs, Rejection, Start
 from sluiceway.errors import Refusal
-from sluiceway.types import FinishReason
+from sluiceway.types import FinishReason, Held
 
 
 def test_there_is_nothing_to_say_when_it_is_new() -> None:
@@ -28,7 +28,7 @@ def test_tokens_keep_their_order_when_they_are_added() -> None:
     "outputs",
     [
         Outputs(starts=[Start(1, 4, 0)]),
-        Outputs(ends=[End(1, FinishReason.STOP)]),
+        Outputs(ends=[End(1, FinishReason.STOP, Held("running", 1))]),
         Outputs(rejections=[Rejection((1,), Refusal(status=400, code="invalid_value", message="no"))]),
     ],
     ids=["start", "end", "rejection"],

@@ -13,7 +13,7 @@ from sluiceway.core.plan import Plan, StepResult
 from sluiceway.core.request import Submission
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import FinishReason, Speculation, TokenId
+from sluiceway.types import FinishReason, Held, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
 
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
@@ -85,7 +85,7 @@ def test_answer_is_generated_token_by_token() -> None:
         scheduler.check()
     outputs = scheduler.drain()
     assert (outputs.rids, outputs.token_ids) == ([1, 1, 1], [10, 20, 30])
-    assert outputs.ends == [End(1, FinishReason.LENGTH)]
+    assert outputs.ends == [End(1, FinishReason.LENGTH, Held("running", 2))]
     assert scheduler.plan() is None and scheduler.is_empty
 
 
@@ -95,7 +95,7 @@ def test_end_token_is_published_when_the_model_stops() -> None:
     plan = planned(scheduler)
     scheduler.commit(plan, result_of(plan, EOS))
     outputs = scheduler.drain()
-    assert outputs.token_ids == [EOS] and outputs.ends == [End(1, FinishReason.STOP)]
+    assert outputs.token_ids == [EOS] and outputs.ends == [End(1, FinishReason.STOP, Held("running", 1))]
     assert scheduler.stats().generated_tokens_total == 1
 
 
@@ -114,7 +114,7 @@ def test_first_end_wins_when_there_are_two() -> None:
     scheduler = scheduler_with(1)
     assert scheduler.finish(1, FinishReason.CANCELLED)
     assert not scheduler.finish(1, FinishReason.DEADLINE, FAULT)
-    assert scheduler.drain().ends == [End(1, FinishReason.CANCELLED)]
+    assert scheduler.drain().ends == [End(1, FinishReason.CANCELLED, Held("waiting", 0))]
     assert scheduler.stats().finished_total == 1
 
 
@@ -136,7 +136,7 @@ def test_refusal_is_said_with_the_end_when_there_is_one() -> None:
     """Why a stream broke."""
     scheduler = scheduler_with(1)
     scheduler.finish(1, FinishReason.ERROR, FAULT)
-    assert scheduler.drain().ends == [End(1, FinishReason.ERROR, FAULT)]
+    assert scheduler.drain().ends == [End(1, FinishReason.ERROR, Held("waiting", 0), FAULT)]
 
 
 def test_waiting_one_never_runs_when_it_is_aborted() -> None:
@@ -192,7 +192,7 @@ def test_sequence_may_end_when_it_is_paused() -> None:
     plan = planned(scheduler)
     scheduler.pause(1)
     scheduler.commit(plan, result_of(plan))
-    assert scheduler.drain().ends == [End(1, FinishReason.LENGTH)]
+    assert scheduler.drain().ends == [End(1, FinishReason.LENGTH, Held("paused", 1))]
     scheduler.check()
 
 
@@ -243,7 +243,7 @@ def test_every_sequence_of_a_plan_ends_when_it_is_abandoned() -> None:
     plan = planned(scheduler)
     scheduler.abandon(plan, FAULT)
     scheduler.check()
-    assert scheduler.drain().ends == [End(rid, FinishReason.ERROR, FAULT) for rid in (1, 2)]
+    assert scheduler.drain().ends == [End(rid, FinishReason.ERROR, Held("running", 1), FAULT) for rid in (1, 2)]
     assert scheduler.stats().blocks_free == 64
     assert [row.rid for row in planned(scheduler).rows] == [3]
 

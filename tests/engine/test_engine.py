@@ -17,7 +17,7 @@ from sluiceway.errors import InvariantError
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Submit, ToEngine
 from sluiceway.messages.to_engine import Sequence as SequenceMessage
 from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
-from sluiceway.types import FinishReason, Rid, SamplingParams
+from sluiceway.types import FinishReason, Held, Rid, SamplingParams
 from support.scheduling import EOS, engine_config, prompt_of
 
 
@@ -127,7 +127,7 @@ def test_end_is_said_with_the_last_token() -> None:
     bench = Bench()
     assert bench.say(submit(1, max_tokens=2)).ends == []
     out = bench.say()
-    assert out.rids == [1] and out.ends == [SequenceEnd(1, FinishReason.LENGTH)]
+    assert out.rids == [1] and out.ends == [SequenceEnd(1, FinishReason.LENGTH, held=Held("running", 2))]
     assert bench.step() == [] and not bench.engine.has_work
 
 
@@ -222,7 +222,7 @@ def test_only_the_plan_ends_when_the_runner_fails(failure: str) -> None:
     bench = Bench(max_running=2)
     setattr(bench.runner, failure, True)
     out = bench.say(submit(1), submit(2), submit(3))
-    assert out.ends == [SequenceEnd(rid, FinishReason.ERROR, ENGINE_FAULT) for rid in (1, 2)]
+    assert out.ends == [SequenceEnd(rid, FinishReason.ERROR, ENGINE_FAULT, Held("running", 1)) for rid in (1, 2)]
     assert ENGINE_FAULT.status == 500 and "secret" not in ENGINE_FAULT.message
     assert [type(fault) for fault in bench.faults] == [InvariantError if failure == "answers_too_little" else Broken]
     assert out.stats.blocks_free == 64 and bench.engine.has_work
@@ -296,7 +296,7 @@ def test_answer_is_the_same_when_it_was_parked_and_its_slot_served_another(
     said += [out for out in bench.step(before, meanwhile) if isinstance(out, StepOut)]
     stats = bench.engine.stats
     assert (stats.running, stats.paused, stats.blocks_free, bench.engine.live_rids()) == (0, 1, 64, [1])
-    assert bench.say(submit(2, max_tokens=1)).ends == [SequenceEnd(2, FinishReason.LENGTH)]
+    assert ends_of(bench.say(submit(2, max_tokens=1))) == [(2, FinishReason.LENGTH)]
     said.append(bench.say(Resume(1)))
     while bench.engine.has_work:
         said.append(bench.say())

@@ -94,7 +94,7 @@ def test_tokens_and_one_end_come_for_what_was_submitted(neighbour: Neighbour) ->
             if out.ends:
                 break
         assert n_tokens == 3
-        assert out.ends == [SequenceEnd(rid, FinishReason.LENGTH)]
+        assert [(end.rid, end.reason) for end in out.ends] == [(rid, FinishReason.LENGTH)]
     assert neighbour.live() == set()
 
 

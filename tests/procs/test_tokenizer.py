@@ -27,7 +27,7 @@ from sluiceway.messages.to_tokenizer import (
 )
 from sluiceway.procs.tokenizer import run_tokenizer
 from sluiceway.text.byte_tokenizer import BOS_ID, ByteTokenizer
-from sluiceway.types import EngineFacts, FinishReason, Rid, SamplingParams, TokenId
+from sluiceway.types import EngineFacts, FinishReason, Held, Rid, SamplingParams, TokenId
 from support.pipes import Surroundings, received
 from support.snapshots import engine_stats
 
@@ -153,7 +153,7 @@ def test_a_long_prompt_delays_nobody(neighbours: Neighbours) -> None:
     assert neighbours.submitted() == 3
     neighbours.to_tokenizer.push(Cancel((2,), FinishReason.CANCELLED))
     assert received(neighbours.from_tokenizer, Events).events == [
-        Finished(rid=2, reason=FinishReason.CANCELLED, completion_tokens=0)
+        Finished(rid=2, reason=FinishReason.CANCELLED, completion_tokens=0, held=Held("encoding", 0))
     ]
     neighbours.tokenizer.may_go_on.set()
     assert neighbours.submitted() == 1

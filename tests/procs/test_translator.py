@@ -31,7 +31,7 @@ from sluiceway.messages.to_tokenizer import (
 from sluiceway.procs.translator import Encoded, Translator
 from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.byte_tokenizer import ByteTokenizer
-from sluiceway.types import FinishReason, SamplingParams
+from sluiceway.types import FinishReason, Held, SamplingParams
 from support.snapshots import engine_stats
 
 STATS = engine_stats(step_id=1, blocks_free=8, blocks_total=8)
@@ -263,7 +263,9 @@ def test_cancel_is_answered_here_when_the_prompt_is_still_being_encoded() -> Non
     desk.ask(1)
     assert desk.translator.n_encoding == 1
     desk.translator.cancel(Cancel((1,), FinishReason.CANCELLED))
-    assert desk.take_events() == [Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0)]
+    assert desk.take_events() == [
+        Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0, held=Held("encoding", 0))
+    ]
     desk.pending[0]()
     assert desk.engine == []
     assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
@@ -289,8 +291,9 @@ def test_cancel_is_passed_on_when_the_engine_knows_the_sequence() -> None:
     desk.translator.cancel(Cancel((1, 99), FinishReason.CANCELLED))
     assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
     assert desk.take_events() == []
-    assert desk.step(ends=[_end(1, FinishReason.CANCELLED)]) == [
-        Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0)
+    held = Held("running", 3)
+    assert desk.step(ends=[SequenceEnd(1, FinishReason.CANCELLED, held=held)]) == [
+        Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0, held=held)
     ]
     assert desk.step(_bytes(1, "late"), ends=[_end(1, FinishReason.CANCELLED)]) == []
 

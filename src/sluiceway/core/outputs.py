@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sluiceway.errors import Refusal
-from sluiceway.types import FinishReason, Rid, TokenId
+from sluiceway.types import FinishReason, Held, Rid, TokenId
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class End:
 
     rid: Rid
     reason: FinishReason
+    held: Held
     refusal: Refusal | None = None
 
 

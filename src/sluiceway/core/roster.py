@@ -12,7 +12,7 @@ from sluiceway.core.blocks import BlockPool, blocks_for
 from sluiceway.core.leases import Leases
 from sluiceway.core.queue import WaitingQueue
 from sluiceway.core.request import Input, Request, State
-from sluiceway.types import LiveSequence, Rid, StepId
+from sluiceway.types import Held, LiveSequence, Rid, StepId
 
 
 class Roster:
@@ -87,6 +87,10 @@ class Roster:
         n_spare = max(0, self.pool.n_free - self.n_running)
         n_blocks = len(self.leases.blocks_of(request.rid)) + n_spare
         return n_blocks * self._block_tokens - len(request.known)
+
+    def held_by(self, request: Request) -> Held:
+        """What it holds now."""
+        return Held(request.state.value, len(self.leases.blocks_of(request.rid)))
 
     def live_sequences(self) -> tuple[LiveSequence, ...]:
         """Everything that is held, in order of arrival."""

@@ -76,9 +76,10 @@ class Scheduler:
         request = self._roster.live.get(rid)
         if request is None:
             return False
+        held = self._roster.held_by(request)
         self._roster.move(request, Input.FINISH)
         self._counters.finished += 1
-        self._outputs.ends.append(End(rid, reason, refusal))
+        self._outputs.ends.append(End(rid, reason, held, refusal))
         if request.was_planned:
             self._retired.append(rid)
         return True

@@ -182,6 +182,6 @@ def _step_out(outputs: Outputs, stats: EngineStats) -> StepOut:
         token_ids=outputs.token_ids,
         starts=[SequenceStart(start.rid, start.prompt_tokens, start.cached_tokens) for start in outputs.starts],
         rejections=[GroupRejection(rejection.rids, rejection.refusal) for rejection in outputs.rejections],
-        ends=[SequenceEnd(end.rid, end.reason, end.refusal) for end in outputs.ends],
+        ends=[SequenceEnd(end.rid, end.reason, end.refusal, end.held) for end in outputs.ends],
         stats=stats,
     )

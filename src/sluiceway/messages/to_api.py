@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.types import EngineFacts, EngineStats, FinishReason, LiveSequence, Rid, TokenId
+from sluiceway.types import EngineFacts, EngineStats, FinishReason, Held, LiveSequence, Rid, TokenId
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -40,12 +40,14 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):
     """The one terminal of a sequence. All its text was sent in deltas before.
 
     `completion_tokens` are those that count for the client (up to and with the one that ended it). `stop_match` is the
-    stop string that matched. `refusal` is set when the reason is `error`.
+    stop string that matched. `held` is what it gave back; one that had not reached the engine was `encoding`. `refusal` is set
+    when the reason is `error`.
     """
 
     rid: Rid
     reason: FinishReason
     completion_tokens: int
+    held: Held | None = None
     stop_match: str | None = None
     refusal: Refusal | None = None
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.types import EngineFacts, EngineStats, FinishReason, LiveSequence, Rid, SamplingParams, TokenId
+from sluiceway.types import EngineFacts, EngineStats, FinishReason, Held, LiveSequence, Rid, SamplingParams, TokenId
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,6 +89,7 @@ class SequenceEnd(msgspec.Struct, frozen=True):
     rid: Rid
     reason: FinishReason
     refusal: Refusal | None = None
+    held: Held | None = None
 
 
 class SequenceStart(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.sequence_text import SequenceText
 from sluiceway.text.stops import StopMatcher
 from sluiceway.text.tokenizer import Tokenizer
-from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
+from sluiceway.types import FinishReason, Held, Rid, SamplingParams, TokenId
 
 Encoded = list[list[TokenId]] | BaseException
 """The tokens of each prompt, or what encoding raised."""
@@ -49,6 +49,9 @@ Encoded = list[list[TokenId]] | BaseException
 _ENGINE_WISHES: Mapping[type[Pause | Park | Resume], Callable[[Rid], ToEngine]] = MappingProxyType(
     {Pause: to_engine.Pause, Park: to_engine.Park, Resume: to_engine.Resume}
 )
+
+_ENCODING = Held("encoding", 0)
+"""What a sequence holds that the engine has never heard of."""
 
 _TOKENIZER_FAULT = Refusal(status=500, code="tokenizer_fault", message="The prompt could not be encoded.")
 
@@ -126,7 +129,7 @@ class Translator:
             job = self._encoding.pop(rid, None)
             if job is not None:
                 job.live.discard(rid)
-                ended.append(Finished(rid=rid, reason=message.reason, completion_tokens=0))
+                ended.append(Finished(rid=rid, reason=message.reason, completion_tokens=0, held=_ENCODING))
             elif rid in self._decoding:
                 self._abort(rid, message.reason)
         if ended:
@@ -290,6 +293,7 @@ class Translator:
             rid=end.rid,
             reason=FinishReason.STOP if is_stop else end.reason,
             completion_tokens=text.n_tokens,
+            held=end.held,
             stop_match=text.stop_match,
             refusal=end.refusal,
         )
