@@ -40,8 +40,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):
     """The one terminal of a sequence. All its text was sent in deltas before.
 
     `completion_tokens` are those that count for the client (up to and with the one that ended it). `stop_match` is the
-    stop string that matched. `held` is what it gave back; one that had not reached the engine was `encoding`. `refusal` is set
-    when the reason is `error`.
+    stop string that matched. `held` is what it gave back; one that had not reached the engine was `encoding`. `refusal`
+    is set when the reason is `error`.
     """
 
     rid: Rid
