@@ -34,16 +34,17 @@ def error_type(status: int) -> str:
 
 def error_body(refusal: Refusal) -> bytes:
     """`{"error": {...}}` with all four keys, for an answer and for the error event of a stream."""
-    return encode_json(
-        {
-            "error": {
-                "message": refusal.message,
-                "type": error_type(refusal.status),
-                "param": refusal.param,
-                "code": refusal.code,
-            }
-        }
-    )
+    return encode_json({"error": error_fields(refusal)})
+
+
+def error_fields(refusal: Refusal) -> dict[str, str | None]:
+    """What stands in the envelope."""
+    return {
+        "message": refusal.message,
+        "type": error_type(refusal.status),
+        "param": refusal.param,
+        "code": refusal.code,
+    }
 
 
 def refusal_for_status(status: int, message: str | None = None) -> Refusal:

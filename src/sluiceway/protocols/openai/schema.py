@@ -110,12 +110,8 @@ class SluicewayOptions(WishFields):
 
 
 class SamplingFields(_Served):
-    """What chat and completions have in common."""
+    """How tokens are chosen and where the answer ends: in every request for tokens."""
 
-    model: Annotated[str, PlainValidator(lambda value: require_text(value, "model"))]
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     max_tokens: _Count | None = None
     min_tokens: Annotated[int, Field(ge=0, le=_MAX_COUNT)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -130,19 +126,14 @@ class SamplingFields(_Served):
     ignore_eos: bool | None = None
     stop: Annotated[tuple[str, ...] | None, _nullable(_lower_stop)] = None
     stop_token_ids: Annotated[tuple[int, ...] | None, _nullable(_lower_stop_token_ids)] = None
-    return_token_ids: bool | None = None
-    sluiceway: SluicewayOptions | None = None
 
     @property
     def token_limit(self) -> int | None:
         """The most tokens of one choice; None is up to the end of the context."""
         return self.max_tokens
 
-    @property
-    def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    def _sampling(self) -> SamplingParams:
+    def sampling(self, speculation: Speculation | None) -> SamplingParams:
+        """The fields, lowered."""
         temperature = 1.0 if self.temperature is None else self.temperature
         return SamplingParams(
             temperature=0.0 if temperature < GREEDY_BELOW else temperature,
@@ -158,8 +149,28 @@ class SamplingFields(_Served):
             min_tokens=self.min_tokens or 0,
             max_tokens=self.token_limit,
             stop_token_ids=self.stop_token_ids or (),
-            speculation=self.sluiceway.speculation if self.sluiceway else None,
+            speculation=speculation,
         )
+
+    def check_together(self) -> None:
+        """What no single field shows. Raises `RequestError`."""
+        if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
+            raise wrong(self.min_tokens, "min_tokens", f"at most the token limit, {self.token_limit}")
+
+
+class GeneratingFields(SamplingFields):
+    """What chat and completions have in common."""
+
+    model: Annotated[str, PlainValidator(lambda value: require_text(value, "model"))]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    sluiceway: SluicewayOptions | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     def generation(self, prompts: tuple[Prompt, ...]) -> Generation:
         """The request, lowered."""
@@ -167,16 +178,14 @@ class SamplingFields(_Served):
             model=self.model,
             prompts=prompts,
             n=self.n or 1,
-            sampling=self._sampling(),
+            sampling=self.sampling(self.sluiceway.speculation if self.sluiceway else None),
             stop=self.stop or (),
             stream=bool(self.stream),
             wishes=self.sluiceway.wishes if self.sluiceway else Wishes(),
         )
 
     def check_together(self) -> None:
-        """What no single field shows. Raises `RequestError`."""
-        if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
-            raise wrong(self.min_tokens, "min_tokens", f"at most the token limit, {self.token_limit}")
+        super().check_together()
         if self.sluiceway:
             self.sluiceway.check_wishes("sluiceway.", is_streamed=bool(self.stream))
         if self.stream_options is None:
@@ -188,7 +197,7 @@ class SamplingFields(_Served):
             raise invalid(f"`{param}` is not served by this server.", param, code="unsupported_parameter")
 
 
-class ChatFields(SamplingFields):
+class ChatFields(GeneratingFields):
     """The served fields of POST /v1/chat/completions."""
 
     messages: Annotated[tuple[ChatMessage, ...], PlainValidator(lower_messages)]
@@ -199,7 +208,7 @@ class ChatFields(SamplingFields):
         return super().token_limit if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class CompletionFields(SamplingFields):
+class CompletionFields(GeneratingFields):
     """The served fields of POST /v1/completions."""
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(lower_prompt)]

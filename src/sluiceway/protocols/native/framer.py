@@ -1,0 +1,79 @@
+"""Writes native answers: an event for every token, then `done` or `error` with what it came to; or one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sluiceway.errors import InvariantError, Refusal
+from sluiceway.messages.to_api import Delta, Finished
+from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.openai.errors import error_fields
+from sluiceway.sse.encoder import encode_json
+
+
+class NativeFramer:
+    """Of one sequence. `created` is in seconds since 1970."""
+
+    def __init__(self, stream_id: str, model: str, created: int) -> None:
+        self._identity = {"id": stream_id, "model": model, "created": created}
+        self._n_tokens = 0
+        self._finished: Finished | None = None
+
+    def start(self, usage: Usage) -> bytes:
+        return _event(
+            b"start", {**self._identity, "prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
+        )
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """An event for each token. The text of several is in that of the last one.
+
+        Text that comes without a token (it was held back, and is part of no stop string after all) has the id null.
+        """
+        *before, last = delta.token_ids or (None,)
+        events = [self._token(token_id, b'""') for token_id in before]
+        return b"".join([*events, self._token(last, encode_json(delta.text))])
+
+    def finish(self, index: int, finished: Finished) -> bytes:
+        """Nothing: `end` tells all of it."""
+        self._finished = finished
+        return b""
+
+    def end(self, usage: Usage) -> bytes:
+        if self._finished is None:
+            raise InvariantError("the end of an answer came before that of its sequence")
+        return _event(b"done", {**_end_fields(self._finished), "usage": usage_fields(usage)})
+
+    def error(self, refusal: Refusal, usage: Usage) -> bytes:
+        """The last event, as `done` is."""
+        return _event(b"error", {"error": error_fields(refusal), "usage": usage_fields(usage)})
+
+    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        (choice,) = choices
+        answer = {"text": choice.text, "token_ids": list(choice.token_ids), **_end_fields(choice.finished)}
+        return encode_json({**self._identity, **answer, "usage": usage_fields(usage)})
+
+    def _token(self, token_id: int | None, text: bytes) -> bytes:
+        index = self._n_tokens
+        if token_id is None:
+            index, word = index - 1, b"null"
+        else:
+            self._n_tokens, word = index + 1, b"%d" % token_id
+        return b'event: token\ndata: {"index":%d,"id":%b,"text":%b}\n\n' % (index, word, text)
+
+
+def usage_fields(usage: Usage) -> dict[str, int]:
+    """What an answer cost, in tokens."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
+
+
+def _end_fields(finished: Finished) -> dict[str, Any]:
+    return {"reason": finished.reason.value, "stop": finished.stop_match}
+
+
+def _event(name: bytes, fields: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name, encode_json(fields))

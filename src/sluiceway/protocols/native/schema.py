@@ -1,0 +1,63 @@
+"""The fields of a native request: what is sampled, as in the other protocols, and what is wished of the stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, PlainValidator
+
+from sluiceway.errors import invalid
+from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt
+from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.openai.messages import lower_messages
+from sluiceway.protocols.openai.prompt import lower_prompt
+from sluiceway.protocols.openai.schema import SamplingFields
+from sluiceway.protocols.openai.values import require_text, wrong
+from sluiceway.protocols.wishes import WishFields
+from sluiceway.types import Speculation
+
+
+def _lower_one_prompt(value: object) -> Prompt | None:
+    if value is None:
+        return None
+    if isinstance(value, list) and value and type(value[0]) is not int:
+        raise wrong(value, "prompt", "a string or a list of token ids")
+    (prompt,) = lower_prompt(value)
+    return prompt
+
+
+class NativeFields(SamplingFields, WishFields):
+    """Closed, unlike the requests of other protocols: whoever writes one writes it for this server."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[
+        str | None, PlainValidator(lambda value: None if value is None else require_text(value, "model"))
+    ] = None
+    prompt: Annotated[Prompt | None, PlainValidator(_lower_one_prompt)] = None
+    messages: Annotated[
+        tuple[ChatMessage, ...] | None, PlainValidator(lambda value: None if value is None else lower_messages(value))
+    ] = None
+    speculation: Speculation | None = None
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.prompt is None and self.messages is None:
+            raise invalid("`prompt` or `messages` is required.", "prompt", code="missing_required_parameter")
+        if self.prompt is not None and self.messages is not None:
+            raise invalid("`messages` may not be given beside `prompt`.", "messages")
+
+    def generation(self, served_name: str, *, is_streamed: bool) -> Generation:
+        """The request, lowered. Raises `RequestError` for a wish that needs a stream where there is none."""
+        self.check_wishes("", is_streamed=is_streamed)
+        prompt = ChatPrompt(self.messages) if self.messages is not None else self.prompt
+        assert prompt is not None
+        return Generation(
+            model=served_name if self.model is None else self.model,
+            prompts=(prompt,),
+            n=1,
+            sampling=self.sampling(self.speculation),
+            stop=self.stop or (),
+            stream=is_streamed,
+            wishes=self.wishes,
+        )

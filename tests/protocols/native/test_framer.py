@@ -1,0 +1,98 @@
+"""Native streams and bodies: an event for each token, and one end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import InvariantError, Refusal
+from sluiceway.messages.to_api import Delta, Finished
+from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.native.framer import NativeFramer
+from sluiceway.sse.decoder import Decoder
+from sluiceway.types import FinishReason
+
+USAGE = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
+USAGE_FIELDS = {"prompt_tokens": 5, "cached_tokens": 4, "completion_tokens": 3}
+STOPPED = Finished(rid=1, reason=FinishReason.STOP, completion_tokens=3, stop_match="END")
+
+
+def framer() -> NativeFramer:
+    return NativeFramer("s-1", "m", 7)
+
+
+def delta(text: str, *token_ids: int) -> Delta:
+    return Delta(1, text, token_ids)
+
+
+def events(raw: bytes) -> list[tuple[str, Any]]:
+    return [(event.event, json.loads(event.data)) for event in Decoder().feed(raw)]
+
+
+def test_stream_is_exact_when_written() -> None:
+    """The whole of the format once, byte for byte."""
+    one = framer()
+    assert one.start(USAGE) == (
+        b'event: start\ndata: {"id":"s-1","model":"m","created":7,"prompt_tokens":5,"cached_tokens":4}\n\n'
+    )
+    assert one.delta(0, delta("h\u2028", 104)) == b'event: token\ndata: {"index":0,"id":104,"text":"h\\u2028"}\n\n'
+    assert one.finish(0, STOPPED) == b""
+    assert one.end(USAGE) == (
+        b'event: done\ndata: {"reason":"stop","stop":"END",'
+        b'"usage":{"prompt_tokens":5,"cached_tokens":4,"completion_tokens":3}}\n\n'
+    )
+
+
+def test_each_token_is_an_event_when_a_step_gave_several() -> None:
+    """Their text is in the last; a token may have none, and text may come late."""
+    one = framer()
+    raw = one.delta(0, delta("abc", 1, 2, 3)) + one.delta(0, delta("", 4)) + one.delta(0, delta("tail"))
+    assert [tuple(fields.values()) for _, fields in events(raw)] == [
+        (0, 1, ""),
+        (1, 2, ""),
+        (2, 3, "abc"),
+        (3, 4, ""),
+        (3, None, "tail"),
+    ]
+
+
+def test_error_is_the_last_event_when_the_stream_breaks() -> None:
+    """With what it has cost, and a reason that programs can act on."""
+    refusal = Refusal(status=408, code="slow_client", message="Too slow.")
+    assert events(framer().error(refusal, USAGE)) == [
+        (
+            "error",
+            {
+                "error": {
+                    "message": "Too slow.",
+                    "type": "invalid_request_error",
+                    "param": None,
+                    "code": "slow_client",
+                },
+                "usage": USAGE_FIELDS,
+            },
+        )
+    ]
+
+
+def test_body_has_text_and_tokens_when_the_answer_is_plain() -> None:
+    """And says why it ended."""
+    finished = Finished(rid=1, reason=FinishReason.LENGTH, completion_tokens=3)
+    assert json.loads(framer().body([Choice("abc", [1, 2, 3], finished)], USAGE)) == {
+        "id": "s-1",
+        "model": "m",
+        "created": 7,
+        "text": "abc",
+        "token_ids": [1, 2, 3],
+        "reason": "length",
+        "stop": None,
+        "usage": USAGE_FIELDS,
+    }
+
+
+def test_end_raises_when_its_sequence_has_not_ended() -> None:
+    """There is no reason to tell."""
+    with pytest.raises(InvariantError):
+        framer().end(USAGE)

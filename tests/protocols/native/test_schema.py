@@ -1,0 +1,94 @@
+"""The fields of a native request: one prompt or one conversation, nothing unknown, and wishes among the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
+from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.native.schema import NativeFields
+from sluiceway.protocols.openai.schema import check
+from sluiceway.protocols.wishes import Wishes
+from sluiceway.types import SamplingParams
+
+
+def lowered(*, is_streamed: bool = True, **given: Any) -> Generation:
+    return check(NativeFields, given).generation("served", is_streamed=is_streamed)
+
+
+def refusal_of(*, is_streamed: bool = True, **given: Any) -> Refusal:
+    with pytest.raises(RequestError) as caught:
+        lowered(is_streamed=is_streamed, **given)
+    assert caught.value.refusal.status == 400
+    return caught.value.refusal
+
+
+def test_little_is_needed_when_the_defaults_will_do() -> None:
+    """The server has one model, and an answer may go to the end of the context."""
+    assert lowered(prompt="hi") == Generation(
+        model="served", prompts=(TextPrompt("hi"),), n=1, sampling=SamplingParams(), stop=(), stream=True
+    )
+
+
+def test_fields_are_lowered_when_all_are_given() -> None:
+    """Each in its place."""
+    generation = lowered(
+        is_streamed=False,
+        model="other",
+        prompt=[1, 2],
+        max_tokens=9,
+        temperature=0,
+        stop="x",
+        speculation="ngram",
+        stream_id="mine",
+        slow_client="drop",
+    )
+    assert generation.model == "other" and generation.prompts == (TokenPrompt((1, 2)),)
+    assert generation.sampling == SamplingParams(max_tokens=9, temperature=0.0, speculation="ngram")
+    assert (generation.stop, generation.stream) == (("x",), False)
+    assert generation.wishes == Wishes(stream_id="mine", slow_client="drop")
+
+
+def test_conversation_is_lowered_when_there_are_messages() -> None:
+    """Null is the same as leaving a field out."""
+    generation = lowered(messages=[{"role": "user", "content": "hi"}], prompt=None, model=None)
+    assert generation.prompts == (ChatPrompt((ChatMessage(role="user", content="hi"),)),)
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": None, "messages": None}, "prompt"),
+        ({"prompt": "a", "messages": [{"role": "user", "content": "hi"}]}, "messages"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a"]}, "prompt"),
+        ({"prompt": [[1]]}, "prompt"),
+        ({"prompt": [1, -1]}, "prompt[1]"),
+        ({"prompt": 7}, "prompt"),
+        ({"messages": []}, "messages"),
+        ({"prompt": "a", "model": 1}, "model"),
+        ({"prompt": "a", "n": 2}, "n"),
+        ({"prompt": "a", "stream": True}, "stream"),
+        ({"prompt": "a", "sluiceway": {}}, "sluiceway"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": 1, "min_tokens": 2}, "min_tokens"),
+        ({"prompt": "a", "temperature": float("nan")}, "temperature"),
+        ({"prompt": "a", "speculation": "on"}, "speculation"),
+        ({"prompt": "a", "stream_id": "a/b"}, "stream_id"),
+        ({"prompt": "a", "on_disconnect": "detach"}, "on_disconnect"),
+    ],
+)
+def test_field_is_named_when_it_is_wrong(given: dict[str, Any], param: str) -> None:
+    """Nothing is ignored."""
+    assert refusal_of(**given).param == param
+
+
+def test_wish_for_a_stream_is_refused_when_the_answer_is_plain() -> None:
+    """The path of the request says which of the two it is."""
+    assert lowered(prompt="a", resumable=True).wishes == Wishes(resumable=True)
+    assert refusal_of(is_streamed=False, prompt="a", resumable=True).param == "resumable"
