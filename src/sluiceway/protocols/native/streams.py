@@ -1,0 +1,106 @@
+"""What is told of streams: how one stands or stood, all of a caller's, and the receipt of a cancellation.
+
+Times are given as seconds since 1970; inside they are those of a monotonic clock, which is `epoch_s` behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluiceway.errors import Refusal
+from sluiceway.protocols.openai.values import shorten
+from sluiceway.sse.encoder import encode_json
+from sluiceway.stream.history import StreamRecord
+from sluiceway.types import Held
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a cancellation came to. `record` is how the stream stands after it, `found` how it stood before.
+
+    `held` is what each of its sequences gave back; `release_s` is how long that took.
+    """
+
+    found: str
+    record: StreamRecord
+    held: Sequence[Held]
+    release_s: float
+
+
+def record_body(record: StreamRecord, epoch_s: float) -> bytes:
+    """The answer for one stream."""
+    return encode_json(_record_fields(record, epoch_s))
+
+
+def list_body(records: Iterable[StreamRecord], epoch_s: float) -> bytes:
+    """The answer for all of them."""
+    return encode_json({"object": "list", "data": [_record_fields(record, epoch_s) for record in records]})
+
+
+def receipt_body(receipt: Receipt) -> bytes:
+    """The answer to a cancellation that has stopped something."""
+    record = receipt.record
+    return encode_json(
+        {
+            "object": "stream.cancellation",
+            "id": record.stream_id,
+            "found": receipt.found,
+            "sequences": [{"state": held.state, "blocks": held.blocks} for held in receipt.held],
+            "blocks_freed": sum(held.blocks for held in receipt.held),
+            "release_ms": round(receipt.release_s * 1000.0, 3),
+            "tokens": _token_fields(record),
+            "usage": _usage_fields(record),
+        }
+    )
+
+
+def stream_not_found(stream_id: str) -> Refusal:
+    """404: it never was, is forgotten, or is somebody else's. Nobody is told which."""
+    message = f"There is no stream {shorten(stream_id)} of yours; GET /v1/streams lists them."
+    return Refusal(status=404, code="stream_not_found", message=message, param="id")
+
+
+def stream_ended(record: StreamRecord) -> Refusal:
+    """409: there was nothing left to cancel."""
+    how = "" if record.reason is None else f" ({record.reason})"
+    return Refusal(status=409, code="stream_ended", message=f"The stream had ended{how} before it was cancelled.")
+
+
+RELEASE_TIMEOUT = Refusal(
+    status=504,
+    code="release_timeout",
+    message="The stream was cancelled, but the engine has not yet said that it gave back what it held.",
+)
+
+
+def _record_fields(record: StreamRecord, epoch_s: float) -> dict[str, Any]:
+    return {
+        "object": "stream",
+        "id": record.stream_id,
+        "state": record.state,
+        "reason": record.reason,
+        "created": round(record.opened_s + epoch_s, 3),
+        "ended": None if record.ended_s is None else round(record.ended_s + epoch_s, 3),
+        "last_event_id": record.last_event_id,
+        "tokens": _token_fields(record),
+        "usage": _usage_fields(record),
+    }
+
+
+def _token_fields(record: StreamRecord) -> dict[str, int]:
+    """Of those generated, each was delivered, is wasted, or still waits."""
+    return {
+        "generated": record.generated_tokens,
+        "delivered": record.delivered_tokens,
+        "wasted": record.wasted_tokens,
+    }
+
+
+def _usage_fields(record: StreamRecord) -> dict[str, int]:
+    return {
+        "prompt_tokens": record.prompt_tokens,
+        "cached_tokens": record.cached_tokens,
+        "completion_tokens": record.completion_tokens,
+    }

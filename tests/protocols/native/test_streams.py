@@ -1,0 +1,94 @@
+"""What is told of streams."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sluiceway.protocols.native.streams import (
+    RELEASE_TIMEOUT,
+    Receipt,
+    list_body,
+    receipt_body,
+    record_body,
+    stream_ended,
+    stream_not_found,
+)
+from sluiceway.stream.history import StreamRecord
+from sluiceway.types import Held
+
+
+def record(reason: str | None = "stop", ended_s: float | None = 12.5) -> StreamRecord:
+    return StreamRecord(
+        stream_id="s-1",
+        state="closed",
+        reason=reason,
+        generated_tokens=9,
+        delivered_tokens=6,
+        wasted_tokens=2,
+        prompt_tokens=5,
+        completion_tokens=8,
+        cached_tokens=4,
+        last_event_id=7,
+        opened_s=10.25,
+        ended_s=ended_s,
+    )
+
+
+TOKENS = {"generated": 9, "delivered": 6, "wasted": 2}
+USAGE = {"prompt_tokens": 5, "cached_tokens": 4, "completion_tokens": 8}
+FIELDS = {
+    "object": "stream",
+    "id": "s-1",
+    "state": "closed",
+    "reason": "stop",
+    "created": 1010.25,
+    "ended": 1012.5,
+    "last_event_id": 7,
+    "tokens": TOKENS,
+    "usage": USAGE,
+}
+
+
+def test_stream_is_told_of_when_it_runs_and_when_it_has_ended() -> None:
+    """By the wall clock, with what it cost so far."""
+    assert json.loads(record_body(record(), 1000.0)) == FIELDS
+    running = json.loads(record_body(record(None, None), 1000.0))
+    assert running == {**FIELDS, "reason": None, "ended": None}
+
+
+def test_list_is_of_whole_entries_when_there_are_any() -> None:
+    """In the form of other lists."""
+    assert json.loads(list_body([record(), record()], 1000.0)) == {"object": "list", "data": [FIELDS, FIELDS]}
+    assert json.loads(list_body([], 1000.0)) == {"object": "list", "data": []}
+
+
+def test_receipt_says_what_was_given_back_when_a_stream_was_cancelled() -> None:
+    """By each choice, and in all."""
+    receipt = Receipt("open", record("cancelled"), [Held("running", 3), Held("waiting", 0)], 0.0042)
+    assert json.loads(receipt_body(receipt)) == {
+        "object": "stream.cancellation",
+        "id": "s-1",
+        "found": "open",
+        "sequences": [{"state": "running", "blocks": 3}, {"state": "waiting", "blocks": 0}],
+        "blocks_freed": 3,
+        "release_ms": 4.2,
+        "tokens": TOKENS,
+        "usage": USAGE,
+    }
+
+
+@pytest.mark.parametrize(("reason", "said"), [("stop", "had ended (stop) before"), (None, "had ended before")])
+def test_refusal_says_how_it_ended_when_there_is_nothing_to_cancel(reason: str | None, said: str) -> None:
+    """409, so that only what really stopped is a success."""
+    refusal = stream_ended(record(reason))
+    assert (refusal.status, refusal.code) == (409, "stream_ended") and said in refusal.message
+
+
+def test_refusal_is_short_and_printable_when_the_id_is_anything() -> None:
+    """It comes from a path."""
+    refusal = stream_not_found("x\n" * 500)
+    assert (refusal.status, refusal.code, refusal.param) == (404, "stream_not_found", "id")
+    assert len(refusal.message) < 250 and "\n" not in refusal.message
+    assert RELEASE_TIMEOUT.status == 504
