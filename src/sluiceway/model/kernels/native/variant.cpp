@@ -75,12 +75,13 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
 }
 
 int draw_tokens(const Draw* draws, int32_t n_draws, int32_t vocab_size, int32_t* tokens, Pool pool) {
-    const int64_t n = round_up(vocab_size, kSumTokens), n_threads = pool.parallel ? pool.n_threads : 1;
+    // Whole lines of 64 bytes: threads would share those at the edges.
+    const int64_t n = round_up(scratch_floats(vocab_size), kLanes), n_threads = pool.parallel ? pool.n_threads : 1;
     Buffer scratch, stages;
-    if (!(scratch.reserve(n_threads * 2 * n * int64_t(sizeof(float))) && stages.reserve(sizeof(Stage)))) return -1;
+    if (!(scratch.reserve(n_threads * n * int64_t(sizeof(float))) && stages.reserve(sizeof(Stage)))) return -1;
     int32_t n_entered = 0;
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
-        float* own = scratch.as<float>() + __atomic_fetch_add(&n_entered, 1, __ATOMIC_RELAXED) * 2 * n;
+        float* own = scratch.as<float>() + __atomic_fetch_add(&n_entered, 1, __ATOMIC_RELAXED) * n;
         member.run(n_draws, [&](int index) { tokens[index] = draw_token(draws[index], vocab_size, own); });
     });
     return 0;
