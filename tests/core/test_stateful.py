@@ -11,6 +11,7 @@ Five mutants each forget one rule. The same machine has to catch each of them.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Sequence
 
 import pytest
@@ -215,7 +216,7 @@ class UnguardedLeases(Leases):
         super().__init__(UnguardedPool(pool.n_blocks))
 
     def vacate(self, rid: Rid, fence: StepId) -> None:
-        held = list(self.blocks_of(rid))
+        held = array("i", self.blocks_of(rid))
         super().vacate(rid, fence)
         self._held[rid] = held
 

@@ -10,6 +10,7 @@ cleared: a row in flight refers to the list that it was planned with.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -23,8 +24,8 @@ class Leases:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._held: dict[Rid, list[BlockId]] = {}
-        self._fenced: deque[tuple[StepId, list[BlockId], bool]] = deque()
+        self._held: dict[Rid, array[BlockId]] = {}
+        self._fenced: deque[tuple[StepId, array[BlockId], bool]] = deque()
         self.settled: StepId = 0
         self.n_leased = 0
         self.n_fenced = 0
@@ -41,7 +42,7 @@ class Leases:
         """A lease that holds nothing yet. Raises `InvariantError` if there is one."""
         if rid in self._held:
             raise InvariantError(f"sequence {rid} has a lease already")
-        self._held[rid] = []
+        self._held[rid] = _no_blocks()
 
     def blocks_of(self, rid: Rid) -> Sequence[BlockId]:
         """The blocks of a sequence, in the order of their positions; the list grows with the lease."""
@@ -55,7 +56,7 @@ class Leases:
     def vacate(self, rid: Rid, fence: StepId) -> None:
         """Give the blocks back and keep the lease."""
         blocks = self._lease(rid)
-        self._held[rid] = []
+        self._held[rid] = _no_blocks()
         self._release(blocks, fence, is_final=False)
 
     def retire(self, rid: Rid, fence: StepId) -> None:
@@ -82,13 +83,13 @@ class Leases:
         """Every fenced block, for the audit."""
         return (block_id for _, blocks, _ in self._fenced for block_id in blocks)
 
-    def _lease(self, rid: Rid) -> list[BlockId]:
+    def _lease(self, rid: Rid) -> array[BlockId]:
         blocks = self._held.get(rid)
         if blocks is None:
             raise InvariantError(f"sequence {rid} has no lease, or has given it back already")
         return blocks
 
-    def _release(self, blocks: list[BlockId], fence: StepId, *, is_final: bool) -> None:
+    def _release(self, blocks: array[BlockId], fence: StepId, *, is_final: bool) -> None:
         self.n_leased -= len(blocks)
         if fence <= self.settled:
             self._give(blocks, is_final)
@@ -96,6 +97,11 @@ class Leases:
         self._fenced.append((fence, blocks, is_final))
         self.n_fenced += len(blocks)
 
-    def _give(self, blocks: list[BlockId], is_final: bool) -> None:
+    def _give(self, blocks: array[BlockId], is_final: bool) -> None:
         self._pool.give(blocks)
         self.released_total += is_final
+
+
+def _no_blocks() -> array[BlockId]:
+    """Blocks as 32-bit numbers: those of a step are joined as memory, however long the sequences are."""
+    return array("i")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from sluiceway.types import BlockId, Rid, SamplingParams, StepId, TokenId
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The part of one sequence that a step computes.
 
     Positions `start .. start + n_tokens - 1` of `known`, followed by `drafts`, are run through the model; their keys

@@ -17,6 +17,7 @@ tokens of a step cost what they weigh, and speculation ceases.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from sluiceway.core.plan import Row
 from sluiceway.core.request import Input, Request
@@ -43,8 +44,9 @@ class NextStep:
 
     def fill(self) -> None:
         """Choose the rows. Changes the roster: seats, preempts, and marks what is in flight from now on."""
-        ready = sorted((r for r in self._roster.seated.values() if r.is_ready), key=lambda request: request.arrival)
+        ready = sorted((r for r in self._roster.seated.values() if r.is_ready), key=attrgetter("arrival"))
         for request in ready:
+            # Not all of them still are ready: to cover one may have taken the blocks of another.
             if request.n_behind == 1 and request.is_ready and self._cover(request):
                 self._add(request)
         streams = [self._roster.seated[row.rid] for row in self.rows]
@@ -97,7 +99,8 @@ class NextStep:
                 room -= len(drafts)
 
     def _add(self, request: Request) -> None:
-        n_tokens = min(request.n_behind, self._budget)
+        n_behind = request.n_behind
+        n_tokens = min(n_behind, self._budget)
         self._budget -= n_tokens
         self.rows.append(
             Row(
@@ -106,7 +109,7 @@ class NextStep:
                 start=request.n_computed,
                 n_tokens=n_tokens,
                 block_ids=self._roster.leases.blocks_of(request.rid),
-                samples=n_tokens == request.n_behind,
+                samples=n_tokens == n_behind,
                 n_prompt=request.n_prompt,
                 sampling=request.sampling,
                 seed=request.seed,

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 from sluiceway.config import EngineConfig
 from sluiceway.core import audit
@@ -123,9 +122,11 @@ class Scheduler:
         self._require_oldest(plan)
         if result.step_id != plan.step_id or len(result.token_ids) != sum(row.n_samples for row in plan.rows):
             raise InvariantError(f"the result does not fit step {plan.step_id}")
-        token_ids = iter(result.token_ids)
+        first = 0
         for row in plan.rows:
-            self._commit_row(plan.step_id, row, list(islice(token_ids, row.n_samples)))
+            end = first + row.n_samples
+            self._commit_row(plan.step_id, row, result.token_ids[first:end])
+            first = end
         self._settle(plan)
 
     def observe(self, plan: Plan, step_s: float) -> None:
@@ -201,10 +202,13 @@ class Scheduler:
             raise InvariantError(f"step {plan.step_id} is not the oldest in flight")
 
     def _commit_row(self, step_id: StepId, row: Row, sampled: Sequence[TokenId]) -> None:
-        n_drafts, n_accepted = len(row.drafts), count_accepted(row.drafts, sampled)
-        self._counters.draft_tokens += n_drafts
-        self._counters.accepted_draft_tokens += n_accepted
-        true_ids = sampled[: n_accepted + 1]
+        n_drafts = n_accepted = 0
+        true_ids = sampled
+        if row.drafts:
+            n_drafts, n_accepted = len(row.drafts), count_accepted(row.drafts, sampled)
+            self._counters.draft_tokens += n_drafts
+            self._counters.accepted_draft_tokens += n_accepted
+            true_ids = sampled[: n_accepted + 1]
         request = self._receiver(step_id, row)
         if request is None:
             self._counters.wasted_tokens += len(true_ids)

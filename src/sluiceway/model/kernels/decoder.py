@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,16 +68,16 @@ class StepArrays:
         start = np.array([row.start for row in rows], dtype=np.int32)
         n_blocks = -(-(start + counts) // BLOCK_TOKENS)
         first = _running_sums(counts)
-        blocks: list[int] = []
+        blocks = array("i")
         tokens: list[int] = []
         for row, n in zip(rows, n_blocks.tolist(), strict=True):
-            blocks += row.block_ids[:n]
+            blocks.extend(row.block_ids[:n])
             tokens += row.token_ids
         return cls(
             first,
             start,
             _running_sums(n_blocks),
-            np.array(blocks, dtype=np.int32),
+            np.frombuffer(blocks, dtype=np.int32),
             np.array(tokens, dtype=np.int32),
             sampled_tokens(first[1:], rows),
         )
