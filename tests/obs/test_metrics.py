@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluiceway.obs.metrics import Accumulated, Metrics
+from sluiceway.obs.metrics import Accumulated, Metrics, StreamsCensus
 from sluiceway.types import FinishReason
 from support.snapshots import engine_stats
 
@@ -22,6 +22,7 @@ NAMES = {
     "sluiceway_accepted_draft_tokens": "counter",
     "sluiceway_delivered_tokens": "counter",
     "sluiceway_wasted_tokens": "counter",
+    "sluiceway_stream_actions": "counter",
     "sluiceway_engine_seconds": "counter",
     "sluiceway_time_to_first_token_seconds": "histogram",
     "sluiceway_inter_token_seconds": "histogram",
@@ -160,3 +161,31 @@ def test_a_step_is_measured_when_one_ran() -> None:
     assert values["sluiceway_step_seconds_count"] == 1
     assert values["sluiceway_step_seconds_bucket{le=0.025}"] == 1
     assert values["sluiceway_step_seconds_bucket{le=0.01}"] == 0
+
+
+def test_streams_are_counted_when_a_scrape_comes() -> None:
+    """By whoever knows them."""
+    metrics = Metrics()
+    metrics.count_streams_by(lambda: StreamsCensus({"open": 2, "closing": 1}, 4, 5000, 30))
+    values = samples(metrics)
+    assert values["sluiceway_streams{state=open}"] == 2 and values["sluiceway_streams{state=closing}"] == 1
+    assert values["sluiceway_stream_readers"] == 4
+    assert (values["sluiceway_stream_backlog_bytes"], values["sluiceway_stream_backlog_events"]) == (5000, 30)
+
+
+def test_releases_are_told_by_their_cause() -> None:
+    """Those that happened."""
+    metrics = Metrics()
+    metrics.sequence_released(FinishReason.SLOW_CLIENT, 0.5)
+    values = samples(metrics)
+    assert values["sluiceway_close_to_release_seconds_sum{reason=slow_client}"] == 0.5
+    assert "sluiceway_close_to_release_seconds_sum{reason=cancelled}" not in values
+
+
+def test_what_became_of_readers_is_counted() -> None:
+    """All of it is there from the first scrape on."""
+    metrics = Metrics()
+    metrics.stream_did("park")
+    values = samples(metrics)
+    assert values["sluiceway_stream_actions_total{action=park}"] == 1
+    assert values["sluiceway_stream_actions_total{action=drop}"] == 0

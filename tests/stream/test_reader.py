@@ -48,7 +48,7 @@ def test_the_last_event_makes_the_last_batch() -> None:
     replay = response(b"a" * WRITE_BYTES)
     replay.conclude(b"$")
     one = reader(replay)
-    assert write(one, replay, 0.0) == Batch(b"a" * WRITE_BYTES, False)
+    assert write(one, replay, 0.0) == Batch(b"a" * WRITE_BYTES, False, True)
     assert not one.is_done(replay.end)
     assert write(one, replay, 0.0) == Batch(b"$", True)
     assert one.is_done(replay.end)

@@ -249,8 +249,8 @@ def test_the_reader_gets_everything_once_and_then_nothing_is_held() -> None:
     hall.say(2)
     assert hall.read()[0] == b"xx"
     hall.do(hall.stream.delivered(b"", 3))
-    hall.do(hall.stream.finished(1, FinishReason.STOP, b"1"))
-    assert hall.stream.finished(2, FinishReason.STOP, b"2") == (EndResponse(FinishReason.STOP),)
+    hall.do(hall.stream.finished(1, FinishReason.STOP, [b"1"]))
+    assert hall.stream.finished(2, FinishReason.STOP, [b"2"]) == (EndResponse(FinishReason.STOP),)
     hall.stream.conclude(b"$")
     batch = hall.stream.take(hall.reader)
     assert batch == Batch(b"12$", True) and hall.is_now(State.DRAINING)
@@ -389,7 +389,7 @@ def test_the_end_of_a_sequence_is_judged_too() -> None:
     """Its frame waits like any other."""
     hall = Hall()
     hall.say(3)
-    assert hall.stream.finished(1, FinishReason.STOP, b"1") == (PauseUpstream((2,)),)
+    assert hall.stream.finished(1, FinishReason.STOP, [b"1"]) == (PauseUpstream((2,)),)
 
 
 def test_only_the_slow_of_two_readers_is_dismissed() -> None:
@@ -707,7 +707,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     def finish(self, rid: int) -> None:
         self.live.discard(rid)
-        self.do(self.stream.finished(rid, FinishReason.STOP, self.frame()))
+        self.do(self.stream.finished(rid, FinishReason.STOP, [self.frame()]))
 
     @precondition(lambda self: self.terms.retention and self.stream.state is not State.CLOSED)
     @rule(back=st.integers(0, 6))

@@ -16,7 +16,7 @@ import structlog
 from starlette.types import ASGIApp, Message
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig
 from sluiceway.errors import PeerGone, Refusal
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected
 from sluiceway.messages.to_child import Role
@@ -145,7 +145,14 @@ def finished(
 class Api:
     """A hub and the application in front of it, with a fake upstream behind; serving from the start."""
 
-    def __init__(self, *, limits: BodyLimits | None = None, is_serving: bool = True, max_sequences: int = 64) -> None:
+    def __init__(
+        self,
+        *,
+        limits: BodyLimits | None = None,
+        is_serving: bool = True,
+        max_sequences: int = 64,
+        streams: StreamsConfig | None = None,
+    ) -> None:
         self.upstream = FakeUpstream()
         self.metrics = Metrics()
         self.log, self.lines = record_log()
@@ -159,6 +166,7 @@ class Api:
             metrics=self.metrics,
             log=self.log,
             max_sequences=max_sequences,
+            streams=streams or StreamsConfig(),
         )
         self.upstream.hub = self.hub
         if is_serving:
@@ -174,7 +182,8 @@ class Api:
             now_s=lambda: 1_700_000_000.5,
             processes=self.processes,
         )
-        config = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL))
+        model = ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL)
+        config = ServeConfig(model=model, streams=streams or StreamsConfig())
         self.app: ASGIApp = build_app(config, world, limits)
 
     def assert_quiet(self) -> None:
@@ -199,11 +208,24 @@ class _Chunks(ChunkWriter):
 
     def __init__(self, driver: AsgiDriver) -> None:
         self.on_writable = lambda: None
+        self.is_watched = False
         self._driver = driver
 
     @property
     def is_writable(self) -> bool:
         return self._driver.reads
+
+    @property
+    def held_bytes(self) -> int:
+        return 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """All of it is the driver's at once."""
+        return 0
+
+    def abort(self) -> None:
+        self._driver.vanish()
 
     def write(self, piece: bytes) -> None:
         assert self.is_writable, "written without room"

@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from sluiceway.procs.api.http_protocol import Buffers
 from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.listener import bind
 
@@ -20,12 +21,14 @@ TIMEOUT_S = 10.0
 
 
 @asynccontextmanager
-async def live_http(app: ASGIApp, *, http: str | None = None, keep_alive_s: float = 60.0) -> AsyncIterator[int]:
+async def live_http(
+    app: ASGIApp, *, http: str | None = None, keep_alive_s: float = 60.0, buffers: Buffers | None = None
+) -> AsyncIterator[int]:
     """Serve on a free port of the loopback, which is the value. `http` names another protocol of uvicorn's."""
     listener = bind("127.0.0.1", 0)
     port: int = listener.getsockname()[1]
     started = asyncio.Event()
-    server = HttpServer(app, keep_alive_s=keep_alive_s, on_started=started.set)
+    server = HttpServer(app, keep_alive_s=keep_alive_s, on_started=started.set, buffers=buffers or Buffers())
     if http is not None:
         server.config.http = http
     serving = asyncio.create_task(server.serve([listener]))

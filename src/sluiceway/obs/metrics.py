@@ -7,7 +7,8 @@ three choices counts three times, as it does in the engine. No label value ever 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -21,6 +22,7 @@ _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _ENGINE_PARTS = ("plan", "model", "commit", "publish")
+_STREAM_ACTIONS = ("pause", "park", "resume", "drop", "disconnect", "detach", "reattach")
 _RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -43,6 +45,16 @@ class Accumulated:
         self._last = 0
 
 
+@dataclass(frozen=True, slots=True)
+class StreamsCensus:
+    """What the responses of the process are in, and hold, now."""
+
+    by_state: Mapping[str, int]
+    readers: int
+    backlog_bytes: int
+    backlog_events: int
+
+
 class Metrics:
     """What the API process knows. Methods are facts in the past tense; each costs about as much as an addition."""
 
@@ -50,7 +62,10 @@ class Metrics:
         self.time_to_first_token = Histogram(_FIRST_TOKEN_S)
         self.inter_token = Histogram(_INTER_TOKEN_S)
         self.step = Histogram(_STEP_S)
-        self.close_to_release = Histogram(_RELEASE_S)
+        self.close_to_release = {reason: Histogram(_RELEASE_S) for reason in FinishReason}
+        """By why the sequence was ended from here."""
+        self.stream_actions = dict.fromkeys(_STREAM_ACTIONS, 0)
+        self._census: Callable[[], StreamsCensus] | None = None
         self.finished = dict.fromkeys(FinishReason, 0)
         self.rejected: dict[str, int] = {}
         self.prompt_tokens = Accumulated()
@@ -98,6 +113,18 @@ class Metrics:
     def sequence_finished(self, reason: FinishReason) -> None:
         self.finished[reason] += 1
 
+    def sequence_released(self, reason: FinishReason, after_s: float) -> None:
+        """The engine has let go what was cancelled here."""
+        self.close_to_release[reason].observe(after_s)
+
+    def stream_did(self, action: str) -> None:
+        """One of the things that become of slow, lost and returning readers."""
+        self.stream_actions[action] += 1
+
+    def count_streams_by(self, census: Callable[[], StreamsCensus]) -> None:
+        """What to ask, when a scrape comes, how the streams stand."""
+        self._census = census
+
     def request_rejected(self, code: str) -> None:
         """`code` is a word of ours, never of a client's."""
         self.rejected[code] = self.rejected.get(code, 0) + 1
@@ -126,9 +153,15 @@ class Metrics:
         yield _histogram("time_to_first_token_seconds", "From request to first token.", self.time_to_first_token)
         yield _histogram("inter_token_seconds", "Gap between tokens of one sequence.", self.inter_token)
         yield _histogram("step_seconds", "Duration of an engine step.", self.step)
-        yield _histogram(
-            "close_to_release_seconds", "From the end of a stream to the engine's release.", self.close_to_release
+        released = HistogramMetricFamily(
+            "sluiceway_close_to_release_seconds", "From the end of a stream to the engine's release.", labels=["reason"]
         )
+        for reason, values in self.close_to_release.items():
+            if values.count:
+                released.add_metric([reason.value], values.cumulative(), values.total)
+        yield released
+        if self._census is not None:
+            yield from _census_gauges(self._census())
 
     def _gauges(self) -> Iterator[Metric]:
         stats = self.engine
@@ -149,6 +182,12 @@ class Metrics:
         for code, count in self.rejected.items():
             rejected.add_metric([code], count)
         yield rejected
+        actions = CounterMetricFamily(
+            "sluiceway_stream_actions", "What became of slow, lost and returning readers.", labels=["action"]
+        )
+        for action, count in self.stream_actions.items():
+            actions.add_metric([action], count)
+        yield actions
         seconds = CounterMetricFamily(
             "sluiceway_engine_seconds", "Time of the engine, by part of the round.", labels=["part"]
         )
@@ -164,6 +203,16 @@ class Metrics:
         )  # fmt: skip
         yield _counter("delivered_tokens", "Tokens handed to the transport.", self.delivered_tokens)
         yield _counter("wasted_tokens", "Tokens computed for nobody.", self.wasted_tokens)
+
+
+def _census_gauges(census: StreamsCensus) -> Iterator[Metric]:
+    states = GaugeMetricFamily("sluiceway_streams", "Responses that are held, by state.", labels=["state"])
+    for state, count in census.by_state.items():
+        states.add_metric([state], count)
+    yield states
+    yield _gauge("stream_readers", "Clients that responses are written to.", census.readers)
+    yield _gauge("stream_backlog_bytes", "Bytes of events that are held for readers.", census.backlog_bytes)
+    yield _gauge("stream_backlog_events", "Events that are held for readers.", census.backlog_events)
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:

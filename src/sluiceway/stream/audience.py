@@ -7,6 +7,7 @@ first of them may still be sent: that keeps the judging out of the way of each e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from sluiceway.stream.lifecycle import ReaderId
@@ -101,6 +102,14 @@ class Audience:
     def silent(self, end: Place, now_s: float, after_s: float) -> list[ReaderId]:
         """Who has everything and was written nothing for so long."""
         return [reader_id for reader_id, reader in self._listeners() if reader.is_silent(end, now_s, after_s)]
+
+    def quiet_until_s(self, end: Place, after_s: float) -> float:
+        """When the first will have been silent for so long (0: that is no matter); 0 if one lacks something."""
+        if not all(reader.has_all(end) for reader in self.readers.values()):
+            return 0.0
+        if not after_s:
+            return math.inf
+        return min((reader.wrote_s for reader in self.readers.values()), default=math.inf) + after_s
 
     def _listeners(self) -> Iterator[tuple[ReaderId, Reader]]:
         return ((reader_id, reader) for reader_id, reader in self.readers.items() if not reader.is_dismissed)

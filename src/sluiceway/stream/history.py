@@ -90,6 +90,11 @@ class History:
         record, owner, _ = found
         return record if owner == caller else Absent.FOREIGN
 
+    def records(self, caller: str, now_s: float) -> list[StreamRecord]:
+        """What became of all that the caller had, the oldest first."""
+        self._forget_old(now_s)
+        return [record for record, owner, _ in self._records.values() if owner == caller]
+
     def _forget_old(self, now_s: float) -> None:
         while self._records:
             stream_id, (_, _, added_s) = next(iter(self._records.items()))

@@ -24,6 +24,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
     data: bytes
     is_last: bool
+    has_more: bool = False
+    """Whether more waits than fits into one write."""
 
 
 class Reader:
@@ -39,9 +41,9 @@ class Reader:
         "_taken_bytes",
         "_took_s",
         "_unsent_bytes",
-        "_wrote_s",
         "is_dismissed",
         "place",
+        "wrote_s",
     )
 
     def __init__(self, place: Place, joined: Place, now_s: float) -> None:
@@ -54,7 +56,7 @@ class Reader:
         self._batch_bytes = 0
         self._aside = b""
         self._handed_bytes = self._taken_bytes = self._unsent_bytes = 0
-        self._took_s = self._wrote_s = now_s
+        self._took_s = self.wrote_s = now_s
         self._behind_since_s: float | None = None
 
     def take(self, replay: Replay) -> Batch | None:
@@ -67,7 +69,9 @@ class Reader:
             data = data + events if data else events
         self._aside = b""
         self._batch_bytes = len(data)
-        return Batch(data, self.is_dismissed or (replay.is_ended and self._pending == replay.end))
+        if self.is_dismissed or self._pending.event_id == replay.end.event_id:
+            return Batch(data, self.is_dismissed or replay.is_ended)
+        return Batch(data, False, True)
 
     def wrote(self, end: Place, now_s: float, unsent_bytes: int) -> None:
         """The batch was handed to the transport, which holds that many bytes now."""
@@ -75,7 +79,7 @@ class Reader:
             raise InvariantError("a batch was written that nobody took")
         self.place, self._pending = self._pending, None
         self._handed_bytes += self._batch_bytes
-        self._wrote_s = now_s
+        self.wrote_s = now_s
         self.observe(end, now_s, unsent_bytes)
 
     def observe(self, end: Place, now_s: float, unsent_bytes: int | None = None) -> None:
@@ -120,12 +124,12 @@ class Reader:
 
     def is_silent(self, end: Place, now_s: float, after_s: float) -> bool:
         """Whether it has everything and was written nothing for so long."""
-        return self.has_all(end) and not self.is_dismissed and now_s - self._wrote_s >= after_s
+        return self.has_all(end) and not self.is_dismissed and now_s - self.wrote_s >= after_s
 
     def set_aside(self, frame: bytes, now_s: float) -> None:
         """Write this next, as no event of the response."""
         self._aside += frame
-        self._wrote_s = now_s
+        self.wrote_s = now_s
 
     def skip_to(self, end: Place, now_s: float) -> None:
         """It shall not get what waits for it. From here on it has its time anew to take what it gets instead."""

@@ -109,6 +109,16 @@ class Stream:
         """Tokens that no reader has got yet."""
         return self._replay.n_waiting
 
+    @property
+    def quiet_until_s(self) -> float:
+        """Before that a tick would tell nothing, unless something else happens; in the past where each tick counts."""
+        if self.state is State.OPEN and not self._flow.is_held:
+            return self._audience.quiet_until_s(self._replay.end, self.terms.keep_alive_s)
+        retention = self.terms.retention
+        if self.state in ENDED and retention is not None and not self._audience.readers:
+            return self._kept_since_s + retention.ttl_s
+        return self._now_s
+
     def has_reader(self, reader_id: ReaderId) -> bool:
         """Whether this reader gets anything more."""
         return reader_id in self._audience.readers
@@ -124,9 +134,11 @@ class Stream:
         self._move(Input.ACCEPTED)
         self._unaccepted -= 1
 
-    def delivered(self, frame: bytes, n_tokens: int) -> tuple[Effect, ...]:
-        """An event is ready; an empty one (text is held back) brings its tokens only."""
+    def delivered(self, frame: bytes, n_tokens: int, before: Iterable[bytes] = ()) -> tuple[Effect, ...]:
+        """An event is ready, and others before it; an empty one (text is held back) brings its tokens only."""
         self._move(Input.DELIVERED)
+        for earlier in before:
+            self._replay.push(earlier, 0)
         self._replay.push(frame, n_tokens)
         if self._is_calm():
             return ()
@@ -134,11 +146,12 @@ class Stream:
             self._trim()
         return self._regulate()
 
-    def finished(self, rid: Rid, reason: FinishReason, frame: bytes = b"") -> tuple[Effect, ...]:
-        """A sequence ended well; the frame says so."""
+    def finished(self, rid: Rid, reason: FinishReason, frames: Iterable[bytes] = ()) -> tuple[Effect, ...]:
+        """A sequence ended well; the frames say so."""
         self._move(Input.COMPLETED if self._live.keys() <= {rid} else Input.FINISHED)
         self._settle(rid)
-        self._replay.push(frame, 0)
+        for frame in frames:
+            self._replay.push(frame, 0)
         if self.reason is not FinishReason.LENGTH:
             self.reason = reason
         if not self._live:
@@ -157,12 +170,14 @@ class Stream:
         self._live.clear()
         return self._end(FinishReason.ERROR, refusal)
 
-    def conclude(self, frame: bytes) -> None:
+    def conclude(self, frame: bytes, before: Iterable[bytes] = ()) -> None:
         """Carry out `EndResponse`. Of an early end it is no carrier: tokens that are in no event so far are in none."""
         if self.state not in ENDED:
             raise InvariantError(f"a response that is {self.state.value} cannot be concluded")
         if self.state is State.CLOSING:
             self._replay.forfeit()
+        for earlier in before:
+            self._replay.push(earlier, 0)
         self._replay.conclude(frame)
         self.ended_s = self._kept_since_s = self._now_s
         self._close_if_emptied()
@@ -284,12 +299,17 @@ class Stream:
         """Nobody knows of a response that was not accepted, so nobody comes back to it."""
         return self.terms.may_return and self.is_accepted
 
+    @property
+    def _is_kept(self) -> bool:
+        """Whether something is kept for readers that come once it has ended; never of a request that was refused."""
+        return self.terms.retention is not None and self.is_accepted
+
     def _meaning_of_loss(self) -> Input:
         if self._audience.listens or self.state is State.DETACHED:
             return Input.LOST
         if self.state is State.OPEN:
             return Input.LEFT if self._may_return else Input.DESERTED
-        return Input.DESERTED if self.terms.retention is None else Input.LOST
+        return Input.LOST if self._is_kept else Input.DESERTED
 
     def _give_up_the_stalled(self) -> list[Effect]:
         stalled = self._audience.stalled(self._replay.end, self._now_s, is_over=self.state in ENDED)
@@ -336,7 +356,7 @@ class Stream:
         self._replay.trim(self._audience.slowest(self._replay.end))
 
     def _close_if_emptied(self) -> None:
-        is_over = self.state in ENDED and self._replay.is_ended and self.terms.retention is None
+        is_over = self.state in ENDED and self._replay.is_ended and not self._is_kept
         if is_over and self._audience.is_done(self._replay.end):
             self._move(Input.EMPTIED)
 

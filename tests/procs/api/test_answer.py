@@ -8,22 +8,48 @@ import pytest
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta
-from sluiceway.procs.api.answer import Answer
+from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
-from sluiceway.stream.session import CancelUpstream, EndResponse
-from sluiceway.types import FinishReason
+from sluiceway.sse.decoder import Decoder
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.lifecycle import CancelUpstream, EndResponse
+from sluiceway.stream.replay import START
+from sluiceway.stream.terms import Retention, Terms
+from sluiceway.types import FinishReason, Held
 from support.asgi_driver import completion, finished
 
 REFUSAL = Refusal(status=503, code="engine_lost", message="Lost.")
 
 
-def answer_of(**fields: object) -> Answer:
+PLAIN = Terms()
+KEPT = Terms(retention=Retention())
+
+
+def answer_of(terms: Terms = PLAIN, **fields: object) -> Answer:
     request = parse_completion(completion(**fields))
-    framer = request.framer(response_id="cmpl-1", model="m", created=0)
+    order = Order(
+        generation=request.generation,
+        framer=request.framer(response_id="cmpl-1", model="m", created=0),
+        error_body=error_body,
+        terms=terms,
+        request_id="r",
+        stream_id="s-1",
+    )
     rids = range(10, 10 + request.generation.n_choices)
-    return Answer(request.generation, framer, error_body, rids=rids, request_id="r", now_s=0.0)
+    answer = Answer(order, rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0)
+    answer.stream.attached(START, 0.0)
+    return answer
+
+
+def written(answer: Answer) -> bytes:
+    """What its reader takes now."""
+    batch = answer.stream.take(1)
+    if batch is None:
+        return b""
+    answer.stream.written(1, 0.0)
+    return batch.data
 
 
 def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
@@ -53,21 +79,22 @@ def test_a_whole_answer_collects_its_deltas() -> None:
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "Hel", (1, 2)))
     answer.delta(0, Delta(10, "lo", (3,)))
-    assert answer.finished(0, finished(10, completion_tokens=3)) == (EndResponse(None),)
+    assert answer.finished(0, finished(10, completion_tokens=3)) == (EndResponse(FinishReason.STOP),)
     assert answer.head is None
-    assert answer.end(None) == 0
-    batch = answer.session.take()
-    choice = json.loads(batch.data)["choices"][0]
-    assert (choice["text"], choice["token_ids"], batch.n_tokens) == ("Hello", [1, 2, 3], 3)
+    answer.end(FinishReason.STOP, None)
+    choice = json.loads(written(answer))["choices"][0]
+    assert (choice["text"], choice["token_ids"], answer.stream.n_delivered) == ("Hello", [1, 2, 3], 3)
+    assert answer.head is not None and (b"x-stream-id", b"s-1") in answer.head.headers  # type: ignore[unreachable]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_error_before_the_head_is_a_status(stream: bool) -> None:
     """Also for what would have been a stream."""
     answer = answer_of(stream=stream)
-    answer.end(REFUSAL)
-    assert answer.head is not None and answer.head.status == 503
-    assert json.loads(answer.session.take().data)["error"]["code"] == "engine_lost"
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, REFUSAL)
+    assert answer.head is not None and answer.head.status == 503 and answer.is_refused
+    assert json.loads(written(answer))["error"]["code"] == "engine_lost"
     assert answer.outcome == "engine_lost"
 
 
@@ -75,18 +102,21 @@ def test_an_error_after_the_head_is_an_event() -> None:
     """And the end of the stream after it."""
     answer = answer_of(stream=True)
     answer.accepted(0, Accepted(10, 1, 0))
-    assert answer.end(REFUSAL) == 0
-    event, done = answer.session.take().data.decode().split("\n\n")[:2]
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, REFUSAL)
+    event, done = written(answer).decode().split("\n\n")[:2]
     assert json.loads(event.removeprefix("data: "))["error"]["code"] == "engine_lost"
     assert done == "data: [DONE]"
 
 
-def test_dropped_tokens_are_told_when_a_whole_answer_fails() -> None:
+def test_the_tokens_of_a_whole_answer_are_undelivered_when_it_fails() -> None:
     """They were made and nobody gets them."""
     answer = answer_of()
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "x", (1, 2)))
-    assert answer.end(REFUSAL) == 2
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, REFUSAL)
+    assert (answer.stream.n_delivered, answer.stream.n_undelivered) == (0, 2)
 
 
 def test_a_bad_end_of_one_choice_ends_them_all() -> None:
@@ -105,11 +135,6 @@ def test_a_client_that_leaves_is_the_reason_until_there_is_another() -> None:
     assert [*outcomes, answer.outcome] == ["cancelled", "length"]
 
 
-def test_waking_nobody_does_nothing() -> None:
-    """A writer may not be there yet."""
-    answer_of().wake()
-
-
 @pytest.mark.parametrize(
     ("refusal", "param"),
     [
@@ -121,5 +146,52 @@ def test_waking_nobody_does_nothing() -> None:
 def test_the_prompt_is_the_field_at_fault_when_the_engine_names_none(refusal: Refusal, param: str | None) -> None:
     """The engine knows tokens, not what a protocol calls them."""
     answer = answer_of()
-    answer.end(refusal)
-    assert json.loads(answer.session.take().data)["error"]["param"] == param
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, refusal)
+    assert json.loads(written(answer))["error"]["param"] == param
+
+
+def test_events_have_ids_when_a_reader_may_come_back() -> None:
+    """Each event its own, also those that leave together; the last one too."""
+    answer = answer_of(KEPT, stream=True, n=2, stream_options={"include_usage": True})
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.accepted(1, Accepted(11, 1, 0))
+    answer.delta(0, Delta(10, "a", (1,)))
+    answer.delta(1, Delta(11, "", (1,)))
+    answer.delta(1, Delta(11, "b", (2,)))
+    answer.finished(0, finished(10))
+    answer.finished(1, finished(11))
+    answer.end(FinishReason.STOP, None)
+    events = list(Decoder().feed(written(answer)))
+    assert [event.last_event_id for event in events] == ["1", "2", "3", "4", "5", "6"]
+    assert [event.data for event in events][-1] == "[DONE]" and "usage" in events[-2].data
+    assert answer.record.last_event_id == 6 and answer.stream.n_delivered == 3
+
+
+def test_a_whole_answer_has_no_ids_though_it_is_kept() -> None:
+    """It is JSON."""
+    answer = answer_of(KEPT)
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.finished(0, finished(10))
+    answer.end(FinishReason.STOP, None)
+    assert json.loads(written(answer))["object"] == "text_completion"
+
+
+def test_a_reader_without_which_it_goes_on_is_told_why() -> None:
+    """In the form of an error, with no id: it is no event of the stream."""
+    answer = answer_of(KEPT, stream=True)
+    answer.accepted(0, Accepted(10, 1, 0))
+    error, done = Decoder().feed(answer.last_word(FinishReason.SLOW_CLIENT))
+    assert json.loads(error.data)["error"]["code"] == "slow_client" and done.data == "[DONE]"
+    assert error.last_event_id == ""
+
+
+def test_it_is_told_when_everything_upstream_is_given_back() -> None:
+    """What that was is remembered; at once where nothing is left."""
+    answer, told = answer_of(n=2), list[str]()
+    answer.when_released(lambda: told.append("first"))
+    answer.released(Held("running", 3))
+    assert told == []
+    answer.released(None)
+    answer.when_released(lambda: told.append("second"))
+    assert told == ["first", "second"] and answer.held == [Held("running", 3)]

@@ -237,6 +237,7 @@ async def test_an_end_that_comes_during_a_write_is_written_too(api: Api, chunks:
     api.upstream.speak("x")
     await settle()
     api.hub.end_all(FinishReason.DRAINING, DRAINING)
+    driver.catch_up()
     driver.read(2)
     await driver.done()
     assert driver.is_over and '"draining"' in driver.events[-2]
@@ -318,7 +319,7 @@ async def run_for(api: Api, driver: AsgiDriver, n_turns: int) -> None:
             case n if n < 5:
                 api.upstream.say(Delta(rid, "x", (1,)))
             case _:
-                driver.read()
+                driver.catch_up()
 
 
 @chunks_or_not

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from sluiceway.errors import Refusal
-from sluiceway.procs.api.head import STREAM_HEAD, json_head, refusal_head
+from sluiceway.procs.api.head import json_head, refusal_head, stream_head
 
 
 def test_a_stream_passes_through_proxies_unheld() -> None:
-    """No length, no cache, no buffer."""
-    headers = dict(STREAM_HEAD.headers)
+    """No length, no cache, no buffer; and its id is there before its first event."""
+    headers = dict(stream_head("s-1").headers)
     assert headers == {
         b"content-type": b"text/event-stream; charset=utf-8",
         b"cache-control": b"no-cache",
         b"x-accel-buffering": b"no",
+        b"x-stream-id": b"s-1",
     }
 
 

@@ -14,13 +14,14 @@ from sluiceway.errors import Refusal, RequestError
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, Tokenize
-from sluiceway.procs.api.answer import Answer
-from sluiceway.protocols.generation import Choice, Usage
-from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.protocols.generation import Choice, Framer, Usage
+from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
-from sluiceway.stream.session import State
+from sluiceway.stream.lifecycle import State
+from sluiceway.stream.terms import Terms
 from sluiceway.types import FinishReason
 from support.asgi_driver import FACTS, Api, FakeUpstream, completion, finished
 from support.snapshots import engine_stats
@@ -28,10 +29,53 @@ from support.snapshots import engine_stats
 TOO_LONG = Refusal(status=400, code="context_length_exceeded", message="Too long.")
 
 
-def open_answer(api: Api, *, n: int = 1, stream: bool = True) -> Answer:
+PLAIN = Terms()
+
+
+class Reads:
+    """A reader that takes nothing by itself, and counts how often it is woken."""
+
+    unsent_bytes = 0
+
+    def __init__(self) -> None:
+        self.wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def abort(self) -> None:
+        raise AssertionError("broken off")
+
+
+def order_of(
+    request: CompletionRequest, framer: Framer, *, stream_id: str, terms: Terms = PLAIN, caller: str = ""
+) -> Order:
+    return Order(
+        generation=request.generation,
+        framer=framer,
+        error_body=error_body,
+        terms=terms,
+        request_id=f"request-{stream_id}",
+        stream_id=stream_id,
+        caller=caller,
+    )
+
+
+_ids = map("stream-{}".format, itertools.count(1))
+
+
+def open_answer(
+    api: Api, *, n: int = 1, stream: bool = True, reader: Reads | None = None, terms: Terms = PLAIN
+) -> Answer:
     request = parse_completion(completion(n=n, stream=stream))
     framer = request.framer(response_id="cmpl-1", model="m", created=0)
-    return api.hub.open(request.generation, framer, error_body, "request-1")
+    answer, _ = api.hub.open(order_of(request, framer, stream_id=next(_ids), terms=terms), reader or Reads())
+    return answer
+
+
+def leave(api: Api, answer: Answer) -> None:
+    """Its first reader leaves."""
+    api.hub.delivery.leave(answer, 1)
 
 
 def status_of(answer: Answer) -> int | None:
@@ -47,8 +91,10 @@ def refusal_of(call: Callable[[], object]) -> Refusal:
 
 def written(api: Api, answer: Answer) -> bytes:
     """Write all that waits, as a writer does."""
-    batch = answer.session.take()
-    api.hub.written(answer, batch.n_tokens)
+    batch = answer.stream.take(1)
+    if batch is None:
+        return b""
+    api.hub.delivery.written(answer, 1)
     return batch.data
 
 
@@ -96,7 +142,7 @@ def test_a_request_is_refused_when_it_would_pass_the_bound() -> None:
     api = Api(max_sequences=3)
     first = open_answer(api, n=2)
     assert refusal_of(lambda: open_answer(api, n=2)) == OVERLOADED
-    api.hub.leave(first)
+    leave(api, first)
     assert refusal_of(lambda: open_answer(api, n=2)) == OVERLOADED
     api.upstream.end_cancelled(api.upstream.cancels[0])
     open_answer(api, n=3)
@@ -124,8 +170,8 @@ def test_a_stream_is_told_in_order(api: Api, upstream: FakeUpstream) -> None:
     upstream.speak("lo")
     upstream.finish()
     assert written(api, answer).endswith(b"data: [DONE]\n\n")
-    assert answer.session.state is State.CLOSED
-    api.hub.leave(answer)
+    assert answer.stream.state is State.CLOSED
+    leave(api, answer)
     assert not upstream.cancels
     assert api.metrics.finished[FinishReason.STOP] == 1
     assert api.metrics.delivered_tokens == 2
@@ -149,12 +195,11 @@ def test_a_plain_answer_comes_whole(api: Api, upstream: FakeUpstream) -> None:
 
 def test_a_writer_is_woken_once_a_message(api: Api, upstream: FakeUpstream) -> None:
     """However many of its events came; and others are not."""
-    answer, other = open_answer(api, n=2), open_answer(api)
-    wakes: list[Answer] = []
-    answer.wake = lambda: wakes.append(answer)
-    other.wake = lambda: wakes.append(other)
+    reader, other = Reads(), Reads()
+    open_answer(api, n=2, reader=reader)
+    open_answer(api, reader=other)
     upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0), Delta(1, "a", (1,)), Delta(2, "b", (1,)), finished(1))
-    assert wakes == [answer]
+    assert (reader.wakes, other.wakes) == (1, 0)
 
 
 def test_the_clock_is_read_at_tokens(api: Api, upstream: FakeUpstream) -> None:
@@ -194,7 +239,7 @@ def test_a_rejection_is_a_plain_error(api: Api, upstream: FakeUpstream) -> None:
     upstream.reject(TOO_LONG)
     assert status_of(answer) == 400
     assert b"context_length_exceeded" in written(api, answer)
-    api.hub.leave(answer)
+    leave(api, answer)
     assert not upstream.cancels and api.metrics.rejected == {"context_length_exceeded": 1}
     assert api.hub.account()["rejected"] == 3
     assert (api.lines[-1]["event"], api.lines[-1]["status"]) == ("rejected", 400)
@@ -204,7 +249,7 @@ def test_a_rejection_is_a_plain_error(api: Api, upstream: FakeUpstream) -> None:
 def test_nobody_is_told_when_a_rejection_comes_after_the_client_left(api: Api, upstream: FakeUpstream) -> None:
     """It was on its way when the cancel went out; it settles the account."""
     answer = open_answer(api, n=2)
-    api.hub.leave(answer)
+    leave(api, answer)
     upstream.reject(TOO_LONG)
     upstream.reject(TOO_LONG)
     assert api.hub.account()["rejected"] == 2
@@ -221,7 +266,7 @@ def test_an_error_in_the_stream_is_its_last_event(api: Api, upstream: FakeUpstre
     assert b"engine_lost" in data and data.endswith(b"data: [DONE]\n\n")
     assert upstream.cancels == [Cancel((2,), FinishReason.ERROR)]
     upstream.end_cancelled(upstream.cancels[0])
-    api.hub.leave(answer)
+    leave(api, answer)
     assert api.metrics.finished[FinishReason.ERROR] == 2
     api.assert_quiet()
 
@@ -266,15 +311,15 @@ def test_a_fault_in_framing_ends_one_answer_only(api: Api, upstream: FakeUpstrea
     request = parse_completion(completion(stream=fails_at != "body"))
     framer = BrokenFramer(request.response("cmpl-1", "m", 0), max_tokens=9)
     framer.fails_at = fails_at
-    broken = api.hub.open(request.generation, framer, error_body, "broken")
+    broken, _ = api.hub.open(order_of(request, framer, stream_id="broken"), Reads())
     other = open_answer(api)
     upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0), Delta(1, "x", (1,)), finished(1), finished(2))
     assert b"internal_error" in written(api, broken)
     assert written(api, other).endswith(b"[DONE]\n\n")
     assert upstream.cancels == ([Cancel((1,), FinishReason.ERROR)] if fails_at == "delta" else [])
-    assert [line["request_id"] for line in api.lines if line["event"] == "framing failed"] == ["broken"]
-    api.hub.leave(broken)
-    api.hub.leave(other)
+    assert [line["request_id"] for line in api.lines if line["event"] == "framing failed"] == ["request-broken"]
+    leave(api, broken)
+    leave(api, other)
     api.assert_quiet()
 
 
@@ -290,15 +335,15 @@ def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstr
     if leaves_after == "speak":
         upstream.speak("x", n_tokens=3)
     api.now_s = 1.0
-    api.hub.leave(answer)
-    api.hub.leave(answer)
+    leave(api, answer)
+    leave(api, answer)
     assert upstream.cancels == [Cancel((1, 2), FinishReason.CANCELLED)]
     assert (api.hub.n_open, api.hub.account()["tombstones"]) == (0, 2)
     upstream.speak("late", n_tokens=2)
     api.now_s = 1.5
     upstream.end_cancelled(upstream.cancels[0])
     assert api.metrics.finished[FinishReason.CANCELLED] == 2
-    assert api.metrics.close_to_release.total == pytest.approx(1.0)
+    assert api.metrics.close_to_release[FinishReason.CANCELLED].total == pytest.approx(1.0)
     assert api.metrics.wasted_tokens == 2 + (3 if leaves_after == "speak" else 0)
     assert [line["event"] for line in api.lines].count("finished") == 1
     assert api.lines[-1]["reason"] == "cancelled"
@@ -316,9 +361,9 @@ def test_what_was_written_to_nobody_is_not_delivered(api: Api, upstream: FakeUps
     answer = open_answer(api)
     upstream.accept()
     upstream.speak("x", n_tokens=3)
-    batch = answer.session.take()
-    api.hub.leave(answer)
-    api.hub.written(answer, batch.n_tokens)
+    answer.stream.take(1)
+    leave(api, answer)
+    api.hub.delivery.written(answer, 1)
     assert (api.metrics.delivered_tokens, api.metrics.wasted_tokens) == (0, 3)
 
 
@@ -326,7 +371,7 @@ def test_a_natural_end_wins_when_it_was_first(api: Api, upstream: FakeUpstream) 
     """The client left as the last token was made: one end, with the reason that the engine gave."""
     answer = open_answer(api)
     upstream.accept()
-    api.hub.leave(answer)
+    leave(api, answer)
     upstream.finish(1, FinishReason.LENGTH)
     upstream.finish(1, FinishReason.CANCELLED)
     assert api.metrics.finished[FinishReason.LENGTH] == 1
@@ -338,7 +383,7 @@ def test_a_cancel_to_nobody_is_no_error(api: Api, upstream: FakeUpstream) -> Non
     """The tokenizer died; its sequences are settled when that is known."""
     answer = open_answer(api)
     upstream.is_gone = True
-    api.hub.leave(answer)
+    leave(api, answer)
     api.hub.peer_down(Role.TOKENIZER, hung=False)
     assert api.metrics.finished[FinishReason.CANCELLED] == 1
     api.assert_quiet()
@@ -357,21 +402,21 @@ def test_an_unknown_id_is_ignored(api: Api, upstream: FakeUpstream) -> None:
 @pytest.mark.parametrize("role", [Role.TOKENIZER, Role.ENGINE])
 def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUpstream, role: Role) -> None:
     """A stream by an event, what has no head by a status, a tombstone without a word. Nobody is asked."""
-    streamed, waiting, gone = open_answer(api), open_answer(api), open_answer(api)
+    readers = Reads(), Reads()
+    streamed, waiting = (open_answer(api, reader=reader) for reader in readers)
+    gone = open_answer(api)
     upstream.accept(1)
     upstream.say(stats=engine_stats(running=2))
-    api.hub.leave(gone)
-    woken: list[str] = []
-    streamed.wake = lambda: woken.append("streamed")
-    waiting.wake = lambda: woken.append("waiting")
+    leave(api, gone)
+    before = [reader.wakes for reader in readers]
     n_pushed = len(upstream.pushed)
     api.hub.peer_down(role, hung=False)
-    assert sorted(woken) == ["streamed", "waiting"]
+    assert [reader.wakes for reader in readers] == [n + 1 for n in before]
     assert b"engine_lost" in written(api, streamed)
     assert status_of(waiting) == 503
     assert len(upstream.pushed) == n_pushed
     for answer in (streamed, waiting):
-        api.hub.leave(answer)
+        leave(api, answer)
     assert (api.metrics.finished[FinishReason.ERROR], api.metrics.finished[FinishReason.CANCELLED]) == (2, 1)
     assert (api.metrics.engine is None) == (role is Role.ENGINE)
     upstream.finish(1)
@@ -388,7 +433,7 @@ def test_what_is_open_goes_on_when_a_process_only_hangs(api: Api, upstream: Fake
     upstream.accept()
     api.hub.peer_down(Role.ENGINE, hung=True)
     assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
-    assert answer.session.state is State.OPEN
+    assert answer.stream.state is State.OPEN
     api.hub.peer_up(Role.ENGINE)
     upstream.finish()
     assert written(api, answer).endswith(b"[DONE]\n\n")
@@ -425,9 +470,9 @@ def test_it_is_told_when_the_last_answer_is_over(api: Api) -> None:
     first, second = open_answer(api), open_answer(api)
     api.hub.when_empty(lambda: told.append("a"))
     api.hub.when_empty(lambda: told.append("b"))
-    api.hub.leave(first)
+    leave(api, first)
     assert told == []
-    api.hub.leave(second)
+    leave(api, second)
     assert sorted(told) == ["a", "b"]
     api.hub.when_empty(lambda: told.append("c"))
     assert told[-1] == "c"
@@ -502,7 +547,7 @@ class HubMachine(RuleBasedStateMachine):
     def write(self, data: st.DataObject, leaves: bool) -> None:
         answer = data.draw(st.sampled_from(self.answers))
         if leaves:
-            self.api.hub.leave(answer)
+            leave(self.api, answer)
             self.answers.remove(answer)
         else:
             written(self.api, answer)
@@ -514,7 +559,7 @@ class HubMachine(RuleBasedStateMachine):
         self.api.hub.receive(EngineIsUp(FACTS))
         self.unsettled.clear()
         self.accepted.clear()
-        assert all(answer.session.state is not State.OPEN for answer in self.answers)
+        assert all(answer.stream.state is not State.OPEN for answer in self.answers)
 
     @invariant()
     def balances(self) -> None:
@@ -526,7 +571,7 @@ class HubMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for answer in self.answers:
-            self.api.hub.leave(answer)
+            leave(self.api, answer)
         self.api.upstream.say(*(finished(rid, FinishReason.CANCELLED) for rid in self.unsettled))
         self.api.assert_quiet()
         rids = list(itertools.chain.from_iterable(m.rids for m in self.api.upstream.pushed if isinstance(m, Tokenize)))

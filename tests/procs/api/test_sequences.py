@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.procs.api.answer import Answer
+from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.terms import Terms
 from sluiceway.types import FinishReason
 from support.asgi_driver import completion
 
@@ -15,7 +17,15 @@ from support.asgi_driver import completion
 def answer_of(*rids: int) -> Answer:
     request = parse_completion(completion(n=len(rids)))
     framer = request.framer(response_id="r", model="m", created=0)
-    return Answer(request.generation, framer, error_body, rids=rids, request_id="q", now_s=0.0)
+    order = Order(
+        generation=request.generation,
+        framer=framer,
+        error_body=error_body,
+        terms=Terms(),
+        request_id="q",
+        stream_id="s",
+    )
+    return Answer(order, rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0)
 
 
 @pytest.fixture
@@ -46,7 +56,8 @@ def test_a_cancelled_sequence_is_remembered_until_its_terminal(sequences: Sequen
     assert sequences.bury([2, 3], FinishReason.DRAINING, 6.0) == ()
     assert sequences.route_of(2) is None and len(sequences) == 3
     assert counts(sequences) == {"live": 1, "tombstones": 2, "submitted": 3}
-    assert sequences.settle(2) == Tombstone(FinishReason.CANCELLED, 5.0)
+    buried = sequences.settle(2)
+    assert isinstance(buried, Tombstone) and (buried.reason, buried.since_s) == (FinishReason.CANCELLED, 5.0)
     assert sequences.settle(2) is None
     assert counts(sequences) == {"live": 1, "tombstones": 1, "submitted": 3, "finished": 1}
 

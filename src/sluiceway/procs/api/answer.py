@@ -1,132 +1,213 @@
-"""One answer between the hub and the wire: it frames what the hub routes to it, whether it is streamed or whole."""
+"""One answer between the hub and its readers: it frames what the hub routes to it, whether it is streamed or whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta, Finished
-from sluiceway.procs.api.head import STREAM_HEAD, Head, json_head, refusal_head
-from sluiceway.protocols.ends import refusal_of_end
+from sluiceway.procs.api.head import Head, json_head, refusal_head, stream_head, stream_id_header
+from sluiceway.protocols.ends import refusal_of_end, usual_refusal
 from sluiceway.protocols.generation import Choice, Framer, Generation, Usage
-from sluiceway.stream.session import Effect, Session
-from sluiceway.types import FinishReason, Rid
+from sluiceway.refusals import INTERNAL_ERROR
+from sluiceway.sse.encoder import number_events
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.history import StreamRecord, record_of
+from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId
+from sluiceway.stream.stream import Stream
+from sluiceway.stream.terms import Terms
+from sluiceway.types import FinishReason, Held, Rid
 
 
-def _nobody_waits() -> None:
-    """What `wake` does until a writer waits."""
+class Reader(Protocol):
+    """One who writes an answer to a client, as the hub sees it."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What its transport holds."""
+
+    def wake(self) -> None:
+        """There is something to take, or nothing to wait for any more."""
+
+    def abort(self) -> None:
+        """Break the connection off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be answered, how, and on whose behalf. `stream_id` is the caller's own, or a new one."""
+
+    generation: Generation
+    framer: Framer
+    error_body: Callable[[Refusal], bytes]
+    terms: Terms
+    request_id: str
+    stream_id: str
+    caller: str = ""
 
 
 class Answer:
-    """Synchronous. The hub calls it with events and carries out the effects it returns; a writer reads it.
-
-    The writer sends `head` as soon as there is one, then what the session's outbox holds, until the session is closed.
-    Whoever waits sets `wake`, which the hub calls after every batch of events that touched this answer.
-    """
+    """Synchronous. The hub calls it with events and carries out the effects that it returns; its readers get `head` as
+    soon as there is one, then what the stream has for each of them."""
 
     __slots__ = (
         "_cached_tokens",
         "_completion_tokens",
-        "_error_body",
         "_finished",
         "_framer",
         "_generation",
+        "_is_numbered",
         "_prompt_tokens",
         "_text",
         "_token_ids",
+        "_when_released",
+        "delivered_tokens",
         "first_token_s",
         "head",
-        "opened_s",
+        "held",
+        "held",
+        "is_logged",
+        "n_upstream",
+        "order",
         "outcome",
-        "request_id",
-        "session",
-        "wake",
+        "readers",
+        "stream",
+        "undelivered_tokens",
     )
 
-    def __init__(
-        self,
-        generation: Generation,
-        framer: Framer,
-        error_body: Callable[[Refusal], bytes],
-        *,
-        rids: Iterable[Rid],
-        request_id: str,
-        now_s: float,
-    ) -> None:
+    def __init__(self, order: Order, rids: Sequence[Rid], budget: Budget, now_s: float) -> None:
+        generation = order.generation
+        self.order = order
         self._generation = generation
-        self._framer = framer
-        self._error_body = error_body
+        self._framer = order.framer
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._text: list[list[str]] = [[] for _ in range(generation.n_choices)]
         self._token_ids: list[list[int]] = [[] for _ in range(generation.n_choices)]
         self._finished: dict[int, Finished] = {}
-        self.session = Session(rids)
-        self.request_id = request_id
-        self.opened_s = now_s
+        self.stream = Stream(rids, order.terms, budget, now_s)
+        self._is_numbered = generation.stream and order.terms.retention is not None
+        self.readers: dict[ReaderId, Reader] = {}
+        """Those who still have to leave."""
         self.first_token_s: float | None = None
         self.head: Head | None = None
         self.outcome = FinishReason.CANCELLED.value
         """For the log: why the answer ended. Until it has ended, a client that leaves is the reason."""
-        self.wake: Callable[[], None] = _nobody_waits
+        self.is_logged = False
+        self.delivered_tokens = self.undelivered_tokens = 0
+        """What the metrics know of."""
+        self.n_upstream = len(rids)
+        """Sequences of which something is held upstream."""
+        self.held: list[Held] = []
+        """What they have given back, as far as it is known."""
+        self._when_released: list[Callable[[], None]] = []
 
     @property
     def usage(self) -> Usage:
         """Tokens so far."""
         return Usage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it generates nothing any more, and nobody reads it."""
+        return not self.readers and self.stream.state not in LIVE
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is an error instead of an answer."""
+        return self.head is not None and self.head.status >= 400
+
+    @property
+    def record(self) -> StreamRecord:
+        """How it stands."""
+        return record_of(
+            self.stream,
+            self.order.stream_id,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            cached_tokens=self._cached_tokens,
+        )
+
     def accepted(self, index: int, event: Accepted) -> tuple[Effect, ...]:
         """With the last acceptance a stream begins: from here on an error is an event, not a status."""
         if index % self._generation.n == 0:
             self._prompt_tokens += event.prompt_tokens
             self._cached_tokens += event.cached_tokens
-        self.session.accepted()
-        if self._generation.stream and self.session.is_accepted:
-            self.head = STREAM_HEAD
-            self.session.delivered(self._framer.start(), 0)
-        return ()
+        self.stream.accepted()
+        if not self._generation.stream or not self.stream.is_accepted:
+            return ()
+        self.head = stream_head(self.order.stream_id)
+        *before, last = self._events(self._framer.start(self.usage))
+        return self.stream.delivered(last, 0, before)
 
     def delta(self, index: int, event: Delta) -> tuple[Effect, ...]:
-        frame = b""
-        self._completion_tokens += len(event.token_ids)
-        if self._generation.stream:
-            frame = self._framer.delta(index, event)
-        else:
+        n_tokens = len(event.token_ids)
+        self._completion_tokens += n_tokens
+        if not self._generation.stream:
             self._text[index].append(event.text)
             self._token_ids[index].extend(event.token_ids)
-        self.session.delivered(frame, len(event.token_ids))
-        return ()
+            return self.stream.delivered(b"", n_tokens)
+        frames = self._framer.delta(index, event)
+        if not self._is_numbered:
+            return self.stream.delivered(frames, n_tokens)
+        *before, last = self._events(frames)
+        return self.stream.delivered(last, n_tokens, before)
 
     def finished(self, index: int, event: Finished) -> tuple[Effect, ...]:
         self.outcome = event.reason.value
         refusal = refusal_of_end(event)
         if refusal is not None:
-            return self.session.failed(event.rid, event.reason, refusal)
+            return self.stream.failed(event.rid, event.reason, refusal)
         self._finished[index] = event
-        if self._generation.stream:
-            self.session.outbox.push(self._framer.finish(index, event))
-        return self.session.finished(event.rid)
+        frames = self._events(self._framer.finish(index, event)) if self._generation.stream else []
+        return self.stream.finished(event.rid, event.reason, frames)
 
-    def end(self, refusal: Refusal | None) -> int:
-        """Carry out `EndResponse`: the last frame. Returns how many tokens nobody will see."""
-        outbox = self.session.outbox
+    def end(self, reason: FinishReason, refusal: Refusal | None) -> None:
+        """Carry out `EndResponse`: the last event of a stream, or the head and the whole of what is none."""
+        refusal = refusal or usual_refusal(reason)
         if refusal is not None:
             self.outcome = refusal.code
             refusal = self._naming_the_field(refusal)
         if self.head is not None:
-            outbox.push(self._framer.end(self.usage) if refusal is None else self._framer.error(refusal, self.usage))
-            return 0
+            frames = self._framer.end(self.usage) if refusal is None else self._framer.error(refusal, self.usage)
+            *before, last = self._events(frames)
+            self.stream.conclude(last, before)
+            return
         if refusal is None:
             body = self._framer.body([self._choice(index) for index in range(self._generation.n_choices)], self.usage)
-            self.head = json_head(len(body))
-            outbox.push(body)
-            return 0
-        dropped = outbox.take()
-        body = self._error_body(refusal)
-        self.head = refusal_head(len(body), refusal)
-        outbox.push(body)
-        return dropped.n_tokens
+            self.head = json_head(len(body), more=(stream_id_header(self.order.stream_id),))
+        else:
+            body = self.order.error_body(refusal)
+            self.head = refusal_head(len(body), refusal)
+        self.stream.conclude(body)
+
+    def last_word(self, reason: FinishReason) -> bytes:
+        """What a reader is told without which the response goes on."""
+        return self._framer.error(usual_refusal(reason) or INTERNAL_ERROR, self.usage)
+
+    def released(self, held: Held | None) -> None:
+        """A sequence has given back what it held upstream (None: nothing, or that is not known)."""
+        self.n_upstream -= 1
+        if held is not None:
+            self.held.append(held)
+        while self._when_released and not self.n_upstream:
+            self._when_released.pop()()
+
+    def when_released(self, tell: Callable[[], None]) -> None:
+        """Call `tell` when nothing of it is held upstream; at once if that is so now."""
+        if self.n_upstream:
+            self._when_released.append(tell)
+        else:
+            tell()
+
+    def _events(self, frames: bytes) -> list[bytes]:
+        """What the stream holds one by one: with their ids, where a reader may come back with one of them."""
+        if not self._is_numbered or not frames:
+            return [frames]
+        return number_events(frames, self.stream.next_event_id)
 
     def _naming_the_field(self, refusal: Refusal) -> Refusal:
         """The engine sees tokens: what it refuses without naming a field is what the protocol calls the prompt."""

@@ -17,12 +17,16 @@ from sluiceway.config import ServeConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import CONTENT_TYPE, Metrics
 from sluiceway.procs.api.body import BodyLimits
+from sluiceway.procs.api.cancels import Cancels
 from sluiceway.procs.api.edge import Edge, Linger
-from sluiceway.procs.api.exchange import Door, Exchange, Lower
+from sluiceway.procs.api.exchange import Door, Exchange, Lower, Lowered
 from sluiceway.procs.api.head import RawHeaders, refusal_head
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.stats import account, ask_for_audit
+from sluiceway.procs.api.stream_pages import StreamCancel, StreamList, StreamPage
+from sluiceway.procs.api.terms import Offer
 from sluiceway.protocols.generation import Framer, Generation
+from sluiceway.protocols.native.request import parse_native
 from sluiceway.protocols.openai.chat import parse_chat
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
@@ -46,7 +50,7 @@ class World:
 
 
 class _Parsed(Protocol):
-    """A request of the OpenAI protocol that can be served."""
+    """A request, in whatever protocol, that can be served."""
 
     @property
     def generation(self) -> Generation: ...
@@ -64,8 +68,9 @@ def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = Non
     app.add_middleware(Edge, new_id=world.new_id, log=world.log)
     app.add_middleware(Linger)
     limits = limits or BodyLimits(config.max_body_bytes)
-    door = Door(world.hub, world.metrics, world.log, limits)
+    door = Door(world.hub, world.metrics, world.log, limits, Offer(config.streams), world.new_id)
     _add_generation(app, config.model.name, door, world)
+    _add_streams(app, door, world, max_receipts=config.streams.history_records)
     _add_models(app, config.model.name, world)
     _add_health(app, world.hub)
     _add_numbers(app, world)
@@ -74,21 +79,40 @@ def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = Non
 
 def _add_generation(app: FastAPI, served_name: str, door: Door, world: World) -> None:
     def lower_with(parse: Callable[[bytes], _Parsed], prefix: str) -> Lower:
-        def lower(body: bytes) -> tuple[Generation, Framer]:
+        def lower(body: bytes) -> Lowered:
             request = parse(body)
             if request.generation.model != served_name:
                 raise RequestError(model_not_found(request.generation.model))
-            response_id = f"{prefix}-{world.new_id()}"
-            framer = request.framer(response_id=response_id, model=served_name, created=int(world.now_s()))
-            return request.generation, framer
+            created = int(world.now_s())
+            return Lowered(
+                request.generation,
+                lambda stream_id: request.framer(response_id=stream_id, model=served_name, created=created),
+                prefix,
+            )
 
         return lower
 
+    def parse_streamed(body: bytes) -> _Parsed:
+        return parse_native(body, served_name, is_streamed=True)
+
+    def parse_plain(body: bytes) -> _Parsed:
+        return parse_native(body, served_name, is_streamed=False)
+
     # Plain routes: an exchange reads the request and answers it by itself, and FastAPI's own would double its cost.
-    chat = Exchange(door, lower_with(parse_chat, "chatcmpl"))
-    completions = Exchange(door, lower_with(parse_completion, "cmpl"))
-    app.router.routes.append(Route("/v1/chat/completions", chat, methods=["POST"]))
-    app.router.routes.append(Route("/v1/completions", completions, methods=["POST"]))
+    for path, parse, prefix in (
+        ("/v1/chat/completions", parse_chat, "chatcmpl"),
+        ("/v1/completions", parse_completion, "cmpl"),
+        ("/v1/stream", parse_streamed, "stream"),
+        ("/v1/generate", parse_plain, "stream"),
+    ):
+        app.router.routes.append(Route(path, Exchange(door, lower_with(parse, prefix)), methods=["POST"]))
+
+
+def _add_streams(app: FastAPI, door: Door, world: World, *, max_receipts: int) -> None:
+    cancel = StreamCancel(door, Cancels(world.hub, max_receipts=max_receipts))
+    app.router.routes.append(Route("/v1/streams", StreamList(door, world.now_s), methods=["GET"]))
+    app.router.routes.append(Route("/v1/streams/{stream_id}", StreamPage(door, world.now_s), methods=["GET"]))
+    app.router.routes.append(Route("/v1/streams/{stream_id}/cancel", cancel, methods=["POST"]))
 
 
 def _add_models(app: FastAPI, served_name: str, world: World) -> None:

@@ -18,20 +18,37 @@ _EXTENSION = "sluiceway.chunks"
 
 
 class ChunkWriter:
-    """Of one response. `on_writable` is called whenever the transport has room again."""
+    """Of one response. `on_writable` is called whenever the transport has room again, and when the client has left."""
 
-    __slots__ = ("_cycle", "_flow", "_transport", "on_writable")
+    __slots__ = ("_cycle", "_flow", "_transport", "is_watched", "on_writable")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
         self._transport = cycle.transport
         self.on_writable: Callable[[], None] = _nobody_waits
+        self.is_watched = False
+        """Whether its owner looks after a client that takes nothing; else the connection does."""
 
     @property
     def is_writable(self) -> bool:
         """Whether the client is there, and what it has not taken yet is below the transport's high-water mark."""
         return not (self._flow.write_paused or self._cycle.disconnected or self._transport.is_closing())
+
+    @property
+    def held_bytes(self) -> int:
+        """What the transport holds after a write that has filled it, else 0: a loop may hand bytes on at its next turn
+        only, so that after any write it seems to hold some."""
+        return self._transport.get_write_buffer_size() if self._flow.write_paused else 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the transport holds, at any other moment."""
+        return self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Break the connection off, and let go what it holds."""
+        self._transport.abort()
 
     def write(self, piece: bytes) -> None:
         """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`."""

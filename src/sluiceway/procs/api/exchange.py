@@ -1,10 +1,10 @@
-"""Requests for tokens, each from its body to the last byte of its answer, which it owns; nothing else does."""
+"""Requests for tokens, each from its body to the last byte of its answer."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -12,18 +12,36 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.api.answer import Answer
-from sluiceway.procs.api.body import BodyLimits, read_json_body
-from sluiceway.procs.api.chunks import ChunkWriter, chunks_of
+from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.procs.api.body import BodyLimits, header_of, read_json_body
+from sluiceway.procs.api.caller import caller_of
+from sluiceway.procs.api.chunks import chunks_of
 from sluiceway.procs.api.edge import request_id_of
-from sluiceway.procs.api.head import send_head, send_refusal
+from sluiceway.procs.api.head import send_refusal
 from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.streams import GONE
+from sluiceway.procs.api.terms import Offer
+from sluiceway.procs.api.writer import Writer
 from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.protocols.openai.errors import error_body
-from sluiceway.stream.session import State
+from sluiceway.protocols.wishes import STREAM_ID_HEADER, checked_stream_id
+from sluiceway.stream.idempotency import HEADER as KEY_HEADER
+from sluiceway.stream.idempotency import checked_key, digest_of
+from sluiceway.stream.lifecycle import ReaderId
+from sluiceway.stream.override import HEADER as SLOW_CLIENT_HEADER
+from sluiceway.stream.replay import Place
 
-Lower = Callable[[bytes], tuple[Generation, Framer]]
-"""From a body to what is generated and how it is framed. Raises `RequestError`."""
+
+class Lowered(NamedTuple):
+    """What a body asks for. Its answer's id, which is its stream's, begins with `id_prefix` where nobody chose it."""
+
+    generation: Generation
+    framer_for: Callable[[str], Framer]
+    id_prefix: str
+
+
+Lower = Callable[[bytes], Lowered]
+"""From a body to what it asks for. Raises `RequestError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,90 +52,76 @@ class Door:
     metrics: Metrics
     log: FilteringBoundLogger
     limits: BodyLimits
+    offer: Offer
+    new_id: Callable[[], str]
+
+    async def refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
+        """Answer a request that is not served."""
+        self.metrics.request_rejected(refusal.code)
+        self.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
+        await send_refusal(send, refusal)
 
 
 class Exchange:
-    """An ASGI application for one endpoint. A call takes the request and answers it, so there is one owner and one
-    `finally`.
+    """An ASGI application for one endpoint. A call takes the request and answers it, so there is one owner."""
 
-    The answer is left in that `finally`, synchronously: wherever a cancellation lands, what runs for it is cancelled.
-    A body generator would not do, since one that was never started, or waits in `send`, runs no `finally` in time.
-    """
-
-    def __init__(self, door: Door, lower: Lower) -> None:
+    def __init__(self, door: Door, lower: Lower, error_body: Callable[[Refusal], bytes] = error_body) -> None:
         self._door = door
         self._lower = lower
+        self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = Writer(self._door.hub.delivery, send, chunks_of(scope))
         try:
             body = await read_json_body(scope, receive, self._door.limits)
-            generation, framer = self._lower(body)
+            answer, reader_id = self._begin(scope, body, writer)
             del body
-            answer = self._door.hub.open(generation, framer, error_body, request_id_of(scope))
         except RequestError as error:
-            await self._refuse(error.refusal, scope, send)
-            return
+            await self._door.refuse(error.refusal, scope, send)
         except ClientDisconnect:
-            return
-        watch = asyncio.create_task(_watch(receive, self._door.hub, answer))
-        try:
-            await self._write(answer, send, chunks_of(scope))
-        finally:
-            self._door.hub.leave(answer)
-            watch.cancel()
-
-    async def _refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
-        self._door.metrics.request_rejected(refusal.code)
-        self._door.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
-        await send_refusal(send, refusal)
-
-    async def _write(self, answer: Answer, send: Send, chunks: ChunkWriter | None) -> None:
-        woken = asyncio.Event()
-        answer.wake = woken.set
-        session = answer.session
-        while answer.head is None and session.state is not State.CLOSED:
-            await woken.wait()
-            woken.clear()
-        if answer.head is not None:
-            await send_head(send, answer.head)
-        if chunks is not None:
-            await self._pass_on(answer, chunks, woken)
-        while session.state is not State.CLOSED:
-            if session.state is State.OPEN and not session.outbox.n_events:
-                await woken.wait()
-                woken.clear()
-                continue
-            # Once it is not open any more, its last frame is in the outbox, and leaves with this write.
-            is_last = session.state is not State.OPEN
-            batch = session.take()
-            await send({"type": "http.response.body", "body": batch.data, "more_body": not is_last})
-            self._door.hub.written(answer, batch.n_tokens)
-
-    async def _pass_on(self, answer: Answer, chunks: ChunkWriter, woken: asyncio.Event) -> None:
-        """While the session is open the hub writes, with its wake; this task sleeps. What a reader is too slow for
-        stays in the outbox until it has caught up."""
-        session, hub = answer.session, self._door.hub
-
-        def write() -> None:
-            if session.state is not State.OPEN:
-                woken.set()
-            elif session.outbox.n_bytes and chunks.is_writable:
-                batch = session.take()
-                chunks.write(batch.data)
-                hub.written(answer, batch.n_tokens)
-
-        answer.wake = chunks.on_writable = write
-        write()
-        while session.state is State.OPEN:
-            await woken.wait()
-            woken.clear()
-
-
-async def _watch(receive: Receive, hub: Hub, answer: Answer) -> None:
-    """Leave the answer as soon as its client has left, whatever the writer is waiting for."""
-    try:
-        while (await receive())["type"] != "http.disconnect":
             pass
-    finally:
-        hub.leave(answer)
-        answer.wake()
+        else:
+            await writer.run(answer, reader_id, receive)
+
+    def _begin(self, scope: Scope, body: bytes, writer: Writer) -> tuple[Answer, ReaderId]:
+        """Open an answer, or join the one that the request belongs to."""
+        generation, framer_for, id_prefix = self._lower(body)
+        stream_id = generation.wishes.stream_id or _chosen_id(scope) or f"{id_prefix}-{self._door.new_id()}"
+        key = _text_of(scope, KEY_HEADER)
+        order = Order(
+            generation=generation,
+            framer=framer_for(stream_id),
+            error_body=self._error_body,
+            terms=self._door.offer.terms_for(generation, _text_of(scope, SLOW_CLIENT_HEADER), has_key=key is not None),
+            request_id=request_id_of(scope),
+            stream_id=stream_id,
+            caller=caller_of(scope),
+        )
+        if key is None:
+            return self._door.hub.open(order, writer)
+        return self._begin_with_key(order, checked_key(key), digest_of(scope["path"], body), writer)
+
+    def _begin_with_key(self, order: Order, key: str, digest: bytes, writer: Writer) -> tuple[Answer, ReaderId]:
+        hub = self._door.hub
+        answer = hub.streams.claim(order.caller, key, digest, order.stream_id, hub.now_s)
+        if answer is not None:
+            place = answer.stream.place_after(0)
+            if not isinstance(place, Place):
+                raise RequestError(GONE)
+            return answer, hub.delivery.attach(answer, place, writer)
+        try:
+            return hub.open(order, writer)
+        except RequestError:
+            hub.streams.forget_key(order.stream_id, order.caller)
+            raise
+
+
+def _chosen_id(scope: Scope) -> str | None:
+    """The id that the client has put into a header. Raises `RequestError` for one that is none."""
+    value = _text_of(scope, STREAM_ID_HEADER)
+    return None if value is None else checked_stream_id(value)
+
+
+def _text_of(scope: Scope, name: str) -> str | None:
+    value = header_of(scope, name.encode())
+    return None if value is None else value.decode("latin-1")

@@ -9,6 +9,7 @@ from starlette.types import Send
 
 from sluiceway.errors import Refusal
 from sluiceway.protocols.openai.errors import error_body
+from sluiceway.protocols.wishes import STREAM_ID_HEADER
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]
 
@@ -21,14 +22,21 @@ class Head:
     headers: RawHeaders
 
 
-STREAM_HEAD = Head(
-    200,
-    (
-        (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-cache"),
-        (b"x-accel-buffering", b"no"),  # nginx holds a stream back without it
-    ),
+_STREAM_HEADERS: RawHeaders = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx holds a stream back without it
 )
+
+
+def stream_id_header(stream_id: str) -> tuple[bytes, bytes]:
+    """By this id an answer can be cancelled, asked for and resumed."""
+    return STREAM_ID_HEADER.encode(), stream_id.encode()
+
+
+def stream_head(stream_id: str) -> Head:
+    """The head of a stream of events."""
+    return Head(200, (*_STREAM_HEADERS, stream_id_header(stream_id)))
 
 
 def json_head(n_bytes: int, status: int = 200, more: RawHeaders = ()) -> Head:

@@ -6,11 +6,15 @@
 * An offer to speak another protocol (`Upgrade: h2c`) is passed over; the parser would take it and lose the body.
 * What cannot be parsed is answered in the usual envelope, and never in the midst of another answer.
 * The owner of a streamed answer may write to the transport by itself: see `chunks`.
+* Buffers are small, so that a client that stops reading shows soon; one that takes nothing at all is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
+from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
@@ -30,14 +34,36 @@ MAX_AHEAD_REQUESTS = 16
 MAX_AHEAD_BYTES = 64 * 1024
 """What may be read of them."""
 
+SEND_TIMEOUT_S = 60.0
+
+_NOTSENT_LOWAT = 25
+"""TCP_NOTSENT_LOWAT of Linux, which not every Python has a name for."""
+
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffers:
+    """What may wait for a client, outside of what is waited for inside: bytes. 0: as the system has it.
+
+    `send_timeout_s` is how long a client may take nothing of what is sent to it, where nobody else looks after that.
+    """
+
+    write_bytes: int = 16 * 1024
+    send_buffer_bytes: int = 32 * 1024
+    unsent_bytes: int = 8 * 1024
+    send_timeout_s: float = SEND_TIMEOUT_S
 
 
 class WatchfulProtocol(HttpToolsProtocol):
     """See the module's docstring."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, buffers: Buffers, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._buffers = buffers
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._untaken_bytes = 0
+        """What the client had yet to take when the timer was set."""
         self._answering: RequestResponseCycle | None = None
         self._chunks: ChunkWriter | None = None
         """Of the answer that is being written."""
@@ -53,10 +79,20 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._set_buffers(transport)
         self._arm_keep_alive()
+
+    def _set_buffers(self, transport: asyncio.Transport) -> None:
+        transport.set_write_buffer_limits(high=self._buffers.write_bytes)
+        connection = transport.get_extra_info("socket")
+        if self._buffers.send_buffer_bytes:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffers.send_buffer_bytes)
+        if self._buffers.unsent_bytes and sys.platform == "linux":
+            connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._buffers.unsent_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        self._stop_send_timer()
         self._unset_keepalive_if_required()
         self._disconnect()
         super().connection_lost(exc)
@@ -76,10 +112,40 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._answering.disconnected = True
             self._answering.message_event.set()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._arm_send_timer()
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._stop_send_timer()
         if self._chunks is not None:
             self._chunks.on_writable()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Between requests: a client that has not even taken the last answer is cut off, since to close would wait."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _arm_send_timer(self) -> None:
+        self._stop_send_timer()
+        self._untaken_bytes = self.transport.get_write_buffer_size()
+        self._send_timer = self.loop.call_later(self._buffers.send_timeout_s, self._give_up_silent)
+
+    def _give_up_silent(self) -> None:
+        is_watched = self._is_answering and self._chunks is not None and self._chunks.is_watched
+        if is_watched or self.transport.get_write_buffer_size() < self._untaken_bytes:
+            self._arm_send_timer()
+        else:
+            self._disconnect()
+            self.transport.abort()
+
+    def _stop_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from sluiceway.procs.api.http_protocol import WatchfulProtocol
+from sluiceway.procs.api.http_protocol import Buffers, WatchfulProtocol
 
 _BACKLOG = 2048
 _TICK_S = 1.0
@@ -19,11 +21,11 @@ _TICK_S = 1.0
 class HttpServer(uvicorn.Server):
     """Serves an app on a bound socket. Leaves every signal to the supervisor, which says when to stop."""
 
-    def __init__(self, app: ASGIApp, *, keep_alive_s: float, on_started: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, *, keep_alive_s: float, on_started: Callable[[], None], buffers: Buffers) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=WatchfulProtocol,
+                http=cast("type[WatchfulProtocol]", functools.partial(WatchfulProtocol, buffers=buffers)),
                 ws="none",
                 lifespan="off",
                 log_config=None,

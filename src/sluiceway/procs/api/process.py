@@ -14,7 +14,7 @@ import structlog
 import uvloop
 import zmq
 
-from sluiceway.config import ServeConfig
+from sluiceway.config import ServeConfig, StreamsConfig
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
@@ -23,10 +23,13 @@ from sluiceway.messages.to_tokenizer import FromApi
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
 from sluiceway.procs.api.app import World, build_app
+from sluiceway.procs.api.delivery import TICK_S
+from sluiceway.procs.api.http_protocol import SEND_TIMEOUT_S, Buffers
 from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.links import Control, Pipes
 from sluiceway.procs.api.listener import allow_connections, bind
+from sluiceway.procs.api.terms import policy_of
 from sluiceway.procs.loops import beat, run_until_first
 from sluiceway.refusals import DRAINING
 from sluiceway.types import FinishReason
@@ -81,18 +84,31 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
         metrics=metrics,
         log=log,
         max_sequences=config.max_running + config.max_waiting,
+        streams=config.streams,
     )
     world = World(hub=hub, metrics=metrics, log=log, new_id=lambda: token_hex(16), now_s=time.time, processes=processes)
     server = HttpServer(
         build_app(config, world),
         keep_alive_s=config.keep_alive_s,
         on_started=lambda: control.report(Ready({"url": url_of(config.host, _port_of(listener))})),
+        buffers=buffers_of(config.streams),
     )
     await run_until_first(
         server.serve([listener]),
         _route(pipes, hub),
+        _keep_time(hub),
         _obey(control, hub, server, processes),
         beat(control),
+    )
+
+
+def buffers_of(streams: StreamsConfig) -> Buffers:
+    """Where no policy says how long a silent client is waited for, it is a minute."""
+    return Buffers(
+        write_bytes=streams.write_bytes,
+        send_buffer_bytes=streams.send_buffer_bytes,
+        unsent_bytes=streams.unsent_bytes,
+        send_timeout_s=policy_of(streams).stall_timeout_s or SEND_TIMEOUT_S,
     )
 
 
@@ -109,6 +125,17 @@ def url_of(host: str, port: int) -> str:
 async def _route(pipes: Pipes, hub: Hub) -> None:
     while True:
         hub.receive(await pipes.take())
+
+
+async def _keep_time(hub: Hub) -> None:
+    """Tell the hub how time goes by, while that matters to any of its answers: an idle process is not woken."""
+    timed = asyncio.Event()
+    while True:
+        timed.clear()
+        hub.delivery.when_timed(timed.set)
+        await timed.wait()
+        await asyncio.sleep(TICK_S)
+        hub.delivery.tick()
 
 
 async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:

@@ -27,6 +27,7 @@ class Route:
 class Tombstone:
     """A sequence that was cancelled and whose terminal has not come."""
 
+    answer: Answer
     reason: FinishReason
     since_s: float
 
@@ -57,9 +58,13 @@ class Sequences:
 
     def bury(self, rids: Iterable[Rid], reason: FinishReason, now_s: float) -> tuple[Rid, ...]:
         """Turn routes into tombstones. Returns the ids of those that were routes: they need a cancel."""
-        buried = tuple(rid for rid in rids if self._routes.pop(rid, None) is not None)
-        self._tombstones.update(dict.fromkeys(buried, Tombstone(reason, now_s)))
-        return buried
+        buried = []
+        for rid in rids:
+            route = self._routes.pop(rid, None)
+            if route is not None:
+                self._tombstones[rid] = Tombstone(route.answer, reason, now_s)
+                buried.append(rid)
+        return tuple(buried)
 
     def settle(self, rid: Rid) -> Route | Tombstone | None:
         """Its terminal has come: take it out of its table."""

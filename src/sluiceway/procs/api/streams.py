@@ -1,0 +1,139 @@
+"""The answers of this process by their ids, and a memory of those that are gone. Each belongs to its caller.
+
+Nobody learns anything of an answer of another caller, not even that there is one: ids and keys are looked up under the
+caller's name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import assert_never
+
+from sluiceway.config import StreamsConfig
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.obs.metrics import StreamsCensus
+from sluiceway.procs.api.answer import Answer
+from sluiceway.refusals import OVERLOADED
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.history import Absent, History, StreamRecord
+from sluiceway.stream.idempotency import Idempotency, Verdict
+from sluiceway.stream.lifecycle import State
+
+_ID_TAKEN = Refusal(
+    status=409,
+    code="stream_id_taken",
+    message="A stream of yours has this id already; choose another one, or none.",
+    param="stream_id",
+)
+_KEY_REUSED = Refusal(
+    status=422,
+    code="idempotency_key_reused",
+    message="This `Idempotency-Key` came before with another request.",
+)
+GONE = Refusal(status=410, code="stream_gone", message="What was asked for of this stream is not kept any more.")
+
+
+class Streams:
+    """See the module's docstring. An answer is *open* while it generates or somebody reads it."""
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self.budget = Budget(max_bytes=config.max_stream_bytes, max_events=config.max_stream_events)
+        self._keys = Idempotency(max_entries=config.idempotency_keys, ttl_s=config.idempotency_ttl_s)
+        self._history = History(max_records=config.history_records, ttl_s=config.history_ttl_s)
+        self._answers: dict[tuple[str, str], Answer] = {}
+        self._open: dict[Answer, None] = {}
+
+    def __iter__(self) -> Iterator[Answer]:
+        """All that are held, in any state, as they are now: they may be added and removed meanwhile."""
+        return iter(list(self._answers.values()))
+
+    @property
+    def n_open(self) -> int:
+        return len(self._open)
+
+    def find(self, stream_id: str, caller: str, now_s: float) -> Answer | StreamRecord | Absent:
+        """An answer that is held, or what is remembered of it."""
+        held = self._answers.get((caller, stream_id))
+        return self._history.find(stream_id, caller, now_s) if held is None else held
+
+    def records(self, caller: str, now_s: float) -> list[StreamRecord]:
+        """How the caller's answers stand, and stood; the oldest first."""
+        held = [answer.record for (owner, _), answer in self._answers.items() if owner == caller]
+        return [*self._history.records(caller, now_s), *held]
+
+    def check_free(self, stream_id: str, caller: str) -> None:
+        """Raises `RequestError` (409) if the caller has an answer of this id."""
+        if (caller, stream_id) in self._answers:
+            raise RequestError(_ID_TAKEN)
+
+    def claim(self, caller: str, key: str, digest: bytes, stream_id: str, now_s: float) -> Answer | None:
+        """The answer that a repeated request belongs to; None for a new one, whose answer will have this (free) id.
+
+        Raises `RequestError` if it is neither.
+        """
+        verdict, address = self._keys.claim(caller, key, digest, _address(caller, stream_id), now_s)
+        match verdict:
+            case Verdict.NEW:
+                return None
+            case Verdict.CONFLICT:
+                raise RequestError(_KEY_REUSED)
+            case Verdict.FULL:
+                raise RequestError(OVERLOADED)
+            case Verdict.JOIN | Verdict.REPLAY:
+                held = self._answers.get((caller, address.partition("/")[2]))
+                if held is None:
+                    raise RequestError(GONE)
+                return held
+            case _:
+                assert_never(verdict)
+
+    def forget_key(self, stream_id: str, caller: str) -> None:
+        """Nothing came of the request: it may be sent again. Idempotent."""
+        self._keys.forget(_address(caller, stream_id))
+
+    def add(self, answer: Answer) -> None:
+        """A new answer, which is open. Its id is free."""
+        self._answers[answer.order.caller, answer.order.stream_id] = answer
+        self._open[answer] = None
+
+    def reopen(self, answer: Answer) -> None:
+        """Somebody reads it (again)."""
+        self._open[answer] = None
+
+    def settle(self, answer: Answer, now_s: float) -> bool:
+        """Something has changed: note whether it is still open, let it go if it is over. Returns whether it is held."""
+        if not answer.is_over:
+            return True
+        self._open.pop(answer, None)
+        if answer.stream.state is not State.CLOSED:
+            return True
+        self._remove(answer, now_s)
+        return False
+
+    def census(self) -> StreamsCensus:
+        """What they hold together, and how many there are in each state."""
+        states = Counter(answer.stream.state for answer in self._answers.values())
+        return StreamsCensus(
+            by_state={state.value: states[state] for state in State},
+            readers=sum(len(answer.readers) for answer in self._answers.values()),
+            backlog_bytes=self.budget.n_bytes,
+            backlog_events=self.budget.n_events,
+        )
+
+    def _remove(self, answer: Answer, now_s: float) -> None:
+        order = answer.order
+        if self._answers.get((order.caller, order.stream_id)) is not answer:
+            return
+        del self._answers[order.caller, order.stream_id]
+        # A request that was refused may be sent again with its key and its id: nothing came of it.
+        if answer.is_refused:
+            self.forget_key(order.stream_id, order.caller)
+            return
+        self._keys.ended(_address(order.caller, order.stream_id), now_s)
+        self._history.add(answer.record, order.caller, now_s)
+
+
+def _address(caller: str, stream_id: str) -> str:
+    """An id that no two answers share; callers have no slash in them."""
+    return f"{caller}/{stream_id}"
