@@ -9,9 +9,10 @@ import pytest
 
 from sluiceway.core.request import TRANSITIONS, Input, State
 from sluiceway.obs.metrics import Metrics
+from sluiceway.protocols.native.schema import NativeFields
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.errors import refusal_for_status
-from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
+from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
 from support.cli_page import page
 from support.mirror import PACKAGE, ROOT
 
@@ -33,7 +34,9 @@ def test_the_page_of_the_command_line_is_up_to_date() -> None:
 
 def test_every_served_field_is_on_the_page_of_the_api() -> None:
     """A field that is served and not told of is of no use."""
-    assert ({*ChatFields.model_fields, *CompletionFields.model_fields} | unserved.HARMLESS) <= words_of("api.md")
+    served = {*ChatFields.model_fields, *CompletionFields.model_fields, *NativeFields.model_fields}
+    options = {f"sluiceway.{field}" for field in SluicewayOptions.model_fields}
+    assert (served | options | unserved.HARMLESS) <= words_of("api.md")
 
 
 def test_every_error_code_is_on_the_page_of_the_api() -> None:

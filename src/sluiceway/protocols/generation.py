@@ -61,7 +61,8 @@ class Framer(Protocol):
     Not streamed: `body` alone.
     """
 
-    def start(self) -> bytes: ...
+    def start(self, usage: Usage) -> bytes:
+        """Of the usage only the prompt's part is known."""
 
     def delta(self, index: int, delta: Delta) -> bytes: ...
 

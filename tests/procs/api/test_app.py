@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sluiceway.messages.to_child import Role
+from sluiceway.sse.decoder import Decoder
 from support.asgi_driver import MODEL, Api, AsgiDriver, chat, completion, fetch
 
 
@@ -37,6 +38,46 @@ async def test_a_completion_is_answered(api: Api) -> None:
     answers = [(await fetch(api.app, "POST", "/v1/completions", completion())).json() for _ in range(2)]
     assert answers[0]["choices"][0]["text"] == "Hello"
     assert all(answer["id"].startswith("cmpl-") for answer in answers) and answers[0]["id"] != answers[1]["id"]
+
+
+async def test_a_native_request_is_answered_by_its_path(api: Api) -> None:
+    """`/v1/stream` with an event for each token, `/v1/generate` whole; both have the id of their stream."""
+    body = json.dumps({"prompt": "Hi", "stream_id": "mine"}).encode()
+    plain = await fetch(api.app, "POST", "/v1/generate", body)
+    assert (plain.json()["text"], plain.json()["id"], plain.headers["x-stream-id"]) == ("Hello", "mine", "mine")
+    streamed = await fetch(api.app, "POST", "/v1/stream", b'{"prompt": "Hi"}', x_stream_id="yours")
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    events = [(event.event, json.loads(event.data)) for event in Decoder().feed(streamed.body)]
+    assert [name for name, _ in events] == ["start", "token", "done"]
+    start, token, done = (data for _, data in events)
+    assert (start["id"], start["model"], start["prompt_tokens"]) == ("yours", MODEL, 5)
+    assert token == {"index": 0, "id": 0, "text": "Hello"}
+    assert done["reason"] == "stop" and done["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix"),
+    [
+        ("/v1/chat/completions", "chatcmpl-"),
+        ("/v1/completions", "cmpl-"),
+        ("/v1/generate", "stream-"),
+    ],
+)
+async def test_an_answer_has_the_id_of_its_stream(api: Api, path: str, prefix: str) -> None:
+    """Whoever sees an answer and not its headers can cancel it, and ask about it."""
+    body = {"/v1/chat/completions": chat(), "/v1/completions": completion()}.get(path, b'{"prompt": "Hi"}')
+    answer = await fetch(api.app, "POST", path, body)
+    stream_id = answer.json()["id"]
+    assert stream_id.startswith(prefix) and answer.headers["x-stream-id"] == stream_id
+    assert (await fetch(api.app, "GET", f"/v1/streams/{stream_id}")).json()["reason"] == "stop"
+    chosen = await fetch(api.app, "POST", path, body, x_stream_id="mine")
+    assert chosen.json()["id"] == chosen.headers["x-stream-id"] == "mine"
+
+
+async def test_an_id_that_is_none_is_refused(api: Api) -> None:
+    """By the header that held it."""
+    error = error_of(await fetch(api.app, "POST", "/v1/completions", completion(), x_stream_id="a/b"))
+    assert (error["code"], error["param"]) == ("invalid_value", "x-stream-id")
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", chat), ("/v1/completions", completion)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import RequestError
 from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt
-from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.generation import Generation, Usage
 from sluiceway.protocols.openai.chat import ChatRequest, parse_chat
 from sluiceway.protocols.openai.schema import ChatFields
 from sluiceway.protocols.openai.unserved import CHAT
@@ -38,7 +38,7 @@ def test_request_is_lowered_when_it_is_whole() -> None:
 def test_framer_follows_the_request_when_made() -> None:
     """Its choices, its wishes, and the identity that the server gives."""
     framer = parse(n=2, return_token_ids=True).framer(response_id="chatcmpl-1", model="served", created=5)
-    start = framer.start()
+    start = framer.start(Usage(3, 0, 0))
     assert start.count(b'"id":"chatcmpl-1"') == 2
     assert start.count(b'"model":"served"') == start.count(b'"created":5') == start.count(b'"token_ids":[]') == 2
     assert b"usage" not in start

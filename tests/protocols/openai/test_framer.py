@@ -67,7 +67,7 @@ def test_chat_stream_is_exact_when_written() -> None:
     """The whole of the format once, byte for byte."""
     framer = chat()
     head = 'data: {"id":"id-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,'
-    assert framer.start().decode() == (
+    assert framer.start(USAGE).decode() == (
         head + '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
     )
     assert framer.delta(0, delta('a"\n😀\u2028', 1)).decode() == (
@@ -81,7 +81,7 @@ def test_completion_stream_is_exact_when_written() -> None:
     """No first chunk without text, and the finish reason beside a text."""
     framer = completion()
     head = 'data: {"id":"id-1","object":"text_completion","created":7,"model":"m","choices":[{"index":0,'
-    assert framer.start() == b""
+    assert framer.start(USAGE) == b""
     assert framer.delta(0, delta("a", 1)).decode() == (head + '"text":"a","logprobs":null,"finish_reason":null}]}\n\n')
     assert framer.finish(0, finished()).decode() == (head + '"text":"","logprobs":null,"finish_reason":"stop"}]}\n\n')
     assert framer.end(USAGE) == b"data: [DONE]\n\n"
@@ -94,7 +94,7 @@ MAKERS: list[Callable[..., Framer]] = [chat, completion]
 def test_usage_is_null_until_the_end_when_asked_for(make: Callable[..., Framer]) -> None:
     """In every chunk but the last, which has no choices."""
     framer = make(include_usage=True)
-    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
+    raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
     *before, last = chunks(raw)
     assert before
     assert all(chunk["usage"] is None for chunk in before)
@@ -107,7 +107,7 @@ def test_usage_is_null_until_the_end_when_asked_for(make: Callable[..., Framer])
 def test_usage_has_no_key_when_not_asked_for(make: Callable[..., Framer]) -> None:
     """And no chunk is without choices."""
     framer = make()
-    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
+    raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
     assert all("usage" not in chunk and chunk["choices"] for chunk in chunks(raw))
 
 
@@ -124,7 +124,7 @@ def test_token_ids_ride_on_the_next_chunk_when_their_text_is_empty(make: Callabl
     framer = make(2, return_token_ids=True)
     raw = b"".join(
         (
-            framer.start(),
+            framer.start(USAGE),
             framer.delta(0, delta("", 1)),
             framer.delta(1, delta("x", 9)),
             framer.delta(0, delta("ab", 2, 3)),
@@ -142,7 +142,7 @@ def test_token_ids_ride_on_the_next_chunk_when_their_text_is_empty(make: Callabl
 def test_token_ids_have_no_key_when_not_asked_for(make: Callable[..., Framer]) -> None:
     """They are an extension."""
     framer = make()
-    assert b"token_ids" not in framer.start() + framer.delta(0, delta("a", 1)) + framer.finish(0, finished())
+    assert b"token_ids" not in framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.finish(0, finished())
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -158,7 +158,7 @@ def test_end_by_the_server_is_no_finish_reason_when_framed(make: Callable[..., F
 def test_roles_come_first_and_once_when_there_are_several_choices() -> None:
     """One chunk per choice, content a string from the start."""
     framer = chat(3)
-    first = choices(framer.start())
+    first = choices(framer.start(USAGE))
     assert [choice["index"] for choice in first] == [0, 1, 2]
     assert all(choice["delta"] == {"role": "assistant", "content": ""} for choice in first)
     assert choices(framer.delta(1, delta("a", 1)))[0]["delta"] == {"content": "a"}
@@ -200,7 +200,7 @@ def test_kept_text_goes_out_when_the_stream_breaks_before_the_finish() -> None:
 def test_usage_is_told_before_an_error_when_asked_for(make: Callable[..., Framer]) -> None:
     """A client that raises at the error reads no further."""
     framer = make(include_usage=True)
-    *_, usage, error = chunks(framer.start() + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE))
+    *_, usage, error = chunks(framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE))
     assert (usage["choices"], usage["usage"]) == ([], USAGE_FIELDS)
     assert error["error"]["code"] == "engine_died"
 
@@ -271,7 +271,7 @@ def test_sdk_reads_the_chat_stream_when_it_is_whole() -> None:
     """Strict types, one finish reason a choice, the same id throughout, the text as it was."""
     framer = chat(2, include_usage=True)
     texts = ["Hi", " \u2028😀\r\n", "\x85 \v\f", "data: [DONE]"]
-    raw = framer.start() + b"".join(framer.delta(i % 2, delta(text, 1)) for i, text in enumerate(texts))
+    raw = framer.start(USAGE) + b"".join(framer.delta(i % 2, delta(text, 1)) for i, text in enumerate(texts))
     raw += framer.finish(1, finished()) + framer.finish(0, finished(FinishReason.LENGTH)) + framer.end(USAGE)
     for chunk in chunks(raw):
         ChatCompletionChunk.model_validate(chunk)
@@ -290,7 +290,7 @@ def test_sdk_reads_the_chat_stream_when_it_is_whole() -> None:
 def test_sdk_reads_the_completion_stream_when_it_is_whole() -> None:
     """The same for the older endpoint."""
     framer = completion(max_tokens=2)
-    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.delta(0, delta("b", 2))
+    raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.delta(0, delta("b", 2))
     raw += framer.finish(0, finished(FinishReason.LENGTH)) + framer.end(USAGE)
     http, client = sdk(raw)
     with http, client:
@@ -302,7 +302,7 @@ def test_sdk_reads_the_completion_stream_when_it_is_whole() -> None:
 def test_sdk_raises_our_words_when_the_stream_breaks(make: Callable[..., Framer]) -> None:
     """After the text that was sent; never a clean end."""
     framer = make()
-    raw = framer.start() + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE)
+    raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE)
     assert raw.endswith(b'"type":"server_error","param":null,"code":"engine_died"}}\n\ndata: [DONE]\n\n')
     http, client = sdk(raw)
     with http, client:

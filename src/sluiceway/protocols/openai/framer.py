@@ -135,7 +135,7 @@ class ChatFramer(_Framer):
     _text_opening = b'"delta":{"content":'
     _text_closing = b"}"
 
-    def start(self) -> bytes:
+    def start(self, usage: Usage) -> bytes:
         """The first chunk of every choice: the role, and content that is a string from the start."""
         closing = self._closing(b"}", b"null", b',"token_ids":[]' if self._return_token_ids else b"")
         return b"".join(
@@ -167,7 +167,7 @@ class CompletionFramer(_Framer):
         self._tokens_left = [max_tokens] * response.n_choices
         self._last_text = [""] * response.n_choices
 
-    def start(self) -> bytes:
+    def start(self, usage: Usage) -> bytes:
         """Nothing: the first chunk is the first text."""
         return b""
 

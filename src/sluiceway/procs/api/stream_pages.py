@@ -1,0 +1,76 @@
+"""What a caller can learn of its streams, and do to them: ASGI applications for the paths below `/v1/streams`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope, Send
+
+from sluiceway.errors import RequestError
+from sluiceway.procs.api.answer import Answer
+from sluiceway.procs.api.body import header_of
+from sluiceway.procs.api.caller import caller_of
+from sluiceway.procs.api.cancels import Cancels
+from sluiceway.procs.api.exchange import Door
+from sluiceway.procs.api.head import json_head, send_head
+from sluiceway.procs.api.twin import Twin
+from sluiceway.protocols.native.streams import list_body, receipt_body, record_body, stream_not_found
+from sluiceway.stream.history import Absent
+
+_EVENTS = b"text/event-stream"
+
+
+class StreamList:
+    """GET /v1/streams: those of the caller that are held, and those that are remembered; the oldest first."""
+
+    def __init__(self, door: Door, wall_s: Callable[[], float]) -> None:
+        self._hub = door.hub
+        self._wall_s = wall_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        now_s = self._hub.now_s
+        records = self._hub.streams.records(caller_of(scope), now_s)
+        await _send_json(send, list_body(records, self._wall_s() - now_s))
+
+
+class StreamPage:
+    """GET /v1/streams/{stream_id}: how it stands; to a client that accepts events, the stream itself."""
+
+    def __init__(self, door: Door, wall_s: Callable[[], float]) -> None:
+        self._door = door
+        self._wall_s = wall_s
+        self._twin = Twin(door)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _EVENTS in (header_of(scope, b"accept") or b"").lower():
+            await self._twin(scope, receive, send)
+            return
+        hub, stream_id = self._door.hub, scope["path_params"]["stream_id"]
+        now_s = hub.now_s
+        found = hub.streams.find(stream_id, caller_of(scope), now_s)
+        if isinstance(found, Absent):
+            await self._door.refuse(stream_not_found(stream_id), scope, send)
+            return
+        record = found.record if isinstance(found, Answer) else found
+        await _send_json(send, record_body(record, self._wall_s() - now_s))
+
+
+class StreamCancel:
+    """POST /v1/streams/{stream_id}/cancel: 200 only when it has stopped, with a receipt."""
+
+    def __init__(self, door: Door, cancels: Cancels) -> None:
+        self._door = door
+        self._cancels = cancels
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            receipt = await self._cancels.cancel(scope["path_params"]["stream_id"], caller_of(scope))
+        except RequestError as error:
+            await self._door.refuse(error.refusal, scope, send)
+            return
+        await _send_json(send, receipt_body(receipt))
+
+
+async def _send_json(send: Send, body: bytes) -> None:
+    await send_head(send, json_head(len(body)))
+    await send({"type": "http.response.body", "body": body})

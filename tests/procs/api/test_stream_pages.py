@@ -1,0 +1,118 @@
+"""The paths below `/v1/streams`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sluiceway.messages.to_api import Finished
+from sluiceway.types import FinishReason, Held
+from support.asgi_driver import Api, AsgiDriver, completion, fetch, settle
+
+KEY = {"authorization": "Bearer one"}
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+async def opened(api: Api, stream_id: str, headers: dict[str, str] | None = None, **options: Any) -> AsgiDriver:
+    body = completion(stream=True, sluiceway={"stream_id": stream_id, **options})
+    n_before = len(api.upstream.requests)
+    driver = AsgiDriver(api.app, "POST", "/v1/completions", body, headers).start()
+    await settle(lambda: len(api.upstream.requests) > n_before)
+    api.upstream.accept()
+    api.upstream.speak("a")
+    await settle(lambda: driver.writes)
+    return driver
+
+
+async def page(api: Api, stream_id: str, **headers: str) -> AsgiDriver:
+    return await fetch(api.app, "GET", f"/v1/streams/{stream_id}", b"", **headers)
+
+
+async def test_stream_can_be_asked_about_while_it_runs_and_when_it_has_ended(api: Api) -> None:
+    """Its id is in the head of its answer; times are by the wall clock."""
+    driver = await opened(api, "mine")
+    assert driver.headers["x-stream-id"] == "mine"
+    running = (await page(api, "mine")).json()
+    assert (running["state"], running["reason"], running["ended"]) == ("open", None, None)
+    assert running["created"] == 1_700_000_000.5
+    assert running["usage"] == {"prompt_tokens": 5, "cached_tokens": 0, "completion_tokens": 1}
+    api.now_s = 2.0
+    api.upstream.finish()
+    await driver.done()
+    ended = (await page(api, "mine")).json()
+    assert (ended["state"], ended["reason"], ended["tokens"]) == (
+        "closed",
+        "stop",
+        {"generated": 1, "delivered": 1, "wasted": 0},
+    )
+
+
+async def test_streams_are_listed_for_their_caller(api: Api) -> None:
+    """Those that run and those that have ended; never those of others."""
+    first = await opened(api, "one")
+    api.upstream.finish()
+    await first.done()
+    second = await opened(api, "two")
+    third = await opened(api, "three", KEY)
+    listed = (await fetch(api.app, "GET", "/v1/streams")).json()
+    assert [(entry["id"], entry["state"]) for entry in listed["data"]] == [("one", "closed"), ("two", "open")]
+    assert [entry["id"] for entry in (await fetch(api.app, "GET", "/v1/streams", b"", **KEY)).json()["data"]] == ["three"]
+    for driver in (second, third):
+        driver.vanish()
+        await driver.done()
+
+
+async def test_stream_is_not_found_when_it_is_unknown_or_anothers(api: Api) -> None:
+    """The same words for both."""
+    driver = await opened(api, "theirs", KEY)
+    answers = [(await page(api, stream_id)) for stream_id in ("nobodys", "theirs")]
+    assert [answer.status for answer in answers] == [404, 404]
+    assert {answer.json()["error"]["code"] for answer in answers} == {"stream_not_found"}
+    assert (await page(api, "theirs", **KEY)).status == 200
+    driver.vanish()
+    await driver.done()
+
+
+async def test_stream_itself_is_sent_when_events_are_accepted(api: Api) -> None:
+    """As an `EventSource` does: the whole of it, from the beginning."""
+    driver = await opened(api, "mine", resumable=True)
+    twin = AsgiDriver(api.app, "GET", "/v1/streams/mine", headers={"accept": "Text/Event-Stream"}).start()
+    await settle(lambda: len(twin.sent) > 1)
+    assert twin.headers["content-type"].startswith("text/event-stream")
+    api.upstream.finish()
+    await asyncio.gather(driver.done(), twin.done())
+    assert twin.body == driver.body and b"id: 1\n" in twin.body
+
+
+async def test_receipt_is_given_when_a_stream_is_cancelled(api: Api) -> None:
+    """200 only when it has stopped."""
+    driver = await opened(api, "mine")
+    cancel = AsgiDriver(api.app, "POST", "/v1/streams/mine/cancel").start()
+    await settle(lambda: api.upstream.cancels)
+    (message,) = api.upstream.cancels
+    api.upstream.say(
+        Finished(rid=message.rids[0], reason=FinishReason.CANCELLED, completion_tokens=1, held=Held("running", 3))
+    )
+    await asyncio.gather(driver.done(), cancel.done())
+    receipt = cancel.json()
+    assert (cancel.status, receipt["id"], receipt["found"], receipt["blocks_freed"]) == (200, "mine", "open", 3)
+    assert receipt["tokens"]["generated"] == 1
+    again = await fetch(api.app, "POST", "/v1/streams/mine/cancel")
+    assert (again.status, again.json()) == (200, receipt)
+
+
+async def test_cancellation_is_refused_when_there_is_nothing_to_stop(api: Api) -> None:
+    """Each case has its own answer, and is counted."""
+    assert (await fetch(api.app, "POST", "/v1/streams/none/cancel")).status == 404
+    driver = await opened(api, "mine")
+    api.upstream.finish()
+    await driver.done()
+    late = await fetch(api.app, "POST", "/v1/streams/mine/cancel")
+    assert (late.status, late.json()["error"]["code"]) == (409, "stream_ended")
+    assert api.metrics.rejected["stream_ended"] == 1
