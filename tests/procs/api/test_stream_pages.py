@@ -62,7 +62,9 @@ async def test_streams_are_listed_for_their_caller(api: Api) -> None:
     third = await opened(api, "three", KEY)
     listed = (await fetch(api.app, "GET", "/v1/streams")).json()
     assert [(entry["id"], entry["state"]) for entry in listed["data"]] == [("one", "closed"), ("two", "open")]
-    assert [entry["id"] for entry in (await fetch(api.app, "GET", "/v1/streams", b"", **KEY)).json()["data"]] == ["three"]
+    assert [entry["id"] for entry in (await fetch(api.app, "GET", "/v1/streams", b"", **KEY)).json()["data"]] == [
+        "three"
+    ]
     for driver in (second, third):
         driver.vanish()
         await driver.done()
