@@ -108,6 +108,17 @@ async def test_stream_is_cancelled_when_it_has_no_token_yet(api: Api, cancels: C
     assert await cancels.cancel("s", "") is asked.result()
 
 
+async def test_receipt_is_of_what_was_stopped_when_a_choice_had_ended_before(api: Api, cancels: Cancels) -> None:
+    """What that one held it gave back by itself."""
+    driver = await opened(api, n=2)
+    generate(api)
+    rids = api.upstream.requests[-1].rids
+    api.upstream.say(Finished(rid=rids[0], reason=FinishReason.STOP, completion_tokens=1, held=Held("running", 7)))
+    receipt = await cancelled(api, cancels, "s", Held("waiting", 2))
+    assert receipt.held == [Held("waiting", 2)]
+    await driver.done()
+
+
 async def test_stream_is_told_to_have_ended_when_it_was_too_late(api: Api, cancels: Cancels) -> None:
     """By itself, or because its client left: nothing was stopped by this."""
     api.upstream.script = ["a"]

@@ -61,13 +61,15 @@ class Cancels:
 
     def _begin(self, answer: Answer) -> _Asked:
         hub, order, asked_s = self._hub, answer.order, self._hub.now_s
-        found = answer.stream.state.value
+        found, n_ended = answer.stream.state.value, len(answer.held)
         asked = _Asked(answer.stream.opened_s, asyncio.get_running_loop().create_future())
         self._asked.pop((order.caller, order.stream_id), None)
         self._asked[order.caller, order.stream_id] = asked
         if len(self._asked) > self._max_receipts:
             del self._asked[next(iter(self._asked))]
-        hub.cancel(
-            answer, lambda: asked.receipt.set_result(Receipt(found, answer.record, answer.held, hub.now_s - asked_s))
-        )
+
+        def give_receipt() -> None:
+            asked.receipt.set_result(Receipt(found, answer.record, answer.held[n_ended:], hub.now_s - asked_s))
+
+        hub.cancel(answer, give_receipt)
         return asked
