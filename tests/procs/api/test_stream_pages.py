@@ -30,6 +30,13 @@ async def opened(api: Api, stream_id: str, headers: dict[str, str] | None = None
     return driver
 
 
+async def listing(api: Api, query: bytes) -> AsgiDriver:
+    driver = AsgiDriver(api.app, "GET", "/v1/streams")
+    driver.scope["query_string"] = query
+    await driver.run()
+    return driver
+
+
 async def page(api: Api, stream_id: str, **headers: str) -> AsgiDriver:
     return await fetch(api.app, "GET", f"/v1/streams/{stream_id}", b"", **headers)
 
@@ -68,6 +75,23 @@ async def test_streams_are_listed_for_their_caller(api: Api) -> None:
     for driver in (second, third):
         driver.vanish()
         await driver.done()
+
+
+async def test_last_streams_are_listed_when_there_are_many(api: Api) -> None:
+    """So many as are asked for: nobody waits for a list of thousands."""
+    api.upstream.script = ["a"]
+    for n in range(4):
+        await fetch(api.app, "POST", "/v1/completions", completion(), x_stream_id=f"s{n}")
+    for query, ids in ((b"", ["s0", "s1", "s2", "s3"]), (b"limit=2", ["s2", "s3"]), (b"limit=1000", ["s0"])):
+        listed = (await listing(api, query)).json()["data"]
+        assert [entry["id"] for entry in listed][: len(ids)] == ids
+
+
+@pytest.mark.parametrize("query", [b"limit=0", b"limit=1001", b"limit=-1", b"limit=ten", b"limit=" + b"9" * 5000])
+async def test_limit_is_refused_when_it_is_none(api: Api, query: bytes) -> None:
+    """By its name."""
+    answer = await listing(api, query)
+    assert (answer.status, answer.json()["error"]["param"]) == (400, "limit")
 
 
 async def test_stream_is_not_found_when_it_is_unknown_or_anothers(api: Api) -> None:

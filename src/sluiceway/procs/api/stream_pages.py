@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from sluiceway.errors import RequestError
+from sluiceway.errors import RequestError, invalid
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.body import header_of
 from sluiceway.procs.api.caller import caller_of
@@ -17,20 +18,29 @@ from sluiceway.procs.api.twin import Twin
 from sluiceway.protocols.native.streams import list_body, receipt_body, record_body, stream_not_found
 from sluiceway.stream.history import Absent
 
+MAX_LISTED = 1000
+"""Streams in one answer: to write this many takes a few milliseconds, in which no token leaves."""
+USUALLY_LISTED = 100
+
 _EVENTS = b"text/event-stream"
 
 
 class StreamList:
-    """GET /v1/streams: those of the caller that are held, and those that are remembered; the oldest first."""
+    """GET /v1/streams?limit=N: the last N of the caller's, those that are remembered and then those that are held."""
 
     def __init__(self, door: Door, wall_s: Callable[[], float]) -> None:
-        self._hub = door.hub
+        self._door = door
         self._wall_s = wall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        now_s = self._hub.now_s
-        records = self._hub.streams.records(caller_of(scope), now_s)
-        await _send_json(send, list_body(records, self._wall_s() - now_s))
+        try:
+            limit = _limit_of(scope)
+        except RequestError as error:
+            await self._door.refuse(error.refusal, scope, send)
+            return
+        now_s = self._door.hub.now_s
+        records = self._door.hub.streams.records(caller_of(scope), now_s)
+        await _send_json(send, list_body(records[-limit:], self._wall_s() - now_s))
 
 
 class StreamPage:
@@ -69,6 +79,13 @@ class StreamCancel:
             await self._door.refuse(error.refusal, scope, send)
             return
         await _send_json(send, receipt_body(receipt))
+
+
+def _limit_of(scope: Scope) -> int:
+    (value, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("limit", [str(USUALLY_LISTED)])
+    if value.isascii() and value.isdigit() and len(value) <= len(str(MAX_LISTED)) and 1 <= int(value) <= MAX_LISTED:
+        return int(value)
+    raise invalid(f"`limit` must be an integer from 1 to {MAX_LISTED}.", "limit")
 
 
 async def _send_json(send: Send, body: bytes) -> None:
