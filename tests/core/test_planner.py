@@ -79,6 +79,15 @@ def test_prompts_are_cut_to_a_chunk_when_several_wait_for_their_first_token() ->
     assert shape(fill(roster, 32, chunk_tokens=12)) == [(1, 0, 10, True), (2, 0, 2, False)]
 
 
+def test_prompt_has_what_it_needs_when_all_others_wait_behind_it() -> None:
+    """They would not be served sooner by smaller steps, whether it is seated or still first in the queue."""
+    first, second = request(1, n_prompt=20, arrival=0), request(2, n_prompt=10, arrival=1)
+    roster = roster_with(first, second)
+    assert shape(fill(roster, 16, chunk_tokens=5)) == [(1, 0, 16, False)]
+    first.n_computed, first.in_flight = 12, None
+    assert shape(fill(roster, 16, chunk_tokens=5)) == [(1, 12, 8, True)]
+
+
 def test_prompt_has_the_whole_step_when_nobody_else_is_there() -> None:
     """Large products are the fastest way through a prompt."""
     assert shape(fill(roster_with(request(1, n_prompt=40)), 16, chunk_tokens=5)) == [(1, 0, 16, False)]

@@ -331,13 +331,13 @@ def test_answers_are_those_given_alone_when_the_pool_is_too_small(
 def test_chunks_become_smaller_when_steps_take_too_long() -> None:
     """What a step took decides how much of a prompt the next one gets beside a stream."""
     scheduler = Scheduler(engine_config(n_blocks=256, max_model_len=1024, max_step_tokens=512, max_running=2))
-    scheduler.submit([submission(1, 200), submission(2, 800)])
+    scheduler.submit([submission(1, 100), submission(2, 800)])
     first = scheduler.plan()
     assert first is not None and first.n_tokens == 128
     scheduler.observe(first, 0.1)
-    scheduler.commit(first, StepResult(first.step_id, []))
+    scheduler.commit(first, StepResult(first.step_id, [7]))
     second = scheduler.plan()
-    assert second is not None and second.n_tokens == 96
+    assert second is not None and second.n_tokens == 1 + 96
 
 
 def test_sequences_are_preempted_when_the_pool_is_too_small() -> None:

@@ -3,7 +3,9 @@
 The order is the policy. First every running request that is one token behind gets that token, the older before the
 younger, so that no newcomer's prompt stalls a stream. What is left of the budget goes to those that are further behind,
 in order of arrival, in chunks. Then, as long as there is budget, those that wait are seated. A prompt that is alone in
-sight may have the whole budget; beside others it gets `chunk_tokens`, since all of them wait for the step to end.
+sight may have the whole budget; beside others it gets `chunk_tokens`, since all of them wait for the step to end. Where
+none of them is a stream they wait for the first prompt in any case, and larger chunks are over sooner: then that may
+have what it needs.
 
 Prompts get all their blocks when they are seated; only a growing answer asks for more. If the pool runs out, the
 request that asks takes from `Victims`. What it takes may still be fenced; then it sits out this step, and until it has
@@ -51,7 +53,7 @@ class NextStep:
                 self._add(request)
         streams = [self._roster.seated[row.rid] for row in self.rows]
         if len(ready) + len(self._roster.queue) > 1:
-            self._budget = min(self._budget, self._chunk_tokens)
+            self._budget = min(self._budget, max(self._chunk_tokens, 0 if streams else self._next_prompt(ready)))
         for request in ready:
             if self._budget and request.is_ready and request.n_behind > 1:
                 self._add(request)
@@ -59,6 +61,11 @@ class NextStep:
             self._roster.seat(head)
             self._add(head)
         self._speculate(streams)
+
+    def _next_prompt(self, ready: Sequence[Request]) -> int:
+        """What the first in line has yet to compute."""
+        first = next((request for request in ready if request.is_ready), None) or self._roster.next_to_seat()
+        return first.n_behind if first else 0
 
     def _cover(self, request: Request) -> bool:
         """Whether the request has the block that its next token needs."""
