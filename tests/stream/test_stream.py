@@ -76,6 +76,14 @@ class Watched(Stream):
         self.ways: set[tuple[State, Input]] = set()
         super().__init__(rids, terms, budget, 0.0)
 
+    def delivered(self, frame: bytes, n_tokens: int, before: Iterable[bytes] = ()) -> tuple[Effect, ...]:
+        self.ways.add((self.state, Input.DELIVERED))
+        return super().delivered(frame, n_tokens, before)
+
+    def written(self, reader_id: int, now_s: float, unsent_bytes: int = 0) -> tuple[Effect, ...]:
+        self.ways.add((self.state, Input.WRITTEN))
+        return super().written(reader_id, now_s, unsent_bytes)
+
     def _move(self, given: Input) -> None:
         self.ways.add((self.state, given))
         super()._move(given)

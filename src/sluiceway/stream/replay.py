@@ -170,6 +170,12 @@ class Replay:
         if n_passed:
             self._let_go(n_passed)
 
+    def let_go(self, passed: Place) -> None:
+        """As `trim`, where nothing is kept."""
+        n_passed = passed.event_id - self._start.event_id
+        if n_passed:
+            self._let_go(n_passed)
+
     def discard(self) -> None:
         """Let go everything. Idempotent."""
         self._let_go(len(self._frames))
@@ -196,8 +202,7 @@ class Replay:
     def _let_go(self, n_events: int) -> None:
         if n_events == len(self._frames):
             start = self.end
-            self._frames.clear()
-            self._tokens.clear()
+            self._frames, self._tokens = [], []
         else:
             start = self._place_at(n_events)
             del self._frames[:n_events], self._tokens[:n_events]

@@ -136,7 +136,8 @@ class Stream:
 
     def delivered(self, frame: bytes, n_tokens: int, before: Iterable[bytes] = ()) -> tuple[Effect, ...]:
         """An event is ready, and others before it; an empty one (text is held back) brings its tokens only."""
-        self._move(Input.DELIVERED)
+        if self.state is not State.OPEN:  # in which it stays: with each token that need not be looked up
+            self._move(Input.DELIVERED)
         for earlier in before:
             self._replay.push(earlier, 0)
         self._replay.push(frame, n_tokens)
@@ -197,16 +198,21 @@ class Stream:
 
     def written(self, reader_id: ReaderId, now_s: float, unsent_bytes: int = 0) -> tuple[Effect, ...]:
         """What was taken was handed to the transport, which holds that many bytes now. Idle for a lost reader."""
-        self._move(Input.WRITTEN)
+        if self.state is not State.OPEN:
+            self._move(Input.WRITTEN)
         self._now_s = now_s
-        reader = self._audience.readers.get(reader_id)
+        readers, replay = self._audience.readers, self._replay
+        reader = readers.get(reader_id)
         if reader is None:
             return ()
-        reader.wrote(self._replay.end, now_s, unsent_bytes)
+        reader.wrote(replay.end, now_s, unsent_bytes)
         if not reader.is_dismissed:
-            self._replay.delivered(reader.place)
-        self._trim()
-        if self._replay.is_ended:
+            replay.delivered(reader.place)
+        if len(readers) == 1 and self.terms.retention is None:  # nearly always
+            replay.let_go(reader.place)
+        else:
+            self._trim()
+        if replay.is_ended:
             self._close_if_emptied()
         # Whoever got something and has nothing unsent stands better than before.
         return () if self._audience.is_at_ease and not unsent_bytes else self._regulate()

@@ -81,7 +81,7 @@ class Delivery:
     def written(self, answer: Answer, reader_id: ReaderId, unsent_bytes: int = 0) -> None:
         """What the reader took was handed to its transport, which holds so much."""
         effects = answer.stream.written(reader_id, self._clock(), unsent_bytes)
-        self._count(answer)
+        self._count_delivered(answer)
         if effects:
             self.apply(answer, effects)
             self.wake()
@@ -144,7 +144,7 @@ class Delivery:
         self._is_waking = True
         try:
             while self._touched:
-                for reader in tuple(self._touched.pop().readers.values()):
+                for reader in [*self._touched.pop().readers.values()]:
                     reader.wake()
         finally:
             self._is_waking = False
@@ -154,11 +154,13 @@ class Delivery:
         for effect in effects:
             self._carry_out(answer, effect)
         if effects:
+            self._count_undelivered(answer)
             self.watch(answer)
 
     def settle(self, answer: Answer) -> None:
         """Something of it has ended: count, log and let go what is over, and look at the rest when it is time to."""
-        self._count(answer)
+        self._count_delivered(answer)
+        self._count_undelivered(answer)
         if answer.is_over and not answer.is_logged:
             answer.is_logged = True
             self._log_end(answer)
@@ -224,13 +226,14 @@ class Delivery:
         except PeerGone:
             pass  # what it held died with it; that is told soon, and ends what it was about
 
-    def _count(self, answer: Answer) -> None:
-        stream = answer.stream
-        n_delivered = stream.n_delivered
+    def _count_delivered(self, answer: Answer) -> None:
+        n_delivered = answer.stream.n_delivered
         if n_delivered != answer.delivered_tokens:
             self._metrics.tokens_delivered(n_delivered - answer.delivered_tokens)
             answer.delivered_tokens = n_delivered
-        n_undelivered = stream.n_undelivered
+
+    def _count_undelivered(self, answer: Answer) -> None:
+        n_undelivered = answer.stream.n_undelivered
         if n_undelivered != answer.undelivered_tokens:
             self._metrics.tokens_dropped(n_undelivered - answer.undelivered_tokens)
             answer.undelivered_tokens = n_undelivered

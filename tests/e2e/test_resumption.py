@@ -1,0 +1,158 @@
+"""Streams that are cut and read on, over real sockets: every event once, in order, byte for byte."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+
+from support.raw_http import RawAnswer, RawConnection
+from support.requests import COMPLETIONS, ENDLESS, completion, wait_quiet
+from support.server import Server, wait_until
+
+_ids = map("stream-{}".format, itertools.count(1))
+
+
+def resumable(server: Server, n_tokens: int, **wishes: Any) -> tuple[str, dict[str, Any]]:
+    """The id and the body of a request whose stream can be read on."""
+    stream_id = next(_ids)
+    wanted = {"resumable": True, "stream_id": stream_id, **wishes}
+    return stream_id, completion(server, "again", n_tokens, stream=True, sluiceway=wanted)
+
+
+def opened(server: Server, body: dict[str, Any], **headers: str) -> RawConnection:
+    connection = server.connect()
+    connection.request("POST", COMPLETIONS, body, headers)
+    status, _ = connection.read_head()
+    assert status == 200
+    return connection
+
+
+def read_blocks(connection: RawConnection, n: int | None = None) -> list[bytes]:
+    """The next blocks; all if no number is given."""
+    read, chunks = b"", connection.read_chunks()
+    while n is None or read.count(b"\n\n") < n:
+        chunk = next(chunks, None)
+        if chunk is None:
+            break
+        read += chunk
+    return [block + b"\n\n" for block in read.split(b"\n\n")[:-1]][:n]
+
+
+def twin(server: Server, stream_id: str, after: int | None = None) -> RawConnection:
+    connection = server.connect()
+    headers = {"Accept": "text/event-stream"} | ({} if after is None else {"Last-Event-ID": str(after)})
+    connection.request("GET", f"/v1/streams/{stream_id}", headers=headers)
+    return connection
+
+
+def answered(server: Server, stream_id: str, after: int | None = None) -> RawAnswer:
+    with twin(server, stream_id, after) as connection:
+        return connection.read_answer()
+
+
+def ids_of(blocks: list[bytes]) -> list[int]:
+    return [int(match[1]) for block in blocks if (match := re.match(rb"id: (\d+)\n", block))]
+
+
+@pytest.mark.parametrize("cut_at", [1, 7, 40])
+def test_a_stream_that_was_cut_is_read_on(fake: Server, cut_at: int) -> None:
+    """Cut twice; the pieces are the stream, byte for byte, with each id once."""
+    stream_id, body = resumable(fake, 300, on_disconnect="detach")
+    connection = opened(fake, body)
+    first = read_blocks(connection, cut_at)
+    connection.reset()
+    again = twin(fake, stream_id, cut_at)
+    assert again.read_head()[0] == 200
+    second = read_blocks(again, 5)
+    again.finish()
+    with twin(fake, stream_id, cut_at + 5) as last:
+        assert last.read_head()[0] == 200
+        third = read_blocks(last)
+    pieces = first + second + third
+    assert ids_of(pieces) == list(range(1, len(pieces) + 1)) and pieces[-1].endswith(b"data: [DONE]\n\n")
+    assert b"".join(pieces) == answered(fake, stream_id).body
+
+
+def test_several_readers_get_the_same(fake: Server) -> None:
+    """One who was there from the beginning, and one who came later."""
+    stream_id, body = resumable(fake, 300)
+    with opened(fake, body) as connection, twin(fake, stream_id) as other:
+        assert other.read_head()[0] == 200
+        assert read_blocks(other) == read_blocks(connection)
+
+
+def test_nothing_follows_the_last_event(fake: Server) -> None:
+    """A browser that reconnects after the end is told to stop."""
+    stream_id, body = resumable(fake, 8)
+    with opened(fake, body) as connection:
+        last_id = ids_of(read_blocks(connection))[-1]
+    assert answered(fake, stream_id, last_id).status == 204
+    assert answered(fake, stream_id, last_id - 1).status == 200
+    assert answered(fake, stream_id, last_id + 1).status == 400
+    assert answered(fake, "never-there").status == 404
+
+
+def test_what_is_not_kept_any_more_is_gone() -> None:
+    """410, so that a client does not take a part for the whole."""
+    with Server("fake", "--replay-bytes", "2000", "--replay-ttl", "1") as server:
+        stream_id, body = resumable(server, 200)
+        with opened(server, body) as connection:
+            last_id = ids_of(read_blocks(connection))[-1]
+        assert answered(server, stream_id, 1).status == 410
+        assert answered(server, stream_id, last_id - 2).status == 200
+        wait_until(lambda: answered(server, stream_id, last_id - 2).status == 410, "it is not kept any more")
+        assert answered(server, stream_id, last_id).status == 204
+
+
+def test_a_stream_without_readers_is_cancelled_unless_it_may_go_on(fake: Server) -> None:
+    """To be resumable says nothing about leaving."""
+    before = fake.finished("cancelled")
+    _, body = resumable(fake, ENDLESS)
+    connection = opened(fake, body)
+    read_blocks(connection, 3)
+    connection.finish()
+    wait_until(lambda: fake.finished("cancelled") == before + 1, "it was cancelled")
+
+
+def test_a_stream_without_readers_goes_on_so_far_and_then_ends(fake: Server) -> None:
+    """A bounded number of tokens, then it is paused, and after its grace time ended."""
+    before = fake.finished("cancelled")
+    _, body = resumable(fake, ENDLESS, on_disconnect="detach", grace_s=2)
+    connection = opened(fake, body)
+    read_blocks(connection, 3)
+    connection.reset()
+    wait_until(lambda: fake.stats()["engine"]["paused"] == 1, "it is paused")
+    (one,) = fake.stats()["live"]
+    assert 200 < one["known_tokens"] < 600
+    wait_until(lambda: fake.finished("cancelled") == before + 1, "it was ended")
+    wait_quiet(fake)
+
+
+def test_a_request_with_a_key_is_answered_once(fake: Server) -> None:
+    """Whoever sends it again joins or gets a replay; with another body it is a mistake."""
+    accepted = fake.stats()["engine"]["accepted_total"]
+    body = completion(fake, "keyed", 200, stream=True)
+    key = {"Idempotency-Key": next(_ids)}
+    with opened(fake, body, **key) as connection, opened(fake, body, **key) as other:
+        first = read_blocks(connection)
+        assert read_blocks(other) == first
+    with opened(fake, body, **key) as later:
+        assert read_blocks(later) == first
+    with fake.connect() as wrong:
+        wrong.request("POST", COMPLETIONS, body | {"max_tokens": 5}, key)
+        assert wrong.read_answer().status == 422
+    assert fake.stats()["engine"]["accepted_total"] == accepted + 1
+
+
+def test_a_plain_answer_with_a_key_is_replayed(fake: Server) -> None:
+    """The same body, not a new one."""
+    body, key = completion(fake, "keyed", 20), {"Idempotency-Key": next(_ids)}
+    bodies = []
+    for _ in range(2):
+        with fake.connect() as connection:
+            connection.request("POST", COMPLETIONS, body, key)
+            bodies.append(connection.read_answer().body)
+    assert bodies[0] == bodies[1]

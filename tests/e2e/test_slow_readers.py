@@ -1,0 +1,119 @@
+"""Readers that do not keep up, over real sockets: what each policy makes them pay, and that nobody else pays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from support.raw_http import RawConnection
+from support.requests import COMPLETIONS, ENDLESS, chunks_of, completion, open_stream, take, token_ids, wait_quiet
+from support.server import Server, wait_until
+
+N_TOKENS = 3000
+SMALL = 4096
+"""The receive buffer of a client that shall be felt soon."""
+
+
+def stalled(server: Server, policy: object, n_tokens: int = N_TOKENS) -> tuple[RawConnection, Iterator[str]]:
+    """A stream whose reader took one event and then stops."""
+    body = completion(server, "slow", n_tokens, return_token_ids=True, sluiceway={"slow_client": policy})
+    connection, events = open_stream(server, body, receive_buffer_bytes=SMALL)
+    take(events, 1)
+    return connection, events
+
+
+def ids_alone(server: Server) -> list[int]:
+    """What a reader gets that keeps up."""
+    connection, events = open_stream(server, completion(server, "slow", N_TOKENS, return_token_ids=True))
+    with connection:
+        return token_ids(chunks_of(events))
+
+
+def actions(server: Server, name: str) -> float:
+    return server.metric("sluiceway_stream_actions_total", action=name)
+
+
+def generated(server: Server) -> int:
+    n_tokens: int = server.stats()["engine"]["generated_tokens_total"]
+    return n_tokens
+
+
+def test_a_stalled_reader_pauses_its_request_and_goes_on_without_loss(fake: Server) -> None:
+    """The engine shows it as paused and makes nothing for it; when the reader comes back, it misses nothing."""
+    expected, pauses = ids_alone(fake), actions(fake, "pause")
+    connection, events = stalled(fake, "pause")
+    with connection:
+        wait_until(lambda: fake.stats()["engine"]["paused"] == 1, "the engine has paused it")
+        made = generated(fake)
+        assert generated(fake) == made and fake.stats()["engine"]["running"] == 0
+        assert fake.stats()["live"][0]["state"] == "paused" and fake.stats()["live"][0]["blocks"] > 0
+        assert token_ids(chunks_of(events)) == expected[1:]
+    assert actions(fake, "pause") > pauses and actions(fake, "resume") >= 1
+
+
+def test_a_parked_request_holds_no_block_and_no_slot_and_goes_on_exactly(fake: Server) -> None:
+    """By degrees: paused first; what it held is computed again when its reader comes back."""
+    expected = ids_alone(fake)
+    connection, events = stalled(fake, {"policy": "pause-park-drop", "park_after_s": 0.2, "drop_after_s": 60})
+    with connection:
+        wait_until(lambda: [one["state"] for one in fake.stats()["live"]] == ["parked"], "it is parked")
+        assert [one["blocks"] for one in fake.stats()["live"]] == [0] and fake.stats()["engine"]["blocks_leased"] == 0
+        assert token_ids(chunks_of(events)) == expected[1:]
+
+
+def test_a_dropped_reader_can_read_why(fake: Server) -> None:
+    """A typed error in place of what it did not take, and never a finish; the engine is rid of it before that."""
+    before = fake.finished("slow_client")
+    connection, events = stalled(fake, {"policy": "drop", "drop_after_s": 0.2}, ENDLESS)
+    with connection:
+        wait_until(lambda: fake.finished("slow_client") == before + 1, "it was ended")
+        assert fake.stats()["live"] == []
+        *chunks, error, done = events
+        assert json.loads(error)["error"]["code"] == "slow_client" and done == "[DONE]"
+        assert all(json.loads(chunk)["choices"][0]["finish_reason"] is None for chunk in chunks)
+
+
+def test_a_reader_that_takes_nothing_at_all_is_cut_off(fake: Server) -> None:
+    """Also where its policy lets it hold everything: neither reading nor leaving is no way to hold a connection."""
+    before = actions(fake, "disconnect")
+    connection, _ = stalled(fake, {"policy": "unbounded", "stall_timeout_s": 0.5}, ENDLESS)
+    wait_until(lambda: actions(fake, "disconnect") == before + 1, "it was cut off")
+    wait_quiet(fake)
+    connection.finish()
+
+
+def test_neighbours_of_stalled_readers_are_served(fake: Server) -> None:
+    """Five read all they asked for while three do not read."""
+    slow = [stalled(fake, "pause", ENDLESS)[0] for _ in range(3)]
+
+    def read(i: int) -> list[Any]:
+        connection, events = open_stream(fake, completion(fake, f"healthy {i}", 300))
+        with connection:
+            return chunks_of(events)
+
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(read, range(5)))
+    assert all(chunks[-1]["choices"][0]["finish_reason"] == "length" for chunks in answers)
+    wait_until(lambda: fake.stats()["engine"]["paused"] == 3, "three are paused")
+    for connection in slow:
+        connection.reset()
+    wait_quiet(fake)
+
+
+def test_a_stream_is_kept_alive_while_its_request_waits_for_a_slot() -> None:
+    """Comments from acceptance on, before the first token; then it is served as ever."""
+    with Server("fake", "--max-running", "1") as server:
+        first, events = open_stream(server, completion(server, n_tokens=ENDLESS))
+        take(events, 1)
+        second = server.connect()
+        body = completion(server, n_tokens=4, stream=True, sluiceway={"keep_alive_s": 0.25})
+        second.request("POST", COMPLETIONS, body)
+        assert second.read_head()[0] == 200
+        chunks = second.read_chunks()
+        assert [next(chunks), next(chunks)] == [b":\n", b":\n"]
+        first.reset()
+        with second:
+            assert b"".join(chunks).endswith(b"data: [DONE]\n\n")
+        wait_quiet(server)
