@@ -1,0 +1,22 @@
+"""Who is who."""
+
+from __future__ import annotations
+
+from sluiceway.procs.api.caller import caller_of
+
+
+def caller(*headers: tuple[bytes, bytes]) -> str:
+    return caller_of({"type": "http", "headers": list(headers)})
+
+
+def test_a_caller_is_known_by_its_credentials_which_are_not_kept() -> None:
+    """In either header; nothing can be read from the word, and it has no slash."""
+    word = caller((b"authorization", b"Bearer secret"))
+    assert word == caller((b"accept", b"x"), (b"authorization", b"Bearer secret"))
+    assert word != caller((b"authorization", b"Bearer other")) != caller((b"x-api-key", b"Bearer secret"))
+    assert "secret" not in word and "/" not in word
+
+
+def test_all_that_send_none_are_one_caller() -> None:
+    """There is nothing to tell them apart by."""
+    assert caller() == caller((b"accept", b"x")) == ""

@@ -1,0 +1,161 @@
+"""Every answer is found by its caller, as long as it is held or remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.config import StreamsConfig
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.procs.api.streams import GONE, Streams
+from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.openai.errors import error_body
+from sluiceway.refusals import OVERLOADED
+from sluiceway.stream.history import Absent, StreamRecord
+from sluiceway.stream.replay import START
+from sluiceway.stream.terms import Retention, Terms
+from sluiceway.types import FinishReason
+from support.asgi_driver import completion
+
+KEPT = Terms(retention=Retention(ttl_s=5.0))
+PLAIN = Terms()
+
+
+class Nobody:
+    """Somebody who is there and does nothing."""
+
+    unsent_bytes = 0
+
+    def wake(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def refusal_of(error: pytest.ExceptionInfo[RequestError]) -> Refusal:
+    return error.value.refusal
+
+
+def add(streams: Streams, stream_id: str = "s", caller: str = "", terms: Terms = PLAIN) -> Answer:
+    """An answer of one sequence that somebody reads."""
+    request = parse_completion(completion(stream=True))
+    order = Order(
+        generation=request.generation,
+        framer=request.framer(response_id="r", model="m", created=0),
+        error_body=error_body,
+        terms=terms,
+        request_id="q",
+        stream_id=stream_id,
+        caller=caller,
+    )
+    answer = Answer(order, (1,), streams.budget, 0.0)
+    streams.add(answer)
+    answer.readers[answer.stream.attached(START, 0.0)[0]] = Nobody()
+    return answer
+
+
+def leave(streams: Streams, answer: Answer, now_s: float = 1.0) -> bool:
+    """Its reader leaves, whether or not it has everything."""
+    answer.readers.clear()
+    answer.stream.lost(1, now_s)
+    return streams.settle(answer, now_s)
+
+
+def end(answer: Answer) -> None:
+    """It is accepted and cancelled."""
+    answer.stream.accepted()
+    answer.stream.close(FinishReason.CANCELLED)
+    answer.head = None
+    answer.stream.conclude(b"data: bye\n\n")
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams(StreamsConfig(idempotency_keys=2, idempotency_ttl_s=5.0))
+
+
+def test_an_answer_is_found_by_its_caller_alone(streams: Streams) -> None:
+    """Another one may have one of the same id."""
+    mine, other = add(streams, caller="me"), add(streams, caller="you")
+    assert streams.find("s", "me", 0.0) is mine and streams.find("s", "you", 0.0) is other
+    assert streams.find("s", "they", 0.0) is Absent.UNKNOWN
+    assert set(streams) == {mine, other} and streams.n_open == 2
+    streams.check_free("t", "me")
+    with pytest.raises(RequestError) as caught:
+        streams.check_free("s", "me")
+    assert refusal_of(caught).status == 409
+
+
+def test_what_is_over_is_let_go_and_remembered(streams: Streams) -> None:
+    """Once; its id is free again."""
+    answer = add(streams)
+    assert streams.settle(answer, 0.5)
+    assert not leave(streams, answer)
+    assert not streams.settle(answer, 1.0)
+    found = streams.find("s", "", 2.0)
+    assert isinstance(found, StreamRecord) and (found.state, found.reason) == ("closed", "cancelled")
+    assert [record.stream_id for record in streams.records("", 2.0)] == ["s"]
+    assert streams.n_open == 0 and list(streams) == []
+    streams.check_free("s", "")
+
+
+def test_what_is_kept_is_held_but_not_open(streams: Streams) -> None:
+    """Until its time is over; somebody may come and read it."""
+    answer = add(streams, terms=KEPT)
+    end(answer)
+    assert leave(streams, answer)
+    assert streams.n_open == 0 and streams.find("s", "", 2.0) is answer
+    streams.reopen(answer)
+    assert streams.n_open == 1
+    answer.stream.tick(9.0, {})
+    assert not streams.settle(answer, 9.0) and streams.n_open == 0
+
+
+def test_a_repeated_request_finds_its_answer(streams: Streams) -> None:
+    """While it runs and while it is kept; after that it is gone, and then forgotten."""
+    assert streams.claim("me", "key", b"body", "s", 0.0) is None
+    answer = add(streams, caller="me", terms=KEPT)
+    assert streams.claim("me", "key", b"body", "t", 0.0) is answer
+    with pytest.raises(RequestError) as reused:
+        streams.claim("me", "key", b"other body", "t", 0.0)
+    assert refusal_of(reused).status == 422
+    end(answer)
+    leave(streams, answer)
+    assert streams.claim("me", "key", b"body", "t", 2.0) is answer
+    answer.stream.tick(9.0, {})
+    streams.settle(answer, 9.0)
+    with pytest.raises(RequestError) as gone:
+        streams.claim("me", "key", b"body", "t", 10.0)
+    assert refusal_of(gone) == GONE
+    assert streams.claim("me", "key", b"body", "t", 99.0) is None
+
+
+def test_a_refused_request_may_be_sent_again_with_its_key(streams: Streams) -> None:
+    """Whether it was refused here or upstream; nothing of it is remembered."""
+    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    streams.forget_key("s", "")
+    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    answer = add(streams, terms=KEPT)
+    answer.stream.rejected(OVERLOADED)
+    answer.end(FinishReason.ERROR, OVERLOADED)
+    assert not leave(streams, answer)
+    assert streams.claim("", "key", b"body", "s", 1.0) is None
+    assert streams.find("s", "", 1.0) is Absent.UNKNOWN
+
+
+def test_keys_are_bounded(streams: Streams) -> None:
+    """By those whose answers run: nothing is forgotten that is still needed."""
+    for key in ("a", "b"):
+        assert streams.claim("", key, b"body", key, 0.0) is None
+    with pytest.raises(RequestError) as caught:
+        streams.claim("", "c", b"body", "c", 0.0)
+    assert refusal_of(caught) == OVERLOADED
+
+
+def test_a_census_counts_what_is_held(streams: Streams) -> None:
+    """By state, with their readers, and what waits for these."""
+    answer = add(streams)
+    add(streams, "t")
+    answer.stream.delivered(b"data: x\n\n", 1)
+    census = streams.census()
+    assert census.by_state == {"open": 2, "detached": 0, "draining": 0, "closing": 0, "closed": 0}
+    assert (census.readers, census.backlog_bytes, census.backlog_events) == (2, 9, 1)
