@@ -80,7 +80,19 @@ async def test_an_id_that_is_none_is_refused(api: Api) -> None:
     assert (error["code"], error["param"]) == ("invalid_value", "x-stream-id")
 
 
-@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", chat), ("/v1/completions", completion)])
+def native(**fields: Any) -> bytes:
+    return json.dumps({"prompt": "Hello"} | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", chat),
+        ("/v1/completions", completion),
+        ("/v1/stream", native),
+        ("/v1/generate", native),
+    ],
+)
 async def test_another_model_is_not_found(api: Api, path: str, body: Any) -> None:
     """And makes no series of its own in the metrics."""
     error = error_of(await fetch(api.app, "POST", path, body(model="other")))
