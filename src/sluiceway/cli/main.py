@@ -11,6 +11,7 @@ from sluiceway.cli.bench import bench
 from sluiceway.cli.chat import chat
 from sluiceway.cli.check import check
 from sluiceway.cli.generate import generate
+from sluiceway.cli.lab import lab
 from sluiceway.cli.pull import pull
 from sluiceway.cli.serve import serve
 
@@ -46,7 +47,7 @@ def root(
     """A streaming server for large language models."""
 
 
-for body in (serve, chat, generate, bench, check, pull):
+for body in (serve, chat, generate, bench, check, lab, pull):
     app.command()(body)
 
 

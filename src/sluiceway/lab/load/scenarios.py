@@ -48,7 +48,7 @@ async def joiner(subject: Subject, seed: int, repeat: int) -> Run:
         for prompt in prompts(seed, f"joiner/{repeat}", RESIDENTS)
     ]
     try:
-        await _until_settled(residents)
+        await until_settled(residents)
         newcomer = subject.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
         joined = read_answer(await (await Call.open(subject.target, newcomer)).end())
         answers = [read_answer(await resident.end()) for resident in residents]
@@ -86,7 +86,7 @@ async def leaver(subject: Subject, seed: int, repeat: int, *, is_streaming: bool
     call = await Call.open(subject.target, subject.request(prompt, _LEAVER_TOKENS, **fields))
     try:
         if is_streaming:
-            await _until_settled([call])
+            await until_settled([call])
         else:
             await _until_busy(subject)
     finally:
@@ -125,7 +125,7 @@ def _run(
     return Run(subject=subject.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=errors)
 
 
-async def _until_settled(calls: Sequence[Call]) -> None:
+async def until_settled(calls: Sequence[Call]) -> None:
     """Raises `LoadError` where a stream ends before it has begun in earnest."""
     async with _patience("the streams to be under way"):
         while any(call.n_reads < _SETTLED_READS for call in calls):

@@ -15,7 +15,7 @@ from sluiceway.lab.load.statistics import Spread
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class Column:
     """A figure of the record: its heading, its unit, and what of the unit's size it is shown in.
 
     `is_spread`: least and greatest beside the median. Not everywhere, so that a table fits a screen.
@@ -32,40 +32,40 @@ _MS = 1e3
 _SPEED = "tokens_per_s"
 _MEMORY = "pss_bytes"
 _STREAMS = (
-    _Column(_SPEED, "tokens/s", digits=0, is_spread=True),
-    _Column("makespan_s", "makespan s", digits=2),
-    _Column("first_token_min_s", "first token ms, min", _MS, 0),
-    _Column("first_token_p50_s", "p50", _MS, 0),
-    _Column("first_token_p99_s", "p99", _MS, 0),
-    _Column("gap_p50_s", "gap ms, p50", _MS),
-    _Column("gap_p99_s", "p99", _MS),
-    _Column("gap_max_s", "max", _MS, 0),
-    _Column("bytes_per_token", "bytes a token", digits=0),
+    Column(_SPEED, "tokens/s", digits=0, is_spread=True),
+    Column("makespan_s", "makespan s", digits=2),
+    Column("first_token_min_s", "first token ms, min", _MS, 0),
+    Column("first_token_p50_s", "p50", _MS, 0),
+    Column("first_token_p99_s", "p99", _MS, 0),
+    Column("gap_p50_s", "gap ms, p50", _MS),
+    Column("gap_p99_s", "p99", _MS),
+    Column("gap_max_s", "max", _MS, 0),
+    Column("bytes_per_token", "bytes a token", digits=0),
 )
 _OTHERS = (
-    _Column("prompt_tokens_per_s", "prompt tokens/s", 1.0, 0, True),
-    _Column("joiner_first_token_s", "joiner's first token ms", _MS, 0, True),
-    _Column("resident_longest_gap_s", "longest gap of others ms", _MS, 0, True),
-    _Column("resident_longest_gap_before_s", "before it ms", _MS, 0, True),
-    _Column("until_idle_s", "until idle ms", _MS, 1, True),
-    _Column("requests_per_s", "requests/s", 1.0, 0, True),
-    _Column("ready_s", "start to ready s", 1.0, 2, True),
+    Column("prompt_tokens_per_s", "prompt tokens/s", 1.0, 0, True),
+    Column("joiner_first_token_s", "joiner's first token ms", _MS, 0, True),
+    Column("resident_longest_gap_s", "longest gap of others ms", _MS, 0, True),
+    Column("resident_longest_gap_before_s", "before it ms", _MS, 0, True),
+    Column("until_idle_s", "until idle ms", _MS, 1, True),
+    Column("requests_per_s", "requests/s", 1.0, 0, True),
+    Column("ready_s", "start to ready s", 1.0, 2, True),
 )
 _STREAM_RATIOS = (
-    _Column(_SPEED, "tokens/s", digits=2, is_spread=True),
-    _Column("first_token_p50_s", "first token", digits=2, is_spread=True),
-    _Column("gap_p50_s", "gap", digits=2, is_spread=True),
-    _Column("gap_p99_s", "gap p99", digits=2, is_spread=True),
-    _Column("bytes_per_token", "bytes a token", digits=2),
-    _Column("cpu_server_s", "processor time", digits=2),
+    Column(_SPEED, "tokens/s", digits=2, is_spread=True),
+    Column("first_token_p50_s", "first token", digits=2, is_spread=True),
+    Column("gap_p50_s", "gap", digits=2, is_spread=True),
+    Column("gap_p99_s", "gap p99", digits=2, is_spread=True),
+    Column("bytes_per_token", "bytes a token", digits=2),
+    Column("cpu_server_s", "processor time", digits=2),
 )
 _OTHER_RATIOS = (
-    _Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
-    _Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
-    _Column("resident_longest_gap_s", "longest gap of others", digits=2, is_spread=True),
-    _Column("until_idle_s", "until idle", digits=2, is_spread=True),
-    _Column("requests_per_s", "requests/s", digits=2, is_spread=True),
-    _Column(_MEMORY, "memory", digits=2),
+    Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
+    Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
+    Column("resident_longest_gap_s", "longest gap of others", digits=2, is_spread=True),
+    Column("until_idle_s", "until idle", digits=2, is_spread=True),
+    Column("requests_per_s", "requests/s", digits=2, is_spread=True),
+    Column(_MEMORY, "memory", digits=2),
 )
 _ONE_EACH = (0.95, 1.05)
 """Events a token between which the two are as good as the same: half a character makes no event."""
@@ -79,19 +79,19 @@ _Row = tuple[str, Mapping[str, Spread]]
 def show(record: Record, console: Console) -> None:
     """Medians, with minimum and maximum of what matters most where there were several repeats."""
     streams, others = _divided(record.summary)
-    _show_table(console, "Streams", _STREAMS, _rows(streams))
+    show_table(console, "Streams", _STREAMS, _rows(streams))
     for subject in record.subjects:
         own = [row for row in streams if row.subject == subject.name]
-        _show_table(console, f"Processor seconds, {subject.name}", _cpu_columns(own), _rows(own))
-    _show_table(console, "Engine, a step", _engine_columns(record.floor, record.weights), _rows(record.summary))
-    _show_table(console, "Beside streams", _OTHERS, _rows(others))
+        show_table(console, f"Processor seconds, {subject.name}", _cpu_columns(own), _rows(own))
+    show_table(console, "Engine, a step", _engine_columns(record.floor, record.weights), _rows(record.summary))
+    show_table(console, "Beside streams", _OTHERS, _rows(others))
     for subject in record.subjects:
         own = [row for row in others if row.subject == subject.name]
         title = f"Memory of {subject.name}, MB (PSS: what is shared is divided)"
-        _show_table(console, title, _memory_columns(own), _rows(own))
+        show_table(console, title, _memory_columns(own), _rows(own))
     title = " over ".join(subject.name for subject in record.subjects) + " (2.00: twice as much)"
     for columns, ratios in zip((_STREAM_RATIOS, _OTHER_RATIOS), _divided(record.ratios), strict=True):
-        _show_table(console, title, columns, [(_what(one.scenario, one.streams), one.figures) for one in ratios])
+        show_table(console, title, columns, [(_what(one.scenario, one.streams), one.figures) for one in ratios])
     for line in (
         *_floor_lines(record.floor),
         *_batching_lines(record.summary),
@@ -111,7 +111,7 @@ def _rows(summary: Sequence[Summary]) -> list[_Row]:
     return [(_name(row), row.figures) for row in summary]
 
 
-def _show_table(console: Console, title: str, columns: Sequence[_Column], rows: Sequence[_Row]) -> None:
+def show_table(console: Console, title: str, columns: Sequence[Column], rows: Sequence[_Row]) -> None:
     """Only rows and columns that have something to say."""
     known = [column for column in columns if any(column.figure in figures for _, figures in rows)]
     if not known:
@@ -128,41 +128,41 @@ def _show_table(console: Console, title: str, columns: Sequence[_Column], rows: 
     console.print()
 
 
-def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[_Column]:
+def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[Column]:
     """With what the machine gives, where that was measured; products in the format that the model is computed in."""
     columns = [
-        _Column("step_mean_s", "ms", _MS, 2, True),
-        _Column("model_step_mean_s", "model ms", _MS, 2),
-        _Column("overhead_step_mean_s", "rest ms", _MS, 2),
-        _Column("model_share", "model %", 100),
-        _Column("scheduler_share", "plan %", 100),
-        _Column("delivery_share", "send %", 100),
-        _Column("weights_gb_per_s", "GB/s read"),
+        Column("step_mean_s", "ms", _MS, 2, True),
+        Column("model_step_mean_s", "model ms", _MS, 2),
+        Column("overhead_step_mean_s", "rest ms", _MS, 2),
+        Column("model_share", "model %", 100),
+        Column("scheduler_share", "plan %", 100),
+        Column("delivery_share", "send %", 100),
+        Column("weights_gb_per_s", "GB/s read"),
     ]
-    products = _Column("gflop_per_s", "GFLOP/s", digits=0)
+    products = Column("gflop_per_s", "GFLOP/s", digits=0)
     if floor is None or weights is None:
         return [*columns, products]
     computed = floor.float32_gflop_per_s if weights.dtype == "float32" else floor.bfloat16_gflop_per_s
-    read = _Column("weights_gb_per_s", "of the floor %", 100 / floor.memory_gb_per_s, 0)
-    return [*columns, read, products, _Column("gflop_per_s", "of the floor %", 100 / computed, 0)]
+    read = Column("weights_gb_per_s", "of the floor %", 100 / floor.memory_gb_per_s, 0)
+    return [*columns, read, products, Column("gflop_per_s", "of the floor %", 100 / computed, 0)]
 
 
-def _cpu_columns(rows: Sequence[Summary]) -> list[_Column]:
+def _cpu_columns(rows: Sequence[Summary]) -> list[Column]:
     """The client, all of the server, one for each of its processes, and what the way out costs them per event."""
     per_event = [
-        _Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0),
-        _Column("cpu_tokenizer_per_token_s", "tokenizer µs/token", 1e6, 0),
+        Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0),
+        Column("cpu_tokenizer_per_token_s", "tokenizer µs/token", 1e6, 0),
     ]
     known = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("cpu_"))
     names = dict.fromkeys(["cpu_client_s", "cpu_server_s", *known])
-    processes = [_Column(name, name.removeprefix("cpu_").removesuffix("_s"), digits=2) for name in names]
+    processes = [Column(name, name.removeprefix("cpu_").removesuffix("_s"), digits=2) for name in names]
     return [column for column in processes if "_per_" not in column.figure] + per_event
 
 
-def _memory_columns(rows: Sequence[Summary]) -> list[_Column]:
+def _memory_columns(rows: Sequence[Summary]) -> list[Column]:
     names = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("pss_"))
-    processes = [_Column(name, _process_of(name), 1e-6, 0, True) for name in names if name != _MEMORY]
-    return [*processes, _Column(_MEMORY, "all", 1e-6, 0, True), _Column("rss_bytes", "all, RSS", 1e-6, 0)]
+    processes = [Column(name, _process_of(name), 1e-6, 0, True) for name in names if name != _MEMORY]
+    return [*processes, Column(_MEMORY, "all", 1e-6, 0, True), Column("rss_bytes", "all, RSS", 1e-6, 0)]
 
 
 def _name(row: Summary) -> str:
@@ -173,7 +173,7 @@ def _what(scenario: str, streams: int) -> str:
     return f"{scenario} {streams}" if streams else scenario
 
 
-def _cell(spread: Spread | None, column: _Column) -> str:
+def _cell(spread: Spread | None, column: Column) -> str:
     if spread is None:
         return ""
     shown: Callable[[float], str] = lambda value: f"{value * column.scale:,.{column.digits}f}"  # noqa: E731

@@ -1,0 +1,119 @@
+"""`sluiceway lab`: one experiment about streams, its table, and which of its hypotheses stood."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluiceway.cli.exits import FAILED, command
+from sluiceway.cli.options import ModelSource, option
+from sluiceway.errors import ConfigError
+from sluiceway.store.catalog import DEFAULT_MODEL, Source
+
+if TYPE_CHECKING:
+    from sluiceway.lab.experiments.experiment import Experiment, LabRecord
+    from sluiceway.lab.session import Own, There
+
+_PIPE_COLUMNS = 160
+"""So that sentences stay on few lines where there is no screen to say how wide it is."""
+_SMOKE_FLAGS = ("--fake-step", "0.002")
+"""So slow that a stream is still there when something happens to it."""
+
+LabName = Annotated[
+    str | None, typer.Argument(help="Which experiment; see --list.", metavar="NAME", show_default=False)
+]
+LabModel = Annotated[
+    str | None,
+    typer.Argument(
+        help="The model of servers of its own, as for serve (default: smollm2-135m); with --url, the server's name for "
+        "it (default: its first).",
+        envvar="SLUICEWAY_MODEL",
+    ),
+]
+Smoke = Annotated[
+    bool, option("--smoke", "As little as shows that it works, on the fake model, in seconds: no claim about times.")
+]
+LabUrl = Annotated[str | None, option("--url", "A server that runs already, where the experiment can do with one.")]
+LabKey = Annotated[str | None, option("--api-key", "Sent to --url as a bearer token.")]
+LabSeed = Annotated[int, option("--seed", "Draws the prompts.")]
+JsonFile = Annotated[Path | None, option("--json", "Write the record to this file, as one JSON object.")]
+PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
+ListExperiments = Annotated[bool, option("--list", "Say which experiments there are, and leave.")]
+
+
+@command
+def lab(
+    name: LabName = None,
+    model: LabModel = None,
+    smoke: Smoke = False,
+    url: LabUrl = None,
+    api_key: LabKey = None,
+    seed: LabSeed = 0,
+    json_file: JsonFile = None,
+    plot: PlotFile = None,
+    source: ModelSource = Source.AUTO,
+    list_experiments: ListExperiments = False,
+) -> None:
+    """Run an experiment about streams: what they owe each other, what slow, lost and leaving readers cost.
+
+    A hypothesis that falls is a result (exit code 0); a request that fails is none (exit code 1).
+    """
+    from sluiceway.lab.experiments.registry import experiment_of, experiments
+    from sluiceway.lab.experiments.session import LabSession
+    from sluiceway.lab.load.plot import require_plotting
+
+    if list_experiments:
+        for one in experiments():
+            typer.echo(f"{one.name:<14}{one.question}")
+        return
+    if name is None:
+        raise ConfigError("name", "say which experiment; --list says which there are")
+    experiment = experiment_of(name)
+    if plot is not None:
+        require_plotting()
+    session = LabSession(
+        experiment=experiment,
+        first=_first(model, source, url, api_key, is_smoke=smoke),
+        is_smoke=smoke,
+        seed=seed,
+        command=["sluiceway", *sys.argv[1:]],
+    )
+    record = session.run(lambda line: typer.echo(line, err=True))
+    report(record, experiment, json_file, plot)
+    if any(run.errors for run in record.runs):
+        raise typer.Exit(FAILED)
+
+
+def report(record: LabRecord, experiment: Experiment, json_file: Path | None, plot: Path | None) -> None:
+    """Table and verdicts for a person; files last, so that a full disk costs only them."""
+    import msgspec
+    from rich.console import Console
+
+    from sluiceway.lab.experiments.report import draw, show
+
+    show(record, experiment, Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS))
+    if json_file is not None:
+        try:
+            json_file.write_bytes(msgspec.json.encode(record) + b"\n")
+        except OSError as fault:
+            raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault
+    if plot is not None:
+        draw(record, experiment, plot)
+
+
+def _first(model: str | None, source: Source, url: str | None, api_key: str | None, *, is_smoke: bool) -> Own | There:
+    """The server that runs already, or what it takes to start one. Raises `ConfigError` for flags without effect."""
+    from sluiceway.cli.pull import fetch
+    from sluiceway.lab.load.calls import Target
+    from sluiceway.lab.session import Own, There
+
+    if url is not None:
+        return There(target=Target.parse(url, api_key), model=model)
+    if api_key is not None:
+        raise ConfigError("api_key", "means nothing without --url: our own server is started without one")
+    if is_smoke:
+        return Own(files=fetch("fake", source), flags=_SMOKE_FLAGS)
+    return Own(files=fetch(model or DEFAULT_MODEL, source))

@@ -1,0 +1,1 @@
+"""Questions about streams, answered by measurement: each starts servers, measures, and says which hypotheses stood."""

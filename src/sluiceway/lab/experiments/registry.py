@@ -1,0 +1,29 @@
+"""Every experiment by its name. Its module is imported when it is wanted."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from sluiceway.errors import ConfigError
+from sluiceway.lab.experiments.experiment import Experiment
+
+_MODULES = {
+    "overlap": "overlap",
+}
+"""In the order in which they are listed."""
+
+NAMES = tuple(_MODULES)
+
+
+def experiment_of(name: str) -> Experiment:
+    """Raises `ConfigError` for a name that there is not."""
+    if name not in _MODULES:
+        raise ConfigError("name", f"must be one of {', '.join(NAMES)}, not {name!r}")
+    module = importlib.import_module(f"sluiceway.lab.experiments.{_MODULES[name]}")
+    experiment: Experiment = module.EXPERIMENT
+    return experiment
+
+
+def experiments() -> Iterator[Experiment]:
+    yield from map(experiment_of, NAMES)

@@ -1,0 +1,50 @@
+"""Every experiment, as it runs in seconds on the fake model: that it works, not what it finds."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.errors import ConfigError
+from sluiceway.lab.experiments.experiment import LabRecord
+from sluiceway.lab.experiments.registry import NAMES, experiment_of, experiments
+from sluiceway.lab.experiments.report import draw, show
+from sluiceway.lab.experiments.session import LabSession
+from sluiceway.lab.session import Own
+
+FAKE = Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), flags=("--fake-step", "0.002"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_experiment_runs_to_its_verdicts_in_a_smoke_run(name: str, tmp_path: Path) -> None:
+    """Without an error, with a figure for every column that is drawn; no hypothesis falls where it can be judged."""
+    experiment = experiment_of(name)
+    record = LabSession(experiment=experiment, first=FAKE, is_smoke=True).run(lambda line: None)
+    assert [run.errors for run in record.runs if run.errors] == []
+    assert record.verdicts and all(verdict.sentence for verdict in record.verdicts)
+    assert [verdict for verdict in record.verdicts if verdict.stood is False] == []
+    seen = {name for run in record.runs for name in run.figures}
+    assert {column.figure for column in experiment.columns} <= seen
+    assert set(experiment.drawn) <= {column.figure for column in experiment.columns}
+    assert msgspec.json.decode(msgspec.json.encode(record), type=LabRecord) == record
+    out = io.StringIO()
+    show(record, experiment, Console(file=out, width=200))
+    assert record.question in out.getvalue()
+    draw(record, experiment, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_experiments_go_by_their_names() -> None:
+    """The module and the command agree on them."""
+    assert [one.name for one in experiments()] == list(NAMES)
+
+
+def test_unknown_name_is_refused_with_those_that_there_are() -> None:
+    """As a wrong flag is."""
+    with pytest.raises(ConfigError, match="must be one of overlap.* not 'nothing'"):
+        experiment_of("nothing")
