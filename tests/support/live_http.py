@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -119,6 +120,12 @@ class LiveClient:
         except ConnectionError:
             pass
         return b"".join(parts)
+
+    async def cut_off(self) -> None:
+        """Wait, without reading, until the server has broken the connection off."""
+        poller = select.poll()
+        poller.register(self._writer.get_extra_info("socket").fileno(), 0)  # errors are told always
+        assert await asyncio.to_thread(poller.poll, TIMEOUT_S * 1000), "the connection stands"
 
     def finish(self) -> None:
         """Close in order (FIN)."""

@@ -23,6 +23,15 @@ class Transport:
     def is_closing(self) -> bool:
         return self.closing
 
+    def get_write_buffer_size(self) -> int:
+        return 7
+
+    def get_extra_info(self, name: str) -> Any:
+        return SimpleNamespace(setsockopt=lambda *option: self.written.append(option[2])) if name == "socket" else None
+
+    def abort(self) -> None:
+        self.closing = True
+
 
 def cycle(**changes: object) -> Any:
     """What the writer sees of uvicorn's."""
@@ -69,3 +78,19 @@ def test_an_application_finds_what_the_server_offers() -> None:
 def test_room_is_announced_to_nobody_while_nobody_writes() -> None:
     """A server may tell it at any time."""
     ChunkWriter(cycle()).on_writable()
+
+
+def test_what_a_transport_holds_is_told_where_that_says_something() -> None:
+    """After a write it holds what the loop has yet to hand on; only once it is full that is the fault of the client."""
+    of = cycle()
+    chunks = ChunkWriter(of)
+    assert (chunks.held_bytes, chunks.unsent_bytes) == (0, 7)
+    of.flow.write_paused = True
+    assert chunks.held_bytes == 7
+
+
+def test_a_connection_that_is_broken_off_holds_nothing() -> None:
+    """Neither here nor in the kernel, which is told not to linger: https://man7.org/linux/man-pages/man7/socket.7.html."""
+    of = cycle()
+    ChunkWriter(of).abort()
+    assert of.transport.closing and of.transport.written == [b"\x01\0\0\0\0\0\0\0"]

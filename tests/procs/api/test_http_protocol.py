@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from sluiceway.messages.to_tokenizer import Cancel
 from sluiceway.procs.api import http_protocol
+from sluiceway.procs.api.http_protocol import Buffers
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, chat, completion
 from support.live_http import LiveClient, head, live_http
@@ -123,6 +124,47 @@ def test_a_client_that_asked_ahead_and_leaves_is_noticed(
             assert len(api.upstream.requests) == 1
 
     run(loop, scenario())
+
+
+# Clients that do neither.
+
+
+@loops
+def test_a_client_that_takes_nothing_of_an_answer_is_cut_off(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """It asks for much and never reads; one that reads slowly gets all of it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"20000000")]})
+        await send({"type": "http.response.body", "body": b"x" * 20_000_000})
+
+    async def scenario() -> None:
+        async with live_http(app, buffers=Buffers(send_timeout_s=0.2)) as port:
+            silent, slow = [await LiveClient.connect(port, receive_buffer_bytes=4096) for _ in range(2)]
+            for client in (silent, slow):
+                await client.request("GET", "/")
+            answer = await slow.read_answer()
+            assert len(answer.body) == 20_000_000
+            await silent.cut_off()
+            assert len(await silent.read_to_the_end()) < 20_000_000
+            silent.finish()
+            slow.finish()
+
+    run(loop, scenario())
+
+
+async def test_a_connection_that_is_not_used_again_is_closed_though_its_answer_was_not_taken() -> None:
+    """To close it in order would wait for the client."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4000000")]})
+        await send({"type": "http.response.body", "body": b"x" * 4_000_000})
+
+    async with live_http(app, keep_alive_s=1.0, buffers=Buffers(write_bytes=1 << 30)) as port:
+        client = await LiveClient.connect(port, receive_buffer_bytes=4096)
+        await client.request("GET", "/")
+        await client.cut_off()
+        assert len(await client.read_to_the_end()) < 4_000_000
+        client.finish()
 
 
 # Connections that are used again.

@@ -8,13 +8,18 @@ its end, which go through `send` as ever, the owner of the response may write by
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import socket
+import struct
 from collections.abc import Callable
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _EXTENSION = "sluiceway.chunks"
+
+_NO_LINGERING = struct.pack("ii", 1, 0)
 
 
 class ChunkWriter:
@@ -47,12 +52,19 @@ class ChunkWriter:
         return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Break the connection off, and let go what it holds."""
-        self._transport.abort()
+        """See `break_off`."""
+        break_off(self._transport)
 
     def write(self, piece: bytes) -> None:
         """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`."""
         self._transport.write(b"".join((_size_line(len(piece)), piece, b"\r\n")))
+
+
+def break_off(transport: asyncio.Transport) -> None:
+    """End the connection at once, and let go what waits for its client: in the kernel too, which else keeps it."""
+    connection = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+    transport.abort()
 
 
 @functools.lru_cache(4096)

@@ -22,7 +22,7 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sluiceway.procs.api.chunks import ChunkWriter, offer_chunks
+from sluiceway.procs.api.chunks import ChunkWriter, break_off, offer_chunks
 from sluiceway.procs.api.head import refusal_head
 from sluiceway.protocols.openai.errors import error_body, refusal_for_status
 
@@ -125,7 +125,7 @@ class WatchfulProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Between requests: a client that has not even taken the last answer is cut off, since to close would wait."""
         if self.transport.get_write_buffer_size():
-            self.transport.abort()
+            break_off(self.transport)
         else:
             super().timeout_keep_alive_handler()
 
@@ -140,7 +140,7 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._arm_send_timer()
         else:
             self._disconnect()
-            self.transport.abort()
+            break_off(self.transport)
 
     def _stop_send_timer(self) -> None:
         if self._send_timer is not None:

@@ -1,0 +1,80 @@
+"""One writer for one client: from head to end, whether the server lets it write by itself or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.config import StreamsConfig
+from sluiceway.messages.to_tokenizer import Cancel
+from sluiceway.types import FinishReason
+from support.asgi_driver import Api, AsgiDriver, completion, settle
+
+PATH = "/v1/completions"
+chunks_or_not = pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "send"])
+
+
+async def opened(api: Api, *, chunks: bool, **wishes: object) -> AsgiDriver:
+    body = completion(stream=True, max_tokens=10_000, sluiceway=wishes)
+    driver = AsgiDriver(api.app, "POST", PATH, body, offers_chunks=chunks).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    await settle()
+    return driver
+
+
+def pass_time(api: Api, seconds: float) -> None:
+    for _ in range(round(seconds * 4)):
+        api.now_s += 0.25
+        api.hub.delivery.tick()
+
+
+@chunks_or_not
+async def test_a_large_backlog_goes_out_in_writes_of_a_bounded_size(chunks: bool) -> None:
+    """A reader that catches up moves no heap at once, and gets all of it without another event."""
+    api = Api()
+    driver = await opened(api, chunks=chunks, slow_client="unbounded")
+    driver.stall()
+    for _ in range(40):
+        api.upstream.speak("x" * 10_000)
+    await settle()
+    driver.catch_up()
+    driver.read(20)
+    await settle(n=100)
+    assert len(driver.events) == 40 and max(map(len, driver.writes)) <= 64 * 1024
+    api.upstream.finish()
+    await driver.done()
+    assert driver.is_over
+    api.assert_quiet()
+
+
+@chunks_or_not
+async def test_a_client_that_takes_nothing_is_broken_off(chunks: bool) -> None:
+    """Whatever the writer waits for; nothing is left of it."""
+    api = Api(streams=StreamsConfig(slow_client="unbounded", stall_timeout_s=2.0))
+    driver = await opened(api, chunks=chunks)
+    driver.stall()
+    for _ in range(3):
+        api.upstream.speak("x")
+        await settle(n=3)
+    pass_time(api, 3.0)
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.SLOW_CLIENT)]
+    pass_time(api, 3.0)
+    await settle(lambda: driver.task is not None and driver.task.done())
+    assert driver.task is not None and driver.task.done() and api.hub.n_open == 0
+    assert not driver.is_over
+
+
+@chunks_or_not
+async def test_a_dropped_reader_gets_the_reason_and_the_end(chunks: bool) -> None:
+    """When it reads again, in place of what waited."""
+    api = Api(streams=StreamsConfig(slow_client="drop", drop_after_s=1.0, high_events=4, low_events=1))
+    driver = await opened(api, chunks=chunks)
+    driver.stall()
+    for _ in range(9):
+        api.upstream.speak("x")
+        await settle(n=2)
+    pass_time(api, 2.0)
+    driver.catch_up()
+    driver.read(3)
+    await driver.done()
+    assert driver.is_over and '"slow_client"' in driver.events[-2] and len(driver.events) <= 3
