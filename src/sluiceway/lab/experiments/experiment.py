@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -115,7 +116,7 @@ class Experiment:
 
     name: str
     question: str
-    run: Callable[[Lab], Awaitable[list[Verdict]]]
+    run: Callable[[Lab], Coroutine[Any, Any, list[Verdict]]]
     columns: tuple[Column, ...]
     drawn: tuple[str, ...]
     not_shown: tuple[str, ...] = ()
