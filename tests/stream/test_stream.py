@@ -343,7 +343,7 @@ def test_a_slow_reader_is_paused_parked_and_dropped_by_degrees() -> None:
     assert hall.say(4) == (PauseUpstream((1, 2)),)
     assert hall.wait(1.9) == ()
     assert hall.wait(0.1) == (ParkUpstream((1, 2)),)
-    assert hall.stream.flow is Decision.PARK
+    assert hall.stream._flow.told is Decision.PARK
     assert hall.wait(2.9) == ()
     assert hall.wait(0.1) == (
         CancelUpstream((1, 2), FinishReason.SLOW_CLIENT),
@@ -574,7 +574,7 @@ def test_a_slow_reader_leaves_a_response_that_waits_for_it() -> None:
     assert hall.read()[0] == b"bye" and hall.leave() == ()
     assert hall.is_now(State.DETACHED)
     assert hall.read(hall.attach(0)) == (b"xxxx", ())
-    assert hall.stream.flow is Decision.FLOW
+    assert hall.stream._flow.told is Decision.FLOW
 
 
 def test_what_is_kept_for_a_replay_goes_first_when_memory_is_short() -> None:

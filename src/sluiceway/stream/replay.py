@@ -170,12 +170,6 @@ class Replay:
         if n_passed:
             self._let_go(n_passed)
 
-    def let_go(self, passed: Place) -> None:
-        """As `trim`, where nothing is kept."""
-        n_passed = passed.event_id - self._start.event_id
-        if n_passed:
-            self._let_go(n_passed)
-
     def discard(self) -> None:
         """Let go everything. Idempotent."""
         self._let_go(len(self._frames))

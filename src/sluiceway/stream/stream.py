@@ -23,7 +23,6 @@ from sluiceway.stream.lifecycle import (
     ENDED,
     LIVE,
     TRANSITIONS,
-    CancelUpstream,
     Disconnect,
     Effect,
     EndReader,
@@ -38,6 +37,7 @@ from sluiceway.stream.policy import Decision, Pressure
 from sluiceway.stream.reader import Batch
 from sluiceway.stream.replay import NOTHING, Missed, Place, Replay
 from sluiceway.stream.terms import Terms
+from sluiceway.stream.upstream import Upstream
 from sluiceway.types import FinishReason, Rid
 
 
@@ -49,10 +49,9 @@ class Stream:
         "_budget",
         "_flow",
         "_kept_since_s",
-        "_live",
         "_now_s",
         "_replay",
-        "_unaccepted",
+        "_upstream",
         "ended_s",
         "opened_s",
         "reason",
@@ -61,8 +60,7 @@ class Stream:
     )
 
     def __init__(self, rids: Iterable[Rid], terms: Terms, budget: Budget, now_s: float) -> None:
-        self._live = dict.fromkeys(rids)
-        self._unaccepted = len(self._live)
+        self._upstream = Upstream(rids)
         self.terms = terms
         self._budget = budget
         self._replay = Replay(budget, NOTHING if terms.retention is None else terms.retention.window)
@@ -77,17 +75,10 @@ class Stream:
         self.reason: FinishReason | None = None
         """Why it ended, or its sequences so far; None before that."""
 
-    # What there is to know.
-
     @property
     def is_accepted(self) -> bool:
         """Whether every sequence was admitted: only then is the response certain to be a stream of tokens."""
-        return self._unaccepted == 0
-
-    @property
-    def flow(self) -> Decision:
-        """What the engine was told last: to let it flow, to pause it or to park it."""
-        return self._flow.told
+        return self._upstream.is_accepted
 
     @property
     def next_event_id(self) -> int:
@@ -132,7 +123,7 @@ class Stream:
     def accepted(self) -> None:
         """One more sequence was admitted."""
         self._move(Input.ACCEPTED)
-        self._unaccepted -= 1
+        self._upstream.accepted()
 
     def delivered(self, frame: bytes, n_tokens: int, before: Iterable[bytes] = ()) -> tuple[Effect, ...]:
         """An event is ready, and others before it; an empty one (text is held back) brings its tokens only."""
@@ -149,26 +140,26 @@ class Stream:
 
     def finished(self, rid: Rid, reason: FinishReason, frames: Iterable[bytes] = ()) -> tuple[Effect, ...]:
         """A sequence ended well; the frames say so."""
-        self._move(Input.COMPLETED if self._live.keys() <= {rid} else Input.FINISHED)
-        self._settle(rid)
+        self._move(Input.FINISHED if self._upstream.has_but(rid) else Input.COMPLETED)
+        self._upstream.settle(rid)
         for frame in frames:
             self._replay.push(frame, 0)
         if self.reason is not FinishReason.LENGTH:
             self.reason = reason
-        if not self._live:
+        if not self._upstream:
             return (EndResponse(self.reason),)
         return () if self._is_calm() else self._regulate()
 
     def failed(self, rid: Rid, reason: FinishReason, refusal: Refusal) -> tuple[Effect, ...]:
         """A sequence ended badly, and with it the response."""
         self._move(Input.FAILED)
-        self._settle(rid)
+        self._upstream.settle(rid)
         return self._end(reason, refusal)
 
     def rejected(self, refusal: Refusal) -> tuple[Effect, ...]:
         """The whole request was refused upstream, where nothing of it is held."""
         self._move(Input.REJECTED)
-        self._live.clear()
+        self._upstream.forget()
         return self._end(FinishReason.ERROR, refusal)
 
     def conclude(self, frame: bytes, before: Iterable[bytes] = ()) -> None:
@@ -201,17 +192,13 @@ class Stream:
         if self.state is not State.OPEN:
             self._move(Input.WRITTEN)
         self._now_s = now_s
-        readers, replay = self._audience.readers, self._replay
-        reader = readers.get(reader_id)
+        reader, replay = self._audience.readers.get(reader_id), self._replay
         if reader is None:
             return ()
         reader.wrote(replay.end, now_s, unsent_bytes)
         if not reader.is_dismissed:
             replay.delivered(reader.place)
-        if len(readers) == 1 and self.terms.retention is None:  # nearly always
-            replay.let_go(reader.place)
-        else:
-            self._trim()
+        self._trim()
         if replay.is_ended:
             self._close_if_emptied()
         # Whoever got something and has nothing unsent stands better than before.
@@ -232,7 +219,7 @@ class Stream:
         self._move(meaning)
         if meaning is Input.DESERTED and was_open:
             self.reason, self.ended_s = FinishReason.CANCELLED, now_s
-            return self._cancel(FinishReason.CANCELLED)
+            return self._upstream.cancel(FinishReason.CANCELLED)
         if meaning is Input.LEFT:
             self._kept_since_s = now_s
         self._trim()
@@ -262,7 +249,7 @@ class Stream:
             return self._heed_readers()
         if self.state is State.DETACHED:
             wanted = self._flow.unattended(self._is_ahead(), self.terms.policy.park_after_s, self._now_s)
-            return self._flow.turn(wanted, self._live, self._now_s)
+            return self._flow.turn(wanted, self._upstream, self._now_s)
         return ()
 
     def _is_calm(self) -> bool:
@@ -283,7 +270,7 @@ class Stream:
             self._move(Input.LEFT)
             self._kept_since_s = now_s
             return (*told, *self._regulate())
-        return (*told, *self._flow.turn(mildest, self._live, now_s))
+        return (*told, *self._flow.turn(mildest, self._upstream, now_s))
 
     def _end_for_the_slow(self) -> tuple[Effect, ...]:
         """All that read are too slow: what waited for them goes, so that they need not take it before the reason."""
@@ -344,19 +331,7 @@ class Stream:
 
     def _end(self, reason: FinishReason, refusal: Refusal | None) -> tuple[Effect, ...]:
         self.reason = reason
-        return (*self._cancel(reason), EndResponse(reason, refusal))
-
-    def _cancel(self, reason: FinishReason) -> tuple[Effect, ...]:
-        rids = tuple(self._live)
-        self._live.clear()
-        return (CancelUpstream(rids, reason),) if rids else ()
-
-    def _settle(self, rid: Rid) -> None:
-        if rid not in self._live:
-            raise InvariantError(f"sequence {rid} ended, but does not live in this response")
-        del self._live[rid]
-
-    # What is held.
+        return (*self._upstream.cancel(reason), EndResponse(reason, refusal))
 
     def _trim(self) -> None:
         self._replay.trim(self._audience.slowest(self._replay.end))
