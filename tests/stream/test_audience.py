@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -173,3 +174,17 @@ def test_silence_is_told_of_listeners() -> None:
     hall.audience.dismiss([3])
     assert hall.audience.silent(hall.replay.end, 16.0, 15.0) == [1]
     assert not hall.audience.is_done(hall.replay.end)
+
+
+def test_it_is_quiet_until_the_first_has_been_silent_for_long() -> None:
+    """For ever where that is no matter, or nobody is there; not at all while one lacks something."""
+    hall = Hall(n_readers=2)
+    end = hall.replay.end
+    assert hall.audience.quiet_until_s(end, 15.0) == 15.0
+    assert hall.audience.quiet_until_s(end, 0.0) == math.inf
+    assert Hall(n_readers=0).audience.quiet_until_s(end, 15.0) == math.inf
+    hall.say(1)
+    hall.write(hall.ids[0], now_s=3.0)
+    assert hall.audience.quiet_until_s(hall.replay.end, 15.0) == 0.0
+    hall.write(hall.ids[1], now_s=4.0)
+    assert hall.audience.quiet_until_s(hall.replay.end, 15.0) == 18.0

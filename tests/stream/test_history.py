@@ -92,3 +92,12 @@ def test_a_history_of_nothing_is_refused(field: str) -> None:
     """By the name of the field."""
     with pytest.raises(ConfigError, match=field):
         History(**{"max_records": 1, "ttl_s": 1, field: 0})
+
+
+def test_a_caller_sees_its_own() -> None:
+    """The oldest first, as long as they are remembered."""
+    history = History(max_records=9, ttl_s=10.0)
+    for second, (stream_id, caller) in enumerate([("a", "me"), ("b", "you"), ("c", "me")]):
+        history.add(record(stream_id), caller, float(second))
+    assert [one.stream_id for one in history.records("me", 5.0)] == ["a", "c"]
+    assert [one.stream_id for one in history.records("me", 11.0)] == ["c"]

@@ -238,6 +238,49 @@ def test_every_way_of_the_table_is_gone(state: State, given_input: Input) -> Non
     assert hall.stream.ways <= TRANSITIONS.keys()
 
 
+# Time.
+
+
+def test_time_tells_nothing_new_for_a_while_where_nothing_waits() -> None:
+    """Until a comment is due; where something waits, is held or kept, when that is over."""
+    hall = Hall(DETACHABLE)
+    assert hall.stream.quiet_until_s == DETACHABLE.keep_alive_s
+    hall.say(1)
+    assert hall.stream.quiet_until_s <= hall.now_s
+    hall.read()
+    hall.say(4)
+    assert hall.stream.quiet_until_s <= hall.now_s
+    hall.read()
+    assert hall.stream.quiet_until_s == DETACHABLE.keep_alive_s
+    hall.leave()
+    assert hall.stream.quiet_until_s <= hall.now_s
+    hall.finish()
+    assert hall.stream.quiet_until_s == 30.0
+
+
+def test_events_that_come_together_are_events() -> None:
+    """Each with its own id; the tokens go with the last."""
+    hall = Hall(KEPT, rids=(1,))
+    hall.do(hall.stream.delivered(b"b", 3, [b"a"]))
+    assert hall.stream.next_event_id == 3
+    hall.stream.finished(1, FinishReason.STOP, [b"c", b"d"])
+    hall.stream.conclude(b"f", [b"e"])
+    assert hall.read()[0] == b"abcdef" and hall.stream.next_event_id == 7 and hall.stream.n_delivered == 3
+
+
+def test_nothing_is_kept_of_a_request_that_was_refused() -> None:
+    """Its id and its key are free for another try."""
+    stream = Stream([1], KEPT, roomy(), 0.0)
+    place = stream.place_after(0)
+    assert isinstance(place, Place)
+    reader_id, _ = stream.attached(place, 0.0)
+    stream.rejected(REFUSAL)
+    stream.conclude(b"no")
+    stream.take(reader_id)
+    stream.written(reader_id, 0.0)
+    assert stream.state is State.CLOSED
+
+
 # An ordinary response.
 
 
