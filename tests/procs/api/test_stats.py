@@ -71,6 +71,8 @@ def test_all_is_told_when_the_report_is_there() -> None:
     assert [*told["live"]] == [{"rid": 7, "state": "running", "known_tokens": 5, "computed_tokens": 4, "blocks": 1}]
     assert told["tokenizer"] == {"encoding": 2, "decoding": 3}
     assert told["api"]["sessions"] == 0
+    assert told["streams"]["by_state"]["open"] == told["streams"]["backlog_bytes"] == 0
+    assert told["streams"]["actions"]["park"] == 0
     assert told["tokens"] == {"generated": 0, "delivered": 0, "wasted": 0, "draft": 0, "accepted_draft": 0}
     assert told["processes"] == {"api": 1, "engine": 2}
 

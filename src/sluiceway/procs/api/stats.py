@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,7 @@ def account(hub: Hub, metrics: Metrics, report: AuditReport | None, processes: M
         if report is None
         else {"encoding": report.tokenizer_encoding, "decoding": report.tokenizer_decoding},
         "api": hub.account(),
+        "streams": {**dataclasses.asdict(hub.streams.census()), "actions": dict(metrics.stream_actions)},
         "tokens": {
             "generated": metrics.generated_tokens.total,
             "delivered": metrics.delivered_tokens,
