@@ -10,6 +10,10 @@ from sluiceway.lab.experiments.experiment import Experiment
 
 _MODULES = {
     "overlap": "overlap",
+    "isolation": "isolation",
+    "first-token": "first_token",
+    "joiner": "joiner",
+    "sse": "sse",
 }
 """In the order in which they are listed."""
 
