@@ -123,8 +123,13 @@ def url_of(host: str, port: int) -> str:
 
 
 async def _route(pipes: Pipes, hub: Hub) -> None:
+    """Hand on what comes. Under the policy `naive` one reader without room holds up all: that is what it shows."""
+    free = asyncio.Event()
     while True:
         hub.receive(await pipes.take())
+        free.clear()
+        hub.delivery.when_free(free.set)
+        await free.wait()
 
 
 async def _keep_time(hub: Hub) -> None:

@@ -62,6 +62,7 @@ class Writer:
             await self._write()
         finally:
             self._delivery.leave(answer, reader_id)
+            self._delivery.go_on(self)
             watch.cancel()
 
     @property
@@ -121,10 +122,17 @@ class Writer:
             self._delivery.written(answer, reader_id, chunks.held_bytes)
             if not batch.has_more:
                 return
-        if self._is_read:
-            self._delivery.watch(answer)
-        else:
+        if not self._is_read:
             self._woken.set()
+            return
+        self._delivery.watch(answer)
+        if answer.stream.terms.policy.blocks_the_loop:
+            self._delivery.hold_up(self)
+            chunks.on_writable = self._make_way
+
+    def _make_way(self) -> None:
+        self._delivery.go_on(self)
+        self.wake()
 
     async def _watch(self, receive: Receive) -> None:
         """Leave as soon as the client has left, whatever the task waits for."""
