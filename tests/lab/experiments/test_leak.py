@@ -1,0 +1,89 @@
+"""What leavers cost, from accounts that are made up; the run itself is in `test_registry`'s smoke runs."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from sluiceway.lab.experiments.experiment import Lab
+from sluiceway.lab.experiments.leak import drawn_habits, figures_of, held_of, verdicts
+from sluiceway.lab.experiments.readers import CUT, Reading
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.record import Run
+from sluiceway.lab.session import There
+
+IDLE = {"blocks_total": 100, "blocks_free": 90, "blocks_cached": 10, "accepted_total": 5, "released_total": 5}
+TOKENS = {"generated_tokens_total": 50, "wasted_tokens_total": 0}
+
+
+def stats(*, violations: int = 0, live: int = 0, sessions: int = 0, decoding: int = 0, **engine: int) -> dict[str, Any]:
+    return {
+        "engine": IDLE | TOKENS | engine,
+        "live": [{}] * live,
+        "api": {"sessions": sessions, "live": 0, "tombstones": 0, "submitted": 9},
+        "tokenizer": {"encoding": 0, "decoding": decoding},
+        "violations": ["broken"] * violations,
+    }
+
+
+def reading(n_tokens: int, end: str) -> Reading:
+    return Reading(0.0, token_s=[float(n) for n in range(n_tokens)], end=end)
+
+
+def test_habits_have_the_shares_of_the_question() -> None:
+    """35 of 100 read on, 15 are slow, half leave after up to 40 tokens, about half of the leavers at once."""
+    habits = drawn_habits(random.Random(0), 300, 0.25)
+    slow = [habit for habit in habits if habit.sleep_s]
+    leavers = [habit for habit in habits if habit.n_tokens is not None]
+    assert (len(habits), len(slow), len(leavers)) == (300, 45, 150)
+    assert {habit.n_reads for habit in slow} == {3, 10}
+    assert all(0 <= (habit.n_tokens or 0) <= 40 for habit in leavers)
+    assert 50 < sum(habit.resets for habit in leavers) < 100
+
+
+@pytest.mark.parametrize(
+    ("account", "n"),
+    [
+        (stats(), 0),
+        (stats(live=2), 2),
+        (stats(sessions=1), 1),
+        (stats(decoding=3), 3),
+        (stats(blocks_free=88), 2),
+        (stats() | {"tokenizer": None}, 0),
+    ],
+    ids=["idle", "sequences", "answers", "decoders", "blocks", "tokenizer unknown"],
+)
+def test_everything_that_is_held_counts(account: dict[str, Any], n: int) -> None:
+    """Whoever holds it."""
+    assert held_of(account) == n
+
+
+def judged(after: dict[str, Any], readings: list[Reading]) -> list[bool | None]:
+    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
+    lab.note(Run(subject="s", scenario="leaving", streams=2, repeat=0, figures=figures_of(readings, stats(), after)))
+    return [verdict.stood for verdict in verdicts(lab)]
+
+
+def test_clean_end_stands() -> None:
+    """Two streams more, released; eleven tokens for ten."""
+    after = stats(accepted_total=7, released_total=7, generated_tokens_total=60, wasted_tokens_total=1)
+    assert judged(after, [reading(6, "whole"), reading(4, "left")]) == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("after", "place"),
+    [
+        (stats(accepted_total=7, released_total=7, live=1, generated_tokens_total=60), 0),
+        (stats(accepted_total=7, released_total=7, violations=1, generated_tokens_total=60), 0),
+        (stats(accepted_total=7, released_total=6, generated_tokens_total=60), 1),
+        (stats(accepted_total=7, released_total=8, generated_tokens_total=60), 1),
+        (stats(accepted_total=7, released_total=7, generated_tokens_total=60, wasted_tokens_total=2), 2),
+    ],
+    ids=["held", "rule broken", "not released", "released twice", "wasted"],
+)
+def test_each_fault_fells_its_hypothesis_alone(after: dict[str, Any], place: int) -> None:
+    """So that a verdict says what was wrong."""
+    stood = judged(after, [reading(6, "whole"), reading(4, CUT)])
+    assert [number for number, one in enumerate(stood) if not one] == [place]
