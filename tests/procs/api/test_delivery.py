@@ -7,6 +7,7 @@ import itertools
 import msgspec
 import pytest
 
+from sluiceway.config import StreamsConfig
 from sluiceway.messages.to_tokenizer import Cancel, Park, Pause, Resume
 from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.procs.api.delivery import TICK_S
@@ -14,7 +15,7 @@ from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.policy import POLICIES, PolicyName
-from sluiceway.stream.replay import Place
+from sluiceway.stream.replay import Missed, Place
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, completion
@@ -197,6 +198,21 @@ def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
     assert api.hub.n_open == 0 and api.lines[-1]["event"] == "finished"
     wait(api, 31.0)
     assert list(api.hub.streams) == []
+
+
+def test_what_is_only_kept_goes_first_when_memory_is_short() -> None:
+    """Though nothing else happens to it: those that are read shall not pay for what may never be asked for again."""
+    api = Api(streams=StreamsConfig(max_stream_bytes=4000))
+    kept = opened(api, KEPT, reads=True, n_tokens=10)
+    api.upstream.finish()
+    kept.leave()
+    before = api.hub.streams.budget.n_bytes
+    wait(api, TICK_S)
+    assert api.hub.streams.budget.n_bytes == before > 1500
+    opened(api, n_tokens=10)
+    assert api.hub.streams.budget.n_bytes > 3000
+    wait(api, TICK_S)
+    assert kept.answer.stream.place_after(0) is Missed.GONE and api.hub.streams.budget.n_bytes < before
 
 
 def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:

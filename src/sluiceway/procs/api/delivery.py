@@ -33,6 +33,7 @@ from sluiceway.stream.lifecycle import (
     ResumeUpstream,
     State,
 )
+from sluiceway.stream.policy import Pressure
 from sluiceway.stream.replay import Place
 from sluiceway.types import FinishReason, Rid
 
@@ -113,9 +114,12 @@ class Delivery:
         self.settle(answer)
 
     def tick(self) -> None:
-        """Time has gone by: look at the answers to which that matters."""
+        """Time has gone by: look at the answers to which that matters; where memory is short, at all of them."""
         now_s = self._clock()
-        for answer in self._agenda.due(now_s):
+        due = self._agenda.due(now_s)
+        if self._streams.budget.pressure is not Pressure.NONE:
+            due = list({**dict.fromkeys(due), **dict.fromkeys(self._streams)})
+        for answer in due:
             unsent = {reader_id: reader.unsent_bytes for reader_id, reader in answer.readers.items()}
             self.apply(answer, answer.stream.tick(now_s, unsent))
             self.settle(answer)
