@@ -6,7 +6,7 @@ import pytest
 
 from sluiceway.errors import ConfigError
 from sluiceway.stream.budget import Budget
-from sluiceway.stream.history import Absent, History, StreamRecord, record_of
+from sluiceway.stream.history import History, StreamRecord, record_of
 from sluiceway.stream.replay import START
 from sluiceway.stream.stream import Stream
 from sluiceway.stream.terms import Terms
@@ -58,12 +58,23 @@ def test_a_record_says_how_a_response_stands() -> None:
 
 
 def test_only_its_caller_is_told() -> None:
-    """To the log a stranger's question is another thing than one for nothing."""
-    history, ours = History(max_records=2, ttl_s=10.0), record("a")
+    """Also where another one has chosen the same id."""
+    history, ours, yours = History(max_records=2, ttl_s=10.0), record("a"), record("a")
     history.add(ours, "me", 0.0)
     assert history.find("a", "me", 1.0) is ours
-    assert history.find("a", "you", 1.0) is Absent.FOREIGN
-    assert history.find("b", "me", 1.0) is Absent.UNKNOWN
+    assert history.find("a", "you", 1.0) is None
+    assert history.find("b", "me", 1.0) is None
+    history.add(yours, "you", 1.0)
+    assert history.find("a", "me", 1.0) is ours and history.find("a", "you", 1.0) is yours
+
+
+def test_a_response_takes_the_place_of_an_earlier_one_with_its_id() -> None:
+    """And is the latest from then on: what is older goes before it, in its time."""
+    history = History(max_records=2, ttl_s=10.0)
+    for second, stream_id in enumerate("aba"):
+        history.add(record(stream_id), "me", float(second))
+    assert [one.stream_id for one in history.records("me", 3.0)] == ["b", "a"]
+    assert [one.stream_id for one in history.records("me", 11.5)] == ["a"]
 
 
 def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
@@ -71,7 +82,7 @@ def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
     history = History(max_records=2, ttl_s=10.0)
     for stream_id in "abc":
         history.add(record(stream_id), "me", 0.0)
-    assert history.find("a", "me", 0.0) is Absent.UNKNOWN
+    assert history.find("a", "me", 0.0) is None
     assert len(history) == 2
 
 
@@ -80,11 +91,11 @@ def test_a_record_is_forgotten_when_its_time_is_over() -> None:
     history = History(max_records=9, ttl_s=10.0)
     history.add(record("a"), "me", 0.0)
     history.add(record("b"), "me", 5.0)
-    assert history.find("a", "me", 10.0) is Absent.UNKNOWN
+    assert history.find("a", "me", 10.0) is None
     assert history.find("b", "me", 10.0) == record("b")
     history.add(record("c"), "me", 15.0)
     assert len(history) == 1
-    assert history.find("c", "me", 99.0) is Absent.UNKNOWN and len(history) == 0
+    assert history.find("c", "me", 99.0) is None and len(history) == 0
 
 
 @pytest.mark.parametrize("field", ["max_records", "ttl_s"])

@@ -66,6 +66,28 @@ def test_a_key_is_free_when_its_request_was_refused() -> None:
     assert claim(table, "b") == Claim(Verdict.NEW, "b")
 
 
+def test_an_id_belongs_to_one_key_at_a_time() -> None:
+    """While a response has it no other key gets it; afterwards its first key leads to nothing any more."""
+    table = table_of()
+    claim(table, "a", key="first")
+    assert claim(table, "a", key="second") == Claim(Verdict.TAKEN, "a")
+    assert claim(table, "b", key="first") == Claim(Verdict.JOIN, "a")
+    table.ended("a", 0.0)
+    assert claim(table, "a", key="second") == Claim(Verdict.NEW, "a")
+    assert claim(table, "b", key="first") == Claim(Verdict.NEW, "b")
+
+
+def test_a_key_is_free_when_another_response_has_its_id() -> None:
+    """One without a key, which must not be taken for the first one; a response does not free its own key."""
+    table = table_of()
+    claim(table, "a")
+    table.reused("a")
+    assert claim(table, "b").verdict is Verdict.JOIN
+    table.ended("a", 0.0)
+    table.reused("a")
+    assert claim(table, "b") == Claim(Verdict.NEW, "b")
+
+
 def test_the_one_that_ended_first_is_forgotten_when_there_is_no_room() -> None:
     """One whose response runs is never forgotten: it could be generated twice."""
     table = table_of(max_entries=2)

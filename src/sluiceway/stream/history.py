@@ -1,11 +1,9 @@
 """What became of responses that are over: a bounded memory, so that who asks late is told more than that it is gone.
 
-Nobody is told anything of a response of another caller, not even that there was one; the difference is for the log.
+Ids are looked up under the caller's name: callers that choose the same one know nothing of each other.
 """
 
 from __future__ import annotations
-
-import enum
 
 import msgspec
 
@@ -31,13 +29,6 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_event_id: int
     opened_s: float
     ended_s: float | None
-
-
-class Absent(enum.Enum):
-    """Why there is no record. To a client both are the same: 404."""
-
-    UNKNOWN = "unknown"
-    FOREIGN = "foreign"
 
 
 def record_of(
@@ -69,35 +60,34 @@ class History:
                 raise ConfigError(field, f"must be above 0, not {value}")
         self._max_records = max_records
         self._ttl_s = ttl_s
-        self._records: dict[str, tuple[StreamRecord, str, float]] = {}
+        self._records: dict[tuple[str, str], tuple[StreamRecord, float]] = {}
+        """With when they were added, in that order."""
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, record: StreamRecord, caller: str, now_s: float) -> None:
-        """The response of this caller is over."""
-        self._records[record.stream_id] = (record, caller, now_s)
+        """The response of this caller is over. An earlier one of the same id is forgotten."""
+        self._records.pop((caller, record.stream_id), None)
+        self._records[caller, record.stream_id] = (record, now_s)
         if len(self._records) > self._max_records:
             del self._records[next(iter(self._records))]
         self._forget_old(now_s)
 
-    def find(self, stream_id: str, caller: str, now_s: float) -> StreamRecord | Absent:
-        """What became of it, for the caller that it belongs to."""
+    def find(self, stream_id: str, caller: str, now_s: float) -> StreamRecord | None:
+        """What became of it; None if the caller had none, or it is forgotten."""
         self._forget_old(now_s)
-        found = self._records.get(stream_id)
-        if found is None:
-            return Absent.UNKNOWN
-        record, owner, _ = found
-        return record if owner == caller else Absent.FOREIGN
+        found = self._records.get((caller, stream_id))
+        return None if found is None else found[0]
 
     def records(self, caller: str, now_s: float) -> list[StreamRecord]:
         """What became of all that the caller had, the oldest first."""
         self._forget_old(now_s)
-        return [record for record, owner, _ in self._records.values() if owner == caller]
+        return [record for (owner, _), (record, _) in self._records.items() if owner == caller]
 
     def _forget_old(self, now_s: float) -> None:
         while self._records:
-            stream_id, (_, _, added_s) = next(iter(self._records.items()))
+            address, (_, added_s) = next(iter(self._records.items()))
             if now_s - added_s < self._ttl_s:
                 return
-            del self._records[stream_id]
+            del self._records[address]

@@ -32,6 +32,8 @@ class Verdict(enum.Enum):
     """Its response has ended: read it from the beginning, if it is still held."""
     CONFLICT = "conflict"
     """Another request was sent with this key: 422."""
+    TAKEN = "taken"
+    """A response that runs, or is held, and came with another key, has the id that was proposed: 409."""
     FULL = "full"
     """As many responses with keys run as can be remembered: 503."""
 
@@ -67,11 +69,14 @@ class Idempotency:
         return len(self._entries)
 
     def claim(self, caller: str, key: str, digest: bytes, stream_id: str, now_s: float) -> Claim:
-        """What this request is. If it is new, `stream_id` (never used before) has the key from now on."""
+        """What this request is. If it is new, `stream_id` has the key from now on."""
         self._forget_old(now_s)
         known_id = self._stream_ids.get((caller, key))
         if known_id is not None:
             return Claim(self._verdict_on(known_id, digest), known_id)
+        self.reused(stream_id)
+        if stream_id in self._entries:
+            return Claim(Verdict.TAKEN, stream_id)
         if len(self._entries) >= self._max_entries:
             if not self._ended_s:
                 return Claim(Verdict.FULL, stream_id)
@@ -84,6 +89,11 @@ class Idempotency:
         """The response is over: from now on its time to live counts. Idle for one without a key."""
         if stream_id in self._entries:
             self._ended_s.setdefault(stream_id, now_s)
+
+    def reused(self, stream_id: str) -> None:
+        """Another response has this id: the key of one that is over leads to nothing. Idle for one that is not."""
+        if stream_id in self._ended_s:
+            self.forget(stream_id)
 
     def forget(self, stream_id: str) -> None:
         """The key is free: the request was refused, or its response is gone. Idle for one without a key."""

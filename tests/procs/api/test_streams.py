@@ -11,7 +11,7 @@ from sluiceway.procs.api.streams import GONE, Streams
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.refusals import OVERLOADED
-from sluiceway.stream.history import Absent, StreamRecord
+from sluiceway.stream.history import StreamRecord
 from sluiceway.stream.replay import START
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason
@@ -77,7 +77,7 @@ def test_an_answer_is_found_by_its_caller_alone(streams: Streams) -> None:
     """Another one may have one of the same id."""
     mine, other = add(streams, caller="me"), add(streams, caller="you")
     assert streams.find("s", "me", 0.0) is mine and streams.find("s", "you", 0.0) is other
-    assert streams.find("s", "they", 0.0) is Absent.UNKNOWN
+    assert streams.find("s", "they", 0.0) is None
     assert set(streams) == {mine, other} and streams.n_open == 2
     streams.check_free("t", "me")
     with pytest.raises(RequestError) as caught:
@@ -139,7 +139,40 @@ def test_a_refused_request_may_be_sent_again_with_its_key(streams: Streams) -> N
     answer.end(FinishReason.ERROR, OVERLOADED)
     assert not leave(streams, answer)
     assert streams.claim("", "key", b"body", "s", 1.0) is None
-    assert streams.find("s", "", 1.0) is Absent.UNKNOWN
+    assert streams.find("s", "", 1.0) is None
+
+
+def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams: Streams) -> None:
+    """It was cancelled for that, and there is nothing to be replayed. What became of it is remembered."""
+    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    answer = add(streams, terms=KEPT)
+    answer.stream.accepted()
+    assert not leave(streams, answer)
+    assert streams.claim("", "key", b"body", "t", 1.0) is None
+    found = streams.find("s", "", 1.0)
+    assert isinstance(found, StreamRecord) and found.reason == "cancelled"
+
+
+def test_an_id_with_a_key_is_not_lost_to_another_key(streams: Streams) -> None:
+    """409, as without a key; and the first key still leads to its answer."""
+    assert streams.claim("", "first", b"body", "s", 0.0) is None
+    answer = add(streams, terms=KEPT)
+    with pytest.raises(RequestError) as caught:
+        streams.claim("", "second", b"other body", "s", 0.0)
+    assert refusal_of(caught).code == "stream_id_taken"
+    assert streams.claim("", "first", b"body", "s", 0.0) is answer
+
+
+def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Streams) -> None:
+    """That may be one to another request."""
+    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    answer = add(streams)
+    end(answer)
+    answer.stream.take(1)
+    answer.stream.written(1, 0.5)
+    assert not leave(streams, answer)
+    add(streams)
+    assert streams.claim("", "key", b"body", "t", 1.0) is None
 
 
 def test_keys_are_bounded(streams: Streams) -> None:

@@ -9,7 +9,6 @@ from sluiceway.errors import RequestError
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.hub import Hub
 from sluiceway.protocols.native.streams import RELEASE_TIMEOUT, Receipt, stream_ended, stream_not_found
-from sluiceway.stream.history import Absent
 from sluiceway.stream.lifecycle import LIVE
 
 RELEASE_TIMEOUT_S = 5.0
@@ -48,7 +47,7 @@ class Cancels:
     def _ask(self, stream_id: str, caller: str) -> _Asked:
         found = self._hub.streams.find(stream_id, caller, self._hub.now_s)
         asked = self._asked.get((caller, stream_id))
-        if isinstance(found, Absent):
+        if found is None:
             if asked is not None:
                 return asked  # it had not begun: that is a refused request, of which there is no record
             raise RequestError(stream_not_found(stream_id))

@@ -16,7 +16,6 @@ from sluiceway.procs.api.exchange import Door
 from sluiceway.procs.api.head import json_head, send_head
 from sluiceway.procs.api.twin import Twin
 from sluiceway.protocols.native.streams import list_body, receipt_body, record_body, stream_not_found
-from sluiceway.stream.history import Absent
 
 MAX_LISTED = 1000
 """Streams in one answer: to write this many takes a few milliseconds, in which no token leaves."""
@@ -58,7 +57,7 @@ class StreamPage:
         hub, stream_id = self._door.hub, scope["path_params"]["stream_id"]
         now_s = hub.now_s
         found = hub.streams.find(stream_id, caller_of(scope), now_s)
-        if isinstance(found, Absent):
+        if found is None:
             await self._door.refuse(stream_not_found(stream_id), scope, send)
             return
         record = found.record if isinstance(found, Answer) else found

@@ -16,7 +16,7 @@ from sluiceway.obs.metrics import StreamsCensus
 from sluiceway.procs.api.answer import Answer
 from sluiceway.refusals import OVERLOADED
 from sluiceway.stream.budget import Budget
-from sluiceway.stream.history import Absent, History, StreamRecord
+from sluiceway.stream.history import History, StreamRecord
 from sluiceway.stream.idempotency import Idempotency, Verdict
 from sluiceway.stream.lifecycle import State
 
@@ -52,7 +52,7 @@ class Streams:
     def n_open(self) -> int:
         return len(self._open)
 
-    def find(self, stream_id: str, caller: str, now_s: float) -> Answer | StreamRecord | Absent:
+    def find(self, stream_id: str, caller: str, now_s: float) -> Answer | StreamRecord | None:
         """An answer that is held, or what is remembered of it."""
         held = self._answers.get((caller, stream_id))
         return self._history.find(stream_id, caller, now_s) if held is None else held
@@ -78,6 +78,8 @@ class Streams:
                 return None
             case Verdict.CONFLICT:
                 raise RequestError(_KEY_REUSED)
+            case Verdict.TAKEN:
+                raise RequestError(_ID_TAKEN)
             case Verdict.FULL:
                 raise RequestError(OVERLOADED)
             case Verdict.JOIN | Verdict.REPLAY:
@@ -94,7 +96,9 @@ class Streams:
 
     def add(self, answer: Answer) -> None:
         """A new answer, which is open. Its id is free."""
-        self._answers[answer.order.caller, answer.order.stream_id] = answer
+        order = answer.order
+        self._keys.reused(_address(order.caller, order.stream_id))
+        self._answers[order.caller, order.stream_id] = answer
         self._open[answer] = None
 
     def reopen(self, answer: Answer) -> None:
@@ -126,12 +130,13 @@ class Streams:
         if self._answers.get((order.caller, order.stream_id)) is not answer:
             return
         del self._answers[order.caller, order.stream_id]
-        # A request that was refused may be sent again with its key and its id: nothing came of it.
-        if answer.is_refused:
+        # Nothing came of a request that was refused, or whose client left before the end: the key is for such clients.
+        if answer.is_refused or not answer.stream.is_concluded:
             self.forget_key(order.stream_id, order.caller)
-            return
-        self._keys.ended(_address(order.caller, order.stream_id), now_s)
-        self._history.add(answer.record, order.caller, now_s)
+        else:
+            self._keys.ended(_address(order.caller, order.stream_id), now_s)
+        if not answer.is_refused:
+            self._history.add(answer.record, order.caller, now_s)
 
 
 def _address(caller: str, stream_id: str) -> str:

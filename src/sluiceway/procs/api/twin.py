@@ -20,7 +20,7 @@ from sluiceway.procs.api.head import Head, send_head, stream_head
 from sluiceway.procs.api.streams import GONE
 from sluiceway.procs.api.writer import Writer
 from sluiceway.protocols.native.streams import stream_not_found
-from sluiceway.stream.history import Absent, StreamRecord
+from sluiceway.stream.history import StreamRecord
 from sluiceway.stream.replay import Missed, Place
 
 _LAST_EVENT_ID = "Last-Event-ID"
@@ -65,7 +65,7 @@ class Twin:
                 if last_event_id == found.last_event_id:
                     return None
                 raise RequestError(GONE)
-            case Absent():
+            case None:
                 raise RequestError(stream_not_found(stream_id))
             case _:
                 assert_never(found)
