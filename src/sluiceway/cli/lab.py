@@ -70,7 +70,7 @@ def lab(
             typer.echo(f"{one.name:<14}{one.question}")
         return
     if name is None:
-        raise ConfigError("name", "say which experiment; --list says which there are")
+        raise ConfigError("NAME", "say which experiment; --list says which there are")
     experiment = experiment_of(name)
     if plot is not None:
         require_plotting()

@@ -20,6 +20,8 @@ from sluiceway.lab.session import Own
 FAKE = Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), flags=("--fake-step", "0.002"))
 
 
+@pytest.mark.e2e
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", NAMES)
 def test_experiment_runs_to_its_verdicts_in_a_smoke_run(name: str, tmp_path: Path) -> None:
     """Without an error, with a figure for every column that is drawn; no hypothesis falls where it can be judged."""

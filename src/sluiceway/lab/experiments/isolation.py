@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,11 +57,8 @@ async def _measure(lab: Lab, subject: Subject) -> None:
 
 def compared(alone: Sequence[_Ids], crowd: Sequence[_Ids]) -> dict[str, float]:
     """How many are the same, and after how many tokens the first of the others parts from its own."""
-    places = [
-        next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
-        for one, other in zip(alone, crowd, strict=True)
-        if one != other
-    ]
+    pairs = zip(alone, crowd, strict=True)
+    places = [len(os.path.commonprefix((one, other))) for one, other in pairs if one != other]
     figures = {"answers": float(len(alone)), "same": float(len(alone) - len(places))}
     return figures | {"first_divergence_tokens": float(min(places))} if places else figures
 

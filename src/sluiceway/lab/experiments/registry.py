@@ -23,7 +23,7 @@ NAMES = tuple(_MODULES)
 def experiment_of(name: str) -> Experiment:
     """Raises `ConfigError` for a name that there is not."""
     if name not in _MODULES:
-        raise ConfigError("name", f"must be one of {', '.join(NAMES)}, not {name!r}")
+        raise ConfigError("NAME", f"must be one of {', '.join(NAMES)}, not {name!r}")
     module = importlib.import_module(f"sluiceway.lab.experiments.{_MODULES[name]}")
     experiment: Experiment = module.EXPERIMENT
     return experiment

@@ -1,0 +1,95 @@
+"""What an experiment works with: servers, runs, verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.errors import ConfigError
+from sluiceway.lab.experiments import experiment
+from sluiceway.lab.experiments.experiment import Verdict
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.record import Run
+from sluiceway.lab.session import Own, There
+from support.labs import lab_of
+from support.records import run
+from support.scripted_http import completion_stream, plain, scripted_server
+
+ROUTES = {"/v1/models": [plain(200, b'{"data":[{"id":"m"}]}')], "/v1/completions": completion_stream(1)}
+
+
+def test_run_is_kept_and_told() -> None:
+    """With as many digits as mean something, and with what went wrong."""
+    lines: list[str] = []
+    lab = lab_of(say=lines.append)
+    lab.note(run("s", "a", 2, took_s=1.23456789))
+    lab.note(Run(subject="s", scenario="b", streams=0, repeat=1, figures={}, errors=["it broke", "again"]))
+    assert lab.runs[0].figures == {"took_s": 1.23457}
+    assert lines == ["s, a 2, repeat 0", "s, b, repeat 1: 2 failed (it broke)"]
+
+
+def test_figures_are_those_of_the_runs_that_have_them() -> None:
+    """By scenario, and by number of streams and server where these are given."""
+    lab = lab_of(run("s", "a", 1, x=1.0), run("s", "a", 2, x=2.0), run("t", "a", 1, x=3.0), run("s", "b", 1, x=4.0))
+    lab.note(run("s", "a", 1, y=5.0))
+    assert lab.figures("x", "a") == [1.0, 2.0, 3.0]
+    assert lab.figures("x", "a", 1) == [1.0, 3.0]
+    assert lab.figures("x", "a", 1, subject="s") == [1.0]
+
+
+def test_times_are_not_judged_in_a_smoke_run() -> None:
+    """Their numbers are told all the same."""
+    assert lab_of().timed("quick", False, "9 s") == Verdict("quick", False, "9 s")
+    assert lab_of(is_smoke=True).timed("quick", True, "9 s") == Verdict("quick", None, "9 s")
+
+
+async def test_server_that_runs_already_is_met() -> None:
+    """Its facts are told once, however often it is asked for."""
+    async with scripted_server(dict(ROUTES)) as script:
+        lab = lab_of(first=There(target=script.target))
+        for _ in range(2):
+            async with lab.server() as subject:
+                assert (subject.model, subject.target) == ("m", script.target)
+        assert not lab.is_own and [(one.url, one.serve_flags) for one in lab.subjects] == [(script.target.url, None)]
+
+
+async def test_server_that_runs_already_takes_no_flags() -> None:
+    """Whoever needs some cannot do with it."""
+    with pytest.raises(ConfigError, match="^url: this experiment must start its server itself, with --dtype int8"):
+        async with lab_of().server("--dtype", "int8"):
+            pass
+
+
+async def test_own_server_is_started_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the experiment last, so that they win; it is ended with the block."""
+    events: list[object] = []
+
+    class Started:
+        pid = os.getpid()
+
+        def __init__(self, target: Target) -> None:
+            self.target = target
+
+        async def ready(self) -> float:
+            events.append("ready")
+            return 0.0
+
+    async with scripted_server(dict(ROUTES)) as script:
+
+        @contextlib.contextmanager
+        def own_server(model: str, flags: Sequence[str]) -> Iterator[Started]:
+            events.extend([model, flags[-3:]])
+            yield Started(script.target)
+            events.append("ended")
+
+        monkeypatch.setattr(experiment, "own_server", own_server)
+        files = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
+        lab = lab_of(first=Own(files=files, flags=("--quiet",)))
+        async with lab.server("--dtype", "int8", name="exact") as subject:
+            assert lab.is_own and subject.name == "exact"
+    assert events == ["fake", ["--quiet", "--dtype", "int8"], "ready", "ended"]
+    assert [(one.name, (one.serve_flags or [])[-2:]) for one in lab.subjects] == [("exact", ["--dtype", "int8"])]

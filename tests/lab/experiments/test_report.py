@@ -1,0 +1,49 @@
+"""A record of an experiment as a person sees it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sluiceway.errors import ConfigError
+from sluiceway.lab.experiments.experiment import LabRecord
+from sluiceway.lab.experiments.report import draw, show
+from sluiceway.lab.experiments.session import LabSession
+from sluiceway.lab.session import There
+from support.labs import experiment
+from support.subjects import NOWHERE
+
+
+@pytest.fixture(scope="module")
+def record() -> LabRecord:
+    return LabSession(experiment=experiment(), first=There(target=NOWHERE)).run(lambda line: None)
+
+
+def test_table_verdicts_and_gaps_are_shown(record: LabRecord) -> None:
+    """What a server said is no markup; columns without a figure are left out."""
+    out = io.StringIO()
+    show(record, experiment(), Console(file=out, width=100))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines[0] == "How long is a nap?" and lines[1].split() == ["run", "took", "ms"]
+    assert lines[3].split() == ["s,", "twice", "2", "500.0"]
+    assert lines[-4:] == [
+        "stood it is quick: 0.5 s",
+        "fell  it is free: it costs 1",
+        "open  it is: ?",
+        "not shown: dreams",
+    ]
+
+
+def test_picture_is_drawn(record: LabRecord, tmp_path: Path) -> None:
+    """In the format of the name."""
+    draw(record, experiment(), tmp_path / "a.svg")
+    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+
+
+def test_picture_that_cannot_be_written_is_a_wrong_flag(record: LabRecord, tmp_path: Path) -> None:
+    """It names the file."""
+    with pytest.raises(ConfigError, match="^plot: cannot write"):
+        draw(record, experiment(), tmp_path / "none" / "a.png")
