@@ -31,31 +31,31 @@ async def _run(lab: Lab) -> list[Verdict]:
     async with lab.server() as subject:
         await record(subject.target, subject.request("warm up", _TOKENS))
         for level in _SMOKE_RESIDENTS if lab.is_smoke else _RESIDENTS:
-            lab.note(await _short(lab, subject, level))
-            lab.note(await _long(lab, subject, level))
+            for scenario in ("short", "long"):
+                lab.note(await _joined(lab, subject, scenario, level))
     return verdicts(lab)
 
 
-async def _short(lab: Lab, subject: Subject, level: int) -> Run:
-    """Short requests, one after another at random moments."""
-    n, pause_s = (_SMOKE_NEWCOMERS, _SMOKE_PAUSE_S) if lab.is_smoke else (_NEWCOMERS, _MEAN_PAUSE_S)
-    drawing = random.Random(f"{lab.seed}/{level}")
+async def _joined(lab: Lab, subject: Subject, scenario: str, level: int) -> Run:
+    """Newcomers one after another, at random moments, while the residents stream."""
+    drawing = random.Random(f"{lab.seed}/{scenario}/{level}")
     joined = []
-    async with _residents(lab, subject, f"short/{level}", level) as residents:
-        for text in prompts(lab.seed, f"joiner/short/{level}", n):
-            await asyncio.sleep(drawing.expovariate(1 / pause_s))
+    async with _residents(lab, subject, f"{scenario}/{level}", level) as residents:
+        for text in _newcomers(lab, scenario, level):
+            await asyncio.sleep(drawing.expovariate(1 / (_SMOKE_PAUSE_S if lab.is_smoke else _MEAN_PAUSE_S)))
             joined.append(read_answer(await record(subject.target, subject.request(text, _TOKENS))))
         n_ended = sum(call.is_over for call in residents)
-    return await _noted(subject, "short", level, joined, residents, n_ended)
+    times = [text_times(await call.end()) for call in residents]
+    figures = joined_figures(scenario, joined, times) | {"residents_ended": float(n_ended)}
+    return Run(subject=subject.name, scenario=scenario, streams=level, repeat=0, figures=figures)
 
 
-async def _long(lab: Lab, subject: Subject, level: int) -> Run:
-    """One with a prompt that takes more than a step."""
-    text = long_prompt(lab.seed, f"joiner/long/{level}", _SMOKE_WORDS if lab.is_smoke else JOINER_WORDS)
-    async with _residents(lab, subject, f"long/{level}", level) as residents:
-        joined = read_answer(await record(subject.target, subject.request(text, _TOKENS)))
-        n_ended = sum(call.is_over for call in residents)
-    return await _noted(subject, "long", level, [joined], residents, n_ended)
+def _newcomers(lab: Lab, scenario: str, level: int) -> list[str]:
+    """Several short prompts, or one that takes more than a step."""
+    name = f"joiner/{scenario}/{level}"
+    if scenario == "long":
+        return [long_prompt(lab.seed, name, _SMOKE_WORDS if lab.is_smoke else JOINER_WORDS)]
+    return prompts(lab.seed, name, _SMOKE_NEWCOMERS if lab.is_smoke else _NEWCOMERS)
 
 
 @contextlib.asynccontextmanager
@@ -69,14 +69,6 @@ async def _residents(lab: Lab, subject: Subject, name: str, level: int) -> Async
     finally:
         for call in calls:
             call.leave()
-
-
-async def _noted(
-    subject: Subject, scenario: str, level: int, joined: Sequence[Answer], residents: Sequence[Call], n_ended: int
-) -> Run:
-    times = [text_times(await call.end()) for call in residents]
-    figures = joined_figures(scenario, joined, times) | {"residents_ended": float(n_ended)}
-    return Run(subject=subject.name, scenario=scenario, streams=level, repeat=0, figures=figures)
 
 
 def joined_figures(scenario: str, joined: Sequence[Answer], residents: Sequence[Sequence[float]]) -> dict[str, float]:
