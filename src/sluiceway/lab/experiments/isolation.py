@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Sequence
-from typing import Any
 
 from sluiceway.lab.experiments import native
 from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
@@ -14,12 +13,10 @@ from sluiceway.lab.load.tables import Column
 from sluiceway.lab.load.workload import prompts
 
 _DTYPES = ("float32", "bfloat16", "int8")
-_LEVELS = (1, 2, 4, 8, 16, 32)
-_REPEATS = 3
-_TOKENS = 64
-_SMOKE_LEVELS = (2, 4)
-_SMOKE_TOKENS = 8
+_TOKENS, _SMOKE_TOKENS = 64, 8
 _SAMPLED = "sampled"
+_LEVELS = {"greedy": (1, 2, 4, 8, 16, 32), _SAMPLED: (1, 2, 4, 8)}
+_SMOKE_LEVELS = {"greedy": (2, 4), _SAMPLED: (2, 4)}
 
 _Ids = tuple[int, ...]
 
@@ -28,31 +25,26 @@ async def _run(lab: Lab) -> list[Verdict]:
     if lab.is_smoke or not lab.is_own:
         async with lab.server() as subject:
             await _measure(lab, subject)
-        return [verdict(lab, subject.name, scenario) for scenario in ("greedy", _SAMPLED)]
+        return [verdict(lab, subject.name, scenario) for scenario in _LEVELS]
     for dtype in _DTYPES:
         async with lab.server("--dtype", dtype, name=dtype) as subject:
             await _measure(lab, subject)
-    return [verdict(lab, dtype, scenario) for dtype in _DTYPES for scenario in ("greedy", _SAMPLED)]
+    return [verdict(lab, dtype, scenario) for dtype in _DTYPES for scenario in _LEVELS]
 
 
 async def _measure(lab: Lab, subject: Subject) -> None:
-    """Each prompt alone, twice, then all of a level at once, greedily and sampled."""
-    levels = _SMOKE_LEVELS if lab.is_smoke else _LEVELS
+    """Each prompt alone, then all of a level at once; greedily, and sampled with a seed for each prompt."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
-    texts = prompts(lab.seed, "isolation", max(levels))
-    for scenario in ("greedy", _SAMPLED):
-        fields: list[dict[str, Any]] = [
-            {"temperature": 1.0, "seed": place} if scenario == _SAMPLED else {} for place in range(len(texts))
-        ]
-        alone = [
-            (await native.stream(subject, text, n_tokens, **own)).token_ids
-            for text, own in zip(texts, fields, strict=True)
-        ]
-        for repeat in range(1 if lab.is_smoke else _REPEATS):
-            for level in levels:
-                crowd = await native.streams(subject, texts[:level], n_tokens, fields[:level])
-                figures = compared(alone[:level], [one.token_ids for one in crowd])
-                lab.note(Run(subject=subject.name, scenario=scenario, streams=level, repeat=repeat, figures=figures))
+    for scenario, levels in (_SMOKE_LEVELS if lab.is_smoke else _LEVELS).items():
+        texts = prompts(lab.seed, f"isolation/{scenario}", max(levels))
+        is_sampled = scenario == _SAMPLED
+        fields = [{"temperature": 1.0, "seed": place} if is_sampled else {} for place in range(len(texts))]
+        pairs = zip(texts, fields, strict=True)
+        alone = [(await native.stream(subject, text, n_tokens, **own)).token_ids for text, own in pairs]
+        for level in levels:
+            crowd = await native.streams(subject, texts[:level], n_tokens, fields[:level])
+            figures = compared(alone[:level], [one.token_ids for one in crowd])
+            lab.note(Run(subject=subject.name, scenario=scenario, streams=level, repeat=0, figures=figures))
 
 
 def compared(alone: Sequence[_Ids], crowd: Sequence[_Ids]) -> dict[str, float]:

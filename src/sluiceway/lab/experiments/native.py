@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ async def stream(subject: Subject, prompt: str, n_tokens: int, **fields: Any) ->
 
 
 async def streams(
-    subject: Subject, texts: Sequence[str], n_tokens: int, fields: Sequence[dict[str, Any]]
+    subject: Subject, texts: Sequence[str], n_tokens: int, fields: Sequence[Mapping[str, Any]]
 ) -> list[NativeStream]:
     """All at once, each on a connection of its own, each with fields of its own."""
     pairs = zip(texts, fields, strict=True)
