@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
+import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
@@ -54,21 +56,19 @@ class Gauge:
         stream = msgspec.json.decode(await self._get(f"/v1/streams/{stream_id}"))
         return int(stream["tokens"]["generated"]) if "tokens" in stream else 0
 
-    async def until(self, what: str, is_so: Callable[[Samples], bool]) -> Samples:
+    async def until(self, what: str, is_so: Callable[[Samples], bool]) -> None:
         """Raises `LoadError` if it does not come to that."""
         deadline_s = time.perf_counter() + _LIMIT_S
-        while not is_so(samples := await self.samples()):
+        while not is_so(await self.samples()):
             if time.perf_counter() > deadline_s:
                 raise LoadError(f"{_LIMIT_S:g} s went by without {what}")
-        return samples
 
-    async def until_generated(self, stream_id: str, n_tokens: int) -> int:
-        """How many it has then."""
+    async def until_generated(self, stream_id: str, n_tokens: int) -> None:
+        """Raises `LoadError` if it does not come to that."""
         deadline_s = time.perf_counter() + _LIMIT_S
-        while (n := await self.generated(stream_id)) < n_tokens:
+        while await self.generated(stream_id) < n_tokens:
             if time.perf_counter() > deadline_s:
                 raise LoadError(f"{_LIMIT_S:g} s went by without {n_tokens} tokens")
-        return n
 
     async def _get(self, path: str) -> bytes:
         await self.line.send(keeping(self.subject.target.request("GET", path)))
@@ -81,7 +81,7 @@ async def _run(lab: Lab) -> list[Verdict]:
         step_s = await _step_s(subject)
         for repeat in range(1 if lab.is_smoke else _REPEATS):
             for when, how, kind in itertools.product(_WHEN, _LEAVES, _KINDS):
-                figures = await _left(lab, subject, when, how, kind, repeat)
+                figures = await _left(lab, subject, when, how, kind, repeat, step_s)
                 figures |= {_STEPS: figures[_RELEASE] / step_s, "step_s": step_s}
                 scenario = f"{when}, {how}, {kind}"
                 lab.note(Run(subject=subject.name, scenario=scenario, streams=0, repeat=repeat, figures=figures))
@@ -98,16 +98,21 @@ async def _step_s(subject: Subject) -> float:
     return statistics.median(reading.gaps_s)
 
 
-async def _left(lab: Lab, subject: Subject, when: str, how: str, kind: str, repeat: int) -> dict[str, float]:
+async def _left(
+    lab: Lab, subject: Subject, when: str, how: str, kind: str, repeat: int, step_s: float
+) -> dict[str, float]:
     """One client that leaves at that moment, in that way. Tokens that came after are known where it read the others."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
     stream_id = f"lab-{'-'.join((when, how, kind)).replace(' ', '-')}-{lab.seed}-{repeat}"
     request = _request(lab, subject, stream_id, n_tokens, is_long=when == "prefill", is_plain=kind == "plain")
-    is_queued = when == "queued"
+    is_queued, drawing = when == "queued", random.Random(stream_id)
     async with _occupied(subject, is_queued), dial(subject.target) as line, dial(subject.target) as own:
         gauge = Gauge(subject, own)
         n_before = await gauge.computed()
-        n_read = await _moment(gauge, line, request, when, stream_id, n_tokens, is_plain=kind == "plain")
+        reading = Reading(time.perf_counter()) if kind == "streamed" and not is_queued else None
+        await _moment(gauge, line, request, when, stream_id, n_tokens, reading)
+        # Whoever leaves does so at any time within a step.
+        n_read = await _linger(gauge, line, stream_id, reading, drawing.random() * step_s)
         _LEAVES[how](line)
         left_s = time.perf_counter()
         await gauge.until("a release", lambda samples: _is_released(samples, n_others=int(is_queued)))
@@ -126,25 +131,36 @@ def _request(lab: Lab, subject: Subject, stream_id: str, n_tokens: int, *, is_lo
 
 
 async def _moment(
-    gauge: Gauge, line: Line, request: bytes, when: str, stream_id: str, n_tokens: int, *, is_plain: bool
-) -> int:
-    """Asks, and waits until it is so far; how many tokens there are then."""
+    gauge: Gauge, line: Line, request: bytes, when: str, stream_id: str, n_tokens: int, reading: Reading | None
+) -> None:
+    """Asks, and waits until it is so far: by what it reads, or else by the server's numbers."""
     prompts_before = total(await gauge.samples(), "sluiceway_prompt_tokens_total")
     await line.send(request)
     if when == "queued":
         await gauge.until("a queue", lambda samples: total(samples, "sluiceway_requests_waiting") > 0)
-        return 0
+        return
     if when == "prefill":
         await gauge.until("a prefill", lambda samples: total(samples, "sluiceway_prompt_tokens_total") > prompts_before)
-        return 0
+        return
     n_wanted = {"first token": 1, "middle": n_tokens // 2, "end": n_tokens - 2}[when]
-    if is_plain:
-        return await gauge.until_generated(stream_id, n_wanted)
-    reading = Reading(time.perf_counter())
+    if reading is None:
+        await gauge.until_generated(stream_id, n_wanted)
+        return
     while reading.n_tokens < n_wanted:
         if not (raw := await line.read_some(_LIMIT_S)):
             raise LoadError(f"an answer ended before its {n_wanted} tokens")
         reading.take(raw)
+
+
+async def _linger(gauge: Gauge, line: Line, stream_id: str, reading: Reading | None, for_s: float) -> int:
+    """Stays so long, reading what comes; how many tokens there are then."""
+    until_s = time.perf_counter() + for_s
+    if reading is None:
+        await asyncio.sleep(for_s)
+        return await gauge.generated(stream_id)
+    with contextlib.suppress(LoadError):  # it is said of a silence, too
+        while (left_s := until_s - time.perf_counter()) > 0 and (raw := await line.read_some(left_s)):
+            reading.take(raw)
     return reading.n_tokens
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from sluiceway.lab.check.line import Line, dial
 from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.replies import LoadError
 
 _TEXT = b'"text":"'
 """In every event with a token, of every protocol but chat, and in no other."""
@@ -90,7 +91,13 @@ async def read(target: Target, request: bytes, habit: Habit) -> Reading:
 async def _read(line: Line, habit: Habit, reading: Reading) -> None:
     n_reads = 0
     while not _has_enough(habit, reading, n_reads):
-        raw = await line.read_some(_SILENCE_S)
+        left_s = reading.started_s + habit.for_s - time.perf_counter()
+        try:
+            raw = await line.read_some(min(left_s, _SILENCE_S))
+        except LoadError:
+            if left_s < _SILENCE_S:
+                return
+            raise
         if not raw:
             reading.close()
             return

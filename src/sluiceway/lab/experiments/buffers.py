@@ -1,0 +1,139 @@
+"""A reader that never reads: how much do the buffers between the server and it take before the server feels it?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from sluiceway.lab.check.line import dial
+from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway.lab.experiments.padded import padded_server
+from sluiceway.lab.experiments.readers import Habit, read
+from sluiceway.lab.load.calls import get
+from sluiceway.lab.load.record import Run
+from sluiceway.lab.load.replies import LoadError
+from sluiceway.lab.load.subject import Subject
+from sluiceway.lab.load.tables import Column
+
+_PADS = (0, 1024, 16 * 1024, 64 * 1024)
+_SMOKE_PADS = (16 * 1024,)
+_LIMITS = {"ours": (), "the system's": ("--send-buffer-bytes", "0")}
+_TOKENS = 30_000
+_SAMPLE_TOKENS = 9
+_POLL_S = 0.1
+_STILL_S = 0.5
+"""So long nothing is taken: nothing will be."""
+_LIMIT_S = 60.0
+_TENS = 100
+_QUARTER_BYTES = 250_000
+_BYTES, _EVENTS, _EVENT = "absorbed_bytes", "absorbed_events", "event_bytes"
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    for n_pad in _SMOKE_PADS if lab.is_smoke else _PADS:
+        for limits, flags in _LIMITS.items():
+            if lab.is_smoke and flags:
+                continue
+            async with padded_server(lab, n_pad, *flags) as subject:
+                event_bytes = await _event_bytes(subject)
+                for is_narrow in (False,) if lab.is_smoke else (False, True):
+                    n_events = await _absorbed_events(subject, is_narrow)
+                    figures = {_EVENTS: float(n_events), _EVENT: event_bytes, _BYTES: n_events * event_bytes}
+                    scenario = f"{limits} limits, {'narrow' if is_narrow else 'usual'} reader, {n_pad} bytes more"
+                    lab.note(Run(subject=subject.name, scenario=scenario, streams=0, repeat=0, figures=figures))
+    return verdicts(lab)
+
+
+async def _event_bytes(subject: Subject) -> float:
+    """Of one more token in an answer, with its framing."""
+    short = await read(subject.target, subject.request("once", 1), Habit())
+    longer = await read(subject.target, subject.request("once", _SAMPLE_TOKENS), Habit())
+    return (longer.n_bytes - short.n_bytes) / (_SAMPLE_TOKENS - 1)
+
+
+async def _absorbed_events(subject: Subject, is_narrow: bool) -> int:
+    """What the server could write to a reader that takes nothing. Raises `LoadError` where there is no end of it."""
+    stream_id = f"lab-buffers-{'narrow' if is_narrow else 'usual'}"
+    wish = {"stream_id": stream_id, "slow_client": "unbounded"}
+    async with dial(subject.target, is_narrow=is_narrow) as line:
+        line.stall()
+        await line.send(subject.request("once", _TOKENS, sluiceway=wish))
+        n_written, grown_s, started_s = 0, time.perf_counter(), time.perf_counter()
+        while (now_s := time.perf_counter()) - started_s < _LIMIT_S:
+            n_generated, n_delivered = await _tokens(subject, stream_id)
+            if n_delivered > n_written:
+                n_written, grown_s = n_delivered, now_s
+            elif n_generated > n_written and now_s - grown_s > _STILL_S:
+                return n_written
+            await asyncio.sleep(_POLL_S)
+    raise LoadError(f"a reader that does not read was written to for {_LIMIT_S:g} s")
+
+
+async def _tokens(subject: Subject, stream_id: str) -> tuple[int, int]:
+    """Generated, and handed to the transport."""
+    stream = msgspec.json.decode((await get(subject.target, f"/v1/streams/{stream_id}")).body)
+    tokens = stream.get("tokens", {"generated": 0, "delivered": 0})
+    return int(tokens["generated"]), int(tokens["delivered"])
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    found = {run.scenario: run.figures for run in lab.runs}
+    usual = [figures for place, figures in found.items() if place.startswith("ours limits, usual")]
+    most = max(figures[_BYTES] for figures in usual)
+    ordinary = found.get("ours limits, narrow reader, 0 bytes more")
+    said = (
+        "no ordinary events in this run"
+        if ordinary is None
+        else f"{ordinary[_EVENTS]:.0f} events of {ordinary[_EVENT]:.0f} bytes were written to the narrow reader"
+    )
+    return [
+        Verdict(
+            "a usual reader absorbs less than a quarter of a megabyte, however long the events",
+            most < _QUARTER_BYTES,
+            f"at most {most / 1e3:.0f} kB",
+        ),
+        Verdict(
+            "a reader that has stopped is felt after tens of ordinary events",
+            None if ordinary is None else ordinary[_EVENTS] < _TENS,
+            said,
+        ),
+        _by_send_buffer(found),
+    ]
+
+
+def _by_send_buffer(found: Mapping[str, Mapping[str, float]]) -> Verdict:
+    """Each run with our limits against the same one with the system's."""
+    pairs = {
+        place.removeprefix("ours limits, "): (figures[_BYTES], found[other][_BYTES])
+        for place, figures in found.items()
+        if place.startswith("ours") and (other := place.replace("ours", "the system's", 1)) in found
+    }
+    return Verdict(
+        "a small send buffer makes it less",
+        all(ours < systems for ours, systems in pairs.values()) if pairs else None,
+        "; ".join(
+            f"{place}: {ours / 1e3:.0f} kB, {systems / 1e3:.0f} without" for place, (ours, systems) in pairs.items()
+        )
+        or "not compared in this run",
+    )
+
+
+EXPERIMENT = Experiment(
+    name="buffers",
+    question="How much does a reader that never reads absorb before a write blocks?",
+    run=_run,
+    columns=(
+        Column(_EVENT, "event bytes", digits=0),
+        Column(_EVENTS, "events written", digits=0),
+        Column(_BYTES, "absorbed kB", 1e-3, 0),
+    ),
+    drawn=(_BYTES,),
+    not_shown=(
+        "the reader's own kernel has a share in it that no server sets: the narrow reader has a buffer of 4 kB and "
+        "short segments, the usual one what the system gives it",
+        "real networks, where what is under way is in it too",
+    ),
+)

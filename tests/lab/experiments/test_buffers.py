@@ -1,0 +1,44 @@
+"""What buffers absorb, judged from figures that are made up; the run itself is in `test_registry`'s smoke runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.experiments.buffers import verdicts
+from sluiceway.lab.experiments.experiment import Lab
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.record import Run
+from sluiceway.lab.session import There
+
+
+def judged(events: dict[str, int]) -> list[bool | None]:
+    """By how many events of 1 kB were written in each run."""
+    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
+    for scenario, n in events.items():
+        figures = {"absorbed_events": float(n), "event_bytes": 1000, "absorbed_bytes": n * 1000}
+        lab.note(Run(subject="s", scenario=scenario, streams=0, repeat=0, figures=figures))
+    return [verdict.stood for verdict in verdicts(lab)]
+
+
+USUAL, NARROW = "limits, usual reader, 0 bytes more", "limits, narrow reader, 0 bytes more"
+
+
+@pytest.mark.parametrize(
+    ("usual", "narrow", "systems", "stood"),
+    [
+        (200, 90, 300, [True, True, True]),
+        (260, 90, 300, [False, True, True]),
+        (200, 110, 300, [True, False, True]),
+        (200, 90, 200, [True, True, False]),
+    ],
+    ids=["as it should be", "too much", "felt late", "no difference"],
+)
+def test_each_fault_fells_its_hypothesis_alone(usual: int, narrow: int, systems: int, stood: list[bool]) -> None:
+    """So that a verdict says what was wrong."""
+    systems_runs = {f"the system's {USUAL}": systems, f"the system's {NARROW}": systems}
+    assert judged({f"ours {USUAL}": usual, f"ours {NARROW}": narrow, **systems_runs}) == stood
+
+
+def test_what_a_run_does_not_have_is_not_judged() -> None:
+    """A smoke run has long events and our limits only."""
+    assert judged({f"ours {USUAL}": 200}) == [True, None, None]

@@ -1,0 +1,44 @@
+"""A full batch, judged from figures that are made up; the run itself is in `test_registry`'s smoke runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.experiments.experiment import Lab
+from sluiceway.lab.experiments.full_batch import figures_of, verdicts
+from sluiceway.lab.experiments.readers import LEFT, WHOLE, Reading
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.record import Run
+from sluiceway.lab.session import There
+
+SERVED = Reading(1.0, token_s=[1.5, 1.6], end=WHOLE)
+WAITED = Reading(1.0, end=LEFT)
+
+
+def test_who_was_not_served_has_waited_all_the_time() -> None:
+    """The median must not be that of the lucky ones."""
+    figures = figures_of([SERVED, WAITED, WAITED], wait_s=6.0)
+    assert figures == {"fast_first_token_s": 6.0, "fast_first_token_max_s": 6.0, "fast_served": 1}
+
+
+@pytest.mark.parametrize(
+    ("pause_served", "served", "first_s", "held", "stood"),
+    [
+        (0, 4, 2.1, 1e5, [True, True, True, True]),
+        (1, 4, 2.1, 1e5, [False, True, True, True]),
+        (0, 3, 2.1, 1e5, [True, False, True, True]),
+        (0, 4, 2.6, 1e5, [True, True, False, True]),
+        (0, 4, 2.1, 1e7, [True, True, True, False]),
+    ],
+    ids=["as it should be", "pause frees slots", "one is not served", "too late", "too much held"],
+)
+def test_each_fault_fells_its_hypothesis_alone(
+    pause_served: int, served: int, first_s: float, held: float, stood: list[bool]
+) -> None:
+    """So that a verdict says what was wrong."""
+    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
+    for policy, n_served in (("pause", pause_served), ("pause-park-drop", served)):
+        waits = {"fast_first_token_s": first_s, "fast_first_token_max_s": first_s}
+        figures = waits | {"fast_served": n_served, "slots_of_paused": 4, "held_bytes": held}
+        lab.note(Run(subject="s", scenario=policy, streams=4, repeat=0, figures=figures))
+    assert [verdict.stood for verdict in verdicts(lab, park_s=2.0)] == stood

@@ -1,0 +1,61 @@
+"""What slow readers cost, judged from figures that are made up; the run itself is in `test_registry`'s smoke runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.experiments.experiment import Lab
+from sluiceway.lab.experiments.readers import CUT, LEFT, WHOLE, Reading
+from sluiceway.lab.experiments.slow_client import Look, Watch, healthy_figures, slow_figures, verdicts
+from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.record import Run
+from sluiceway.lab.load.subject import Subject
+from sluiceway.lab.session import There
+
+SUBJECT = Subject(name="s", target=Target("127.0.0.1", 1), model="m", kind="sluiceway", version=None, extras={})
+
+
+def test_healthy_readers_are_told_by_their_mean_and_their_worst_gaps() -> None:
+    """One that waits once shows in the gaps, also where it ends in time."""
+    readings = [Reading(0.0, token_s=[1.0, 1.1, 2.0], end=WHOLE), Reading(0.0, token_s=[1.0, 2.0, 4.0], end=WHOLE)]
+    assert healthy_figures(readings) == pytest.approx({"healthy_completion_s": 3.0, "healthy_gap_p99_s": 2.0})
+
+
+def test_held_is_what_is_left_when_the_healthy_ones_are_done() -> None:
+    """Before that, slots and blocks are those of all; bytes are the most that there were."""
+    looks = [Look(10.5, 8, 40, 900.0), Look(12.0, 2, 10, 500.0), Look(13.0, 1, 5, 100.0), Look(14.0, 0, 0, 0.0)]
+    watch = Watch(SUBJECT, healthy_end_s=11.0, started_s=10.0, looks=looks)
+    readings = [Reading(10.0, end=end) for end in ("slow_client", WHOLE, CUT, LEFT)]
+    assert slow_figures(readings, watch) == {
+        "slow_out_s": 3.0,
+        "held_bytes": 900.0,
+        "held_slots": 2,
+        "held_blocks": 10,
+        "slow_told": 0.25,
+        "slow_whole": 0.25,
+        "slow_cut": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "ratios", "n_cut", "stood"),
+    [
+        ("pause", (0.9, 1.05), 0, [True, True]),
+        ("pause", (0.9, 1.06), 0, [False, True]),
+        ("drop", (1.0, 1.0), 1, [True, False]),
+        ("naive", (2.1, 9.0), 0, [True, True]),
+        ("naive", (1.0, 9.0), 0, [False, True]),
+    ],
+    ids=["undisturbed", "disturbed", "cut off", "naive waits", "naive does not wait"],
+)
+def test_policies_are_judged_by_the_worst_of_their_runs(
+    policy: str, ratios: tuple[float, float], n_cut: int, stood: list[bool]
+) -> None:
+    """However many are slow; runs without slow ones are what they are compared with."""
+    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
+    scenario = f"padded, {policy}"
+    lab.note(Run(subject="s", scenario=scenario, streams=0, repeat=0, figures={"healthy_completion_s": 1.0}))
+    for n_slow, ratio in zip((1, 4), ratios, strict=True):
+        figures = {"healthy_ratio": ratio, "slow_cut": n_cut}
+        lab.note(Run(subject="s", scenario=scenario, streams=n_slow, repeat=0, figures=figures))
+    assert [verdict.stood for verdict in verdicts(lab)] == stood
