@@ -12,6 +12,7 @@ from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.refusals import OVERLOADED
 from sluiceway.stream.history import StreamRecord
+from sluiceway.stream.lifecycle import EndResponse
 from sluiceway.stream.replay import START
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason
@@ -151,6 +152,22 @@ def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams:
     assert streams.claim("", "key", b"body", "t", 1.0) is None
     found = streams.find("s", "", 1.0)
     assert isinstance(found, StreamRecord) and found.reason == "cancelled"
+
+
+def test_a_whole_answer_that_was_ended_early_is_remembered(streams: Streams) -> None:
+    """It is told as a refusal, and its key is free, but it has cost something."""
+    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    answer = add(streams, terms=KEPT)
+    answer.stream.accepted()
+    for effect in answer.stream.close(FinishReason.CANCELLED):
+        if isinstance(effect, EndResponse):
+            answer.end(effect.reason, effect.refusal)
+    assert answer.is_refused and leave(streams, answer)
+    answer.stream.tick(99.0, {})
+    assert not streams.settle(answer, 99.0)
+    found = streams.find("s", "", 99.0)
+    assert isinstance(found, StreamRecord) and (found.state, found.reason) == ("closed", "cancelled")
+    assert streams.claim("", "key", b"body", "t", 99.0) is None
 
 
 def test_an_id_with_a_key_is_not_lost_to_another_key(streams: Streams) -> None:

@@ -135,7 +135,8 @@ class Streams:
             self.forget_key(order.stream_id, order.caller)
         else:
             self._keys.ended(_address(order.caller, order.stream_id), now_s)
-        if not answer.is_refused:
+        # A whole answer that was ended early is told as a refusal, but there was one.
+        if answer.stream.is_accepted or not answer.is_refused:
             self._history.add(answer.record, order.caller, now_s)
 
 
