@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from sluiceway.config import ModelKind
 from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
 from sluiceway.lab.experiments.readers import CUT, LEFT, WHOLE, Habit, Reading, read
 from sluiceway.lab.load.calls import get
@@ -18,9 +19,11 @@ from sluiceway.lab.load.replies import LoadError
 from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.tables import Column
 from sluiceway.lab.load.workload import prompts
+from sluiceway.lab.session import Own
 
 _SLOTS = 8
 _CLIENTS, _STREAMS, _TOKENS = 48, 300, 64
+_FAKE_STREAMS = 10_000
 _SMOKE_CLIENTS, _SMOKE_STREAMS, _SMOKE_TOKENS = 12, 40, 24
 _SLOW_S, _SMOKE_SLOW_S = 0.25, 0.02
 _SETTLE_S = 10.0
@@ -31,7 +34,7 @@ Stats = dict[str, Any]
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    n_clients, n_streams = (_SMOKE_CLIENTS, _SMOKE_STREAMS) if lab.is_smoke else (_CLIENTS, _STREAMS)
+    n_clients, n_streams = (_SMOKE_CLIENTS, _SMOKE_STREAMS) if lab.is_smoke else (_CLIENTS, _n_streams(lab))
     habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
     flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
     async with lab.server(*flags) as subject:
@@ -51,6 +54,12 @@ async def _run(lab: Lab) -> list[Verdict]:
         )
     )
     return verdicts(lab)
+
+
+def _n_streams(lab: Lab) -> int:
+    """More of them where a token costs nothing."""
+    is_fake = isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
+    return _FAKE_STREAMS if is_fake else _STREAMS
 
 
 def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
