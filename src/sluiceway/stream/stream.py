@@ -81,11 +81,6 @@ class Stream:
         return self._upstream.is_accepted
 
     @property
-    def is_concluded(self) -> bool:
-        """Whether its last event was told: never of one that was cancelled when its last reader left."""
-        return self._replay.is_ended
-
-    @property
     def next_event_id(self) -> int:
         """The id of the event that is delivered next."""
         return self._replay.end.event_id + 1

@@ -195,3 +195,22 @@ def test_it_is_told_when_everything_upstream_is_given_back() -> None:
     answer.released(None)
     answer.when_released(lambda: told.append("second"))
     assert told == ["first", "second"] and answer.held == [Held("running", 3)]
+
+
+def test_it_is_broken_unless_it_ended_by_itself() -> None:
+    """Not while it runs; one that was refused, cancelled or left is."""
+    running, complete, cancelled, left = (answer_of(stream=True) for _ in range(4))
+    for answer in (running, complete, cancelled, left):
+        answer.accepted(0, Accepted(10, 1, 0))
+    complete.finished(0, finished(10, FinishReason.LENGTH, 5))
+    cancelled.stream.close(FinishReason.CANCELLED)
+    left.stream.lost(1, 1.0)
+    refused = answer_of()
+    refused.stream.rejected(REFUSAL)
+    assert [answer.is_broken for answer in (running, complete, cancelled, left, refused)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]

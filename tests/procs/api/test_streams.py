@@ -69,6 +69,13 @@ def end(answer: Answer) -> None:
     answer.stream.conclude(b"data: bye\n\n")
 
 
+def complete(answer: Answer) -> None:
+    """It is accepted, and ends by itself."""
+    answer.stream.accepted()
+    answer.stream.finished(1, FinishReason.STOP)
+    answer.stream.conclude(b"data: bye\n\n")
+
+
 @pytest.fixture
 def streams() -> Streams:
     return Streams(StreamsConfig(idempotency_keys=2, idempotency_ttl_s=5.0))
@@ -119,7 +126,7 @@ def test_a_repeated_request_finds_its_answer(streams: Streams) -> None:
     with pytest.raises(RequestError) as reused:
         streams.claim("me", "key", b"other body", "t", 0.0)
     assert refusal_of(reused).status == 422
-    end(answer)
+    complete(answer)
     leave(streams, answer)
     assert streams.claim("me", "key", b"body", "t", 2.0) is answer
     answer.stream.tick(9.0, {})
@@ -154,6 +161,20 @@ def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams:
     assert isinstance(found, StreamRecord) and found.reason == "cancelled"
 
 
+def test_a_broken_answer_is_not_replayed(streams: Streams) -> None:
+    """Whoever sends the request again has come for an answer; what was told can still be read by its id."""
+    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    answer = add(streams, terms=KEPT)
+    end(answer)
+    assert leave(streams, answer) and streams.find("s", "", 1.0) is answer
+    assert streams.claim("", "key", b"body", "t", 1.0) is None
+    again = add(streams, "t", terms=KEPT)
+    assert streams.claim("", "key", b"body", "u", 1.0) is again
+    answer.stream.tick(99.0, {})
+    streams.settle(answer, 99.0)
+    assert streams.claim("", "key", b"body", "u", 99.0) is again
+
+
 def test_a_whole_answer_that_was_ended_early_is_remembered(streams: Streams) -> None:
     """It is told as a refusal, and its key is free, but it has cost something."""
     assert streams.claim("", "key", b"body", "s", 0.0) is None
@@ -184,7 +205,7 @@ def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Streams) 
     """That may be one to another request."""
     assert streams.claim("", "key", b"body", "s", 0.0) is None
     answer = add(streams)
-    end(answer)
+    complete(answer)
     answer.stream.take(1)
     answer.stream.written(1, 0.5)
     assert not leave(streams, answer)

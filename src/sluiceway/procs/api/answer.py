@@ -69,7 +69,6 @@ class Answer:
         "first_token_s",
         "head",
         "held",
-        "held",
         "is_logged",
         "n_upstream",
         "order",
@@ -119,6 +118,12 @@ class Answer:
     def is_refused(self) -> bool:
         """Whether it is an error instead of an answer."""
         return self.head is not None and self.head.status >= 400
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it ended, and not by itself: refused, cancelled, left, or hit by a fault."""
+        stream = self.stream
+        return stream.state not in LIVE and stream.reason not in (FinishReason.STOP, FinishReason.LENGTH)
 
     @property
     def record(self) -> StreamRecord:

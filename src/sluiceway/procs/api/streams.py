@@ -86,7 +86,10 @@ class Streams:
                 held = self._answers.get((caller, address.partition("/")[2]))
                 if held is None:
                     raise RequestError(GONE)
-                return held
+                if not held.is_broken:
+                    return held
+                self._keys.forget(address)
+                return self.claim(caller, key, digest, stream_id, now_s)
             case _:
                 assert_never(verdict)
 
@@ -130,8 +133,7 @@ class Streams:
         if self._answers.get((order.caller, order.stream_id)) is not answer:
             return
         del self._answers[order.caller, order.stream_id]
-        # Nothing came of a request that was refused, or whose client left before the end: the key is for such clients.
-        if answer.is_refused or not answer.stream.is_concluded:
+        if answer.is_broken:  # whoever sends it again wants an answer, not the same error
             self.forget_key(order.stream_id, order.caller)
         else:
             self._keys.ended(_address(order.caller, order.stream_id), now_s)
