@@ -30,6 +30,8 @@ _SMOKE_TOKENS, _SMOKE_PROMPT_WORDS = 24, 100
 _STEP_TOKENS = 64
 _ENDLESS = 1500
 _LIMIT_S = 20.0
+_POLL_S = 0.002
+"""Whoever looks without a pause keeps the process busy that shall notice a close."""
 _WHEN = ("queued", "prefill", "first token", "middle", "end")
 _LEAVES: dict[str, Callable[[Line], None]] = {"FIN": Line.finish, "RST": Line.reset}
 _KINDS = ("streamed", "plain")
@@ -62,6 +64,7 @@ class Gauge:
         while not is_so(await self.samples()):
             if time.perf_counter() > deadline_s:
                 raise LoadError(f"{_LIMIT_S:g} s went by without {what}")
+            await asyncio.sleep(_POLL_S)
 
     async def until_generated(self, stream_id: str, n_tokens: int) -> None:
         """Raises `LoadError` if it does not come to that."""
@@ -69,6 +72,7 @@ class Gauge:
         while await self.generated(stream_id) < n_tokens:
             if time.perf_counter() > deadline_s:
                 raise LoadError(f"{_LIMIT_S:g} s went by without {n_tokens} tokens")
+            await asyncio.sleep(_POLL_S)
 
     async def _get(self, path: str) -> bytes:
         await self.line.send(keeping(self.subject.target.request("GET", path)))
@@ -224,7 +228,7 @@ EXPERIMENT = Experiment(
     ),
     drawn=(_STEPS,),
     not_shown=(
-        "the time holds that of a scrape, a millisecond or two",
+        "the time holds that of a scrape, and the pause between two: some milliseconds",
         "how a response that only writes, or another framework's, would do: the server has none",
     ),
 )
