@@ -70,7 +70,7 @@ def test_an_id_belongs_to_one_key_at_a_time() -> None:
     """While a response has it no other key gets it; afterwards its first key leads to nothing any more."""
     table = table_of()
     claim(table, "a", key="first")
-    assert claim(table, "a", key="second") == Claim(Verdict.TAKEN, "a")
+    assert table.claim("me", "second", BODY, "a", 0.0, is_held=True) == Claim(Verdict.TAKEN, "a")
     assert claim(table, "b", key="first") == Claim(Verdict.JOIN, "a")
     table.ended("a", 0.0)
     assert claim(table, "a", key="second") == Claim(Verdict.NEW, "a")

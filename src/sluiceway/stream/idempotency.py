@@ -33,7 +33,7 @@ class Verdict(enum.Enum):
     CONFLICT = "conflict"
     """Another request was sent with this key: 422."""
     TAKEN = "taken"
-    """A response that runs, or is held, and came with another key, has the id that was proposed: 409."""
+    """A response that is held has the id that was proposed: 409."""
     FULL = "full"
     """As many responses with keys run as can be remembered: 503."""
 
@@ -68,15 +68,17 @@ class Idempotency:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def claim(self, caller: str, key: str, digest: bytes, stream_id: str, now_s: float) -> Claim:
-        """What this request is. If it is new, `stream_id` has the key from now on."""
+    def claim(
+        self, caller: str, key: str, digest: bytes, stream_id: str, now_s: float, *, is_held: bool = False
+    ) -> Claim:
+        """What this request is. If it is new, `stream_id` has the key from now on, unless a response has that id."""
         self._forget_old(now_s)
         known_id = self._stream_ids.get((caller, key))
         if known_id is not None:
             return Claim(self._verdict_on(known_id, digest), known_id)
-        self.reused(stream_id)
-        if stream_id in self._entries:
+        if is_held:
             return Claim(Verdict.TAKEN, stream_id)
+        self.reused(stream_id)
         if len(self._entries) >= self._max_entries:
             if not self._ended_s:
                 return Claim(Verdict.FULL, stream_id)

@@ -129,10 +129,10 @@ def test_a_repeated_request_finds_its_answer(streams: Streams) -> None:
     complete(answer)
     leave(streams, answer)
     assert streams.claim("me", "key", b"body", "t", 2.0) is answer
-    answer.stream.tick(9.0, {})
-    streams.settle(answer, 9.0)
+    answer.stream.tick(5.5, {})
+    streams.settle(answer, 5.5)
     with pytest.raises(RequestError) as gone:
-        streams.claim("me", "key", b"body", "t", 10.0)
+        streams.claim("me", "key", b"body", "t", 5.6)
     assert refusal_of(gone) == GONE
     assert streams.claim("me", "key", b"body", "t", 99.0) is None
 
@@ -220,6 +220,10 @@ def test_keys_are_bounded(streams: Streams) -> None:
     with pytest.raises(RequestError) as caught:
         streams.claim("", "c", b"body", "c", 0.0)
     assert refusal_of(caught) == OVERLOADED
+    answer = add(streams, "a", terms=KEPT)
+    complete(answer)
+    assert leave(streams, answer)
+    assert streams.claim("", "c", b"body", "c", 1.0) is None
 
 
 def test_a_census_counts_what_is_held(streams: Streams) -> None:

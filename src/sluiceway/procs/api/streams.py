@@ -72,7 +72,9 @@ class Streams:
 
         Raises `RequestError` if it is neither.
         """
-        verdict, address = self._keys.claim(caller, key, digest, _address(caller, stream_id), now_s)
+        is_held = (caller, stream_id) in self._answers
+        proposed = _address(caller, stream_id)
+        verdict, address = self._keys.claim(caller, key, digest, proposed, now_s, is_held=is_held)
         match verdict:
             case Verdict.NEW:
                 return None
@@ -113,6 +115,8 @@ class Streams:
         if not answer.is_over:
             return True
         self._open.pop(answer, None)
+        if not answer.is_broken:
+            self._keys.ended(_address(answer.order.caller, answer.order.stream_id), now_s)
         if answer.stream.state is not State.CLOSED:
             return True
         self._remove(answer, now_s)
@@ -135,8 +139,6 @@ class Streams:
         del self._answers[order.caller, order.stream_id]
         if answer.is_broken:  # whoever sends it again wants an answer, not the same error
             self.forget_key(order.stream_id, order.caller)
-        else:
-            self._keys.ended(_address(order.caller, order.stream_id), now_s)
         # A whole answer that was ended early is told as a refusal, but there was one.
         if answer.stream.is_accepted or not answer.is_refused:
             self._history.add(answer.record, order.caller, now_s)
