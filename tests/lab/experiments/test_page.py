@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
-import pytest
-
-from sluiceway.lab.experiments.experiment import LabRecord
-from sluiceway.lab.experiments.registry import NAMES, experiments
-from support.mirror import ROOT
-
-LAB = ROOT / "docs" / "lab"
-WORDS = {True: "stood", False: "fell", None: "open"}
+from sluiceway.lab.experiments.registry import NAMES, experiment_of
+from support.lab_page import RECORDS, page, record_of
 
 
-@pytest.mark.parametrize("path", sorted((LAB / "records").glob("*.json")), ids=lambda path: path.stem)
-def test_every_verdict_of_a_record_is_on_the_page(path: Path) -> None:
-    """With its sentence, and by the commit that it was made from; a smoke run is no result."""
-    record = msgspec.json.decode(path.read_bytes(), type=LabRecord)
-    page = (LAB / "README.md").read_text()
-    for verdict in record.verdicts:
-        assert f"| {verdict.hypothesis} | {WORDS[verdict.stood]} | {verdict.sentence} |" in page
-    assert record.experiment == path.stem and record.experiment in NAMES
-    assert f"commit `{(record.git_sha or '')[:9]}`" in page and record.config["smoke"] is False
+def test_page_is_up_to_date() -> None:
+    """`python tests/support/lab_page.py > docs/lab/README.md` renews it."""
+    assert (RECORDS.parent / "README.md").read_text() == page()
 
 
-def test_every_experiment_is_on_the_page() -> None:
-    """With its question."""
-    page = (LAB / "README.md").read_text()
-    assert [one.name for one in experiments() if f"{one.question} |" not in page] == []
+def test_every_record_is_that_of_its_experiment() -> None:
+    """Of a real run: what a smoke run finds is no result."""
+    names = {path.stem for path in RECORDS.glob("*.json")}
+    assert names and names <= set(NAMES)
+    for name in names:
+        record = record_of(experiment_of(name))
+        assert record is not None and record.experiment == name
+        assert record.config["smoke"] is False and not any(run.errors for run in record.runs)
