@@ -7,6 +7,7 @@ import pytest
 from sluiceway.core.request import Input, Request, State
 from sluiceway.core.roster import Roster
 from sluiceway.errors import InvariantError
+from sluiceway.types import Held
 from support.scheduling import engine_config, request
 
 
@@ -159,6 +160,15 @@ def test_no_block_is_missing_when_the_next_token_fits() -> None:
     assert roster.n_missing_blocks(one) == 1
     roster.cover(one)
     assert (roster.n_missing_blocks(one), roster.leases.n_leased) == (0, 2)
+
+
+def test_what_one_holds_is_told_when_it_is_asked_for() -> None:
+    """Its state as a word, and its blocks."""
+    one = request(1, n_prompt=10)
+    roster = roster_with(one)
+    assert roster.held_by(one) == Held("waiting", 0)
+    roster.seat(one)
+    assert roster.held_by(one) == Held("running", 3)
 
 
 def test_live_sequences_say_what_is_held_when_asked() -> None:

@@ -221,8 +221,7 @@ class _Chunks(ChunkWriter):
 
     @property
     def unsent_bytes(self) -> int:
-        """All of it is the driver's at once."""
-        return 0
+        return self._driver.unsent_bytes
 
     def abort(self) -> None:
         self._driver.vanish()
@@ -251,6 +250,8 @@ class AsgiDriver:
         With `offers_chunks` the owner of a stream may write by itself, as with the server's own HTTP protocol.
         """
         self.sent: list[Message] = []
+        self.unsent_bytes = 0
+        """What its transport still holds."""
         self._app = app
         pieces = [body] if isinstance(body, bytes) else list(body)
         self._pieces = [

@@ -40,10 +40,19 @@ what the run does not show.
 """
 
 
+_PAGES = ("slow-client", "buffers", "full-batch", "disconnect", "leak", "resume")
+
+
 def page() -> str:
     """The whole page: what came of every experiment that has a record."""
     found = [(one, record) for one in experiments() if (record := record_of(one)) is not None]
-    titles = ["## Results\n", "| name | question | hypotheses that stood | record |", "|---|---|---|---|"]
+    pages = ", ".join(f"[{name}]({name}.md)" for name in _PAGES)
+    titles = [
+        f"Pages of their own: {pages}.\n",
+        "## Results\n",
+        "| name | question | hypotheses that stood | record |",
+        "|---|---|---|---|",
+    ]
     sections = [line for one, record in found for line in _section(one, record)]
     return "\n".join([_HEAD, *titles, *(_row(one, record) for one, record in found), *sections]) + "\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.config import StreamsConfig
-from sluiceway.messages.to_tokenizer import Cancel
+from sluiceway.messages.to_tokenizer import Cancel, Pause, Resume
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, AsgiDriver, completion, settle
 
@@ -62,6 +62,23 @@ async def test_a_client_that_takes_nothing_is_broken_off(chunks: bool) -> None:
     await settle(lambda: driver.task is not None and driver.task.done())
     assert driver.task is not None and driver.task.done() and api.hub.n_open == 0
     assert not driver.is_over
+
+
+async def test_a_paused_request_goes_on_as_soon_as_its_reader_has_taken_what_was_held() -> None:
+    """Not at the next look at the clock: until then a healthy reader would wait for nothing."""
+    api = Api(streams=StreamsConfig(slow_client="pause"))
+    driver = await opened(api, chunks=True)
+    api.upstream.speak("x")
+    driver.unsent_bytes = 1_000_000
+    for answer in api.hub.streams:
+        api.hub.delivery.watch(answer)
+    pass_time(api, 1.0)
+    assert api.upstream.pushed[-1:] == [Pause((1,))]
+    driver.unsent_bytes = 0
+    driver.chunks.on_writable()
+    assert api.upstream.pushed[-1:] == [Resume((1,))]
+    api.upstream.finish()
+    await driver.done()
 
 
 async def test_a_naive_server_waits_for_its_slowest_reader() -> None:

@@ -14,6 +14,12 @@ _MODULES = {
     "first-token": "first_token",
     "joiner": "joiner",
     "sse": "sse",
+    "buffers": "buffers",
+    "slow-client": "slow_client",
+    "full-batch": "full_batch",
+    "disconnect": "disconnect",
+    "leak": "leak",
+    "resume": "resume",
 }
 """In the order in which they are listed."""
 

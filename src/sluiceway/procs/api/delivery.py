@@ -115,15 +115,18 @@ class Delivery:
 
     def tick(self) -> None:
         """Time has gone by: look at the answers to which that matters; where memory is short, at all of them."""
-        now_s = self._clock()
-        due = self._agenda.due(now_s)
+        due = self._agenda.due(self._clock())
         if self._streams.budget.pressure is not Pressure.NONE:
             due = list({**dict.fromkeys(due), **dict.fromkeys(self._streams)})
         for answer in due:
-            unsent = {reader_id: reader.unsent_bytes for reader_id, reader in answer.readers.items()}
-            self.apply(answer, answer.stream.tick(now_s, unsent))
-            self.settle(answer)
+            self.look_at(answer)
         self.wake()
+
+    def look_at(self, answer: Answer) -> None:
+        """Tell it the time and what its readers' transports hold; `wake` follows."""
+        unsent = {reader_id: reader.unsent_bytes for reader_id, reader in answer.readers.items()}
+        self.apply(answer, answer.stream.tick(self._clock(), unsent))
+        self.settle(answer)
 
     def when_timed(self, tell: Callable[[], None]) -> None:
         """Call `tell` as soon as there is an answer to which time matters; at once if that is so now."""

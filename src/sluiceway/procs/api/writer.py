@@ -85,7 +85,7 @@ class Writer:
 
     async def _sleep_while_passing(self, chunks: ChunkWriter) -> None:
         chunks.is_watched = True
-        chunks.on_writable = self.wake
+        chunks.on_writable = self._find_room
         self._is_passing = True
         self._pass_on()
         while self._last is None and self._is_read:
@@ -130,9 +130,14 @@ class Writer:
             self._delivery.hold_up(self)
             chunks.on_writable = self._make_way
 
+    def _find_room(self) -> None:
+        """The transport has let go of what it held: a request that was paused for this reader may go on at once."""
+        self._delivery.look_at(self._answer)
+        self.wake()
+
     def _make_way(self) -> None:
         self._delivery.go_on(self)
-        self.wake()
+        self._find_room()
 
     async def _watch(self, receive: Receive) -> None:
         """Leave as soon as the client has left, whatever the task waits for."""
