@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -35,9 +36,11 @@ class Neighbour:
         self.to_engine = around.outlet(around.addresses.tokenizer_to_engine, bind=True)
         self.from_engine = around.inlet(around.addresses.engine_to_tokenizer, FromEngine, bind=True)
         self.faults: list[Exception] = []
+        # Like a model's, its steps let go of the interpreter: else the loop says more than the test can hear.
+        runner = FakeRunner(n_blocks=CONFIG.n_blocks, block_tokens=CONFIG.block_tokens, step_s=0.001, sleep=time.sleep)
         engine = Engine(
             CONFIG,
-            FakeRunner(n_blocks=CONFIG.n_blocks, block_tokens=CONFIG.block_tokens),
+            runner,
             draw_seed=lambda: 1,
             now_s=lambda: 0.0,
             on_fault=self.faults.append,
@@ -116,8 +119,6 @@ def test_everything_is_let_go_when_the_tokenizer_dies(neighbour: Neighbour) -> N
     assert neighbour.ends(1)[3].reason is FinishReason.LENGTH
 
 
-@pytest.mark.xfail(reason="the second of two orders that come together is sometimes not heard", strict=False)
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "order", [PeerDown(Role.TOKENIZER, hung=True), PeerDown(Role.API), PeerUp(Role.API), Drain(1.0)]
 )
