@@ -17,24 +17,24 @@ def test_logits_come_where_they_are_wanted_and_the_largest_always(tmp_path: Path
     start = loaded(reference, tmp_path).start
     rows = (row(PROMPT, 0, 30, 0), row(PROMPT, 0, 9, 4, samples=False), row(PROMPT[:12], 0, 12, 8))
 
-    outcome = start(16).compute(rows, wants_logits=True)
-    assert outcome.logits is not None
+    outcome = start(16).compute(rows, logits_of=[0, 1])
     expected = torch.stack([reference_logits(reference, PROMPT[:n])[-1] for n in (30, 12)])
     torch.testing.assert_close(outcome.logits, expected, rtol=1e-3, atol=1e-3)
     assert outcome.largest.tolist() == expected.argmax(-1).tolist()
 
-    without = start(16).compute(rows, wants_logits=False)
-    assert without.logits is None
+    without = start(16).compute(rows, logits_of=[])
+    assert without.logits.shape == (0, expected.shape[1])
     assert without.largest.tolist() == outcome.largest.tolist()
+    second = start(16).compute(rows, logits_of=[1])
+    assert torch.equal(second.logits, outcome.logits[1:]) and second.largest.tolist() == outcome.largest.tolist()
 
 
 def test_each_pass_has_a_cache_of_its_own(tmp_path: Path) -> None:
     """What one wrote, the other does not see."""
     model = loaded(reference_model(), tmp_path)
     one, other = model.start(4), model.start(4)
-    one.compute([row(PROMPT, 0, 20, 0)], wants_logits=False)
-    alone = one.compute([row(PROMPT, 20, 1, 0)], wants_logits=True).logits
-    empty = other.compute([row(PROMPT, 20, 1, 0)], wants_logits=True).logits
-    assert alone is not None and empty is not None
+    one.compute([row(PROMPT, 0, 20, 0)], logits_of=[])
+    alone = one.compute([row(PROMPT, 20, 1, 0)], logits_of=[0]).logits
+    empty = other.compute([row(PROMPT, 20, 1, 0)], logits_of=[0]).logits
     assert not torch.equal(alone, empty)
     assert one.cache_bytes == model.config.kv_token_elements * 4 * 16 * 4

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from sluiceway.model.penalties import PenaltyTable, TokenCounts, has_penalties
+from sluiceway.model.penalties import PenaltyTable, TokenCounts, has_penalties, lower_seen
 from sluiceway.types import SamplingParams
 
 SAMPLING = SamplingParams(repetition_penalty=1.5, presence_penalty=0.25, frequency_penalty=0.125)
@@ -21,6 +23,12 @@ def expected(logits: np.ndarray, known: list[int], n_prompt: int) -> np.ndarray:
     return out
 
 
+def lowered(logits: np.ndarray, counts: TokenCounts, drafts: Sequence[int] = ()) -> np.ndarray:
+    result = logits[np.newaxis].copy()
+    lower_seen(result, [(0, counts.with_drafts(drafts), SAMPLING)])
+    return np.asarray(result[0])
+
+
 @pytest.mark.parametrize("steps", [[200], [1, 2, 50, 51, 200], list(range(1, 201))])
 def test_logits_equal_a_recount_however_the_sequence_grew(steps: list[int]) -> None:
     """More distinct tokens than the first array holds; prompt and answer overlap."""
@@ -30,8 +38,7 @@ def test_logits_equal_a_recount_however_the_sequence_grew(steps: list[int]) -> N
     counts = TokenCounts()
     for n_known in steps:
         counts.advance(known, n_known, 60)
-    result = logits.copy()
-    counts.apply(result, SAMPLING)
+    result = lowered(logits, counts)
     np.testing.assert_allclose(result, expected(logits, known, 60), rtol=1e-5, atol=1e-5)
 
 
@@ -40,8 +47,7 @@ def test_a_banned_logit_stays_banned() -> None:
     counts = TokenCounts()
     counts.advance([0], 1, 0)
     logits = np.array([-np.inf, 1.0], dtype=np.float32)
-    counts.apply(logits, SAMPLING)
-    assert logits.tolist() == [-np.inf, 1.0]
+    assert lowered(logits, counts).tolist() == [-np.inf, 1.0]
 
 
 def test_a_known_sequence_is_only_advanced() -> None:
@@ -102,12 +108,37 @@ def test_drafts_count_for_one_application_only(n_before: int) -> None:
     counts = TokenCounts()
     counts.advance(known, n_before, 3)
     for _ in range(2):
-        with_drafts, without = logits.copy(), logits.copy()
-        counts.apply(with_drafts, SAMPLING, drafts)
-        counts.apply(without, SAMPLING)
+        with_drafts, without = lowered(logits, counts, drafts), lowered(logits, counts)
         np.testing.assert_allclose(
             with_drafts, expected(logits, [*known, *drafts], min(3, n_before)), rtol=1e-5, atol=1e-5
         )
         np.testing.assert_allclose(without, expected(logits, known, 3), rtol=1e-5, atol=1e-5)
     counts.advance([*known, 9], n_before + 1, 3)
     assert counts.n_seen == n_before + 1
+
+
+def test_rows_are_lowered_each_by_its_own_sequence_when_they_share_a_pass() -> None:
+    """Rows without penalties stay; one sequence may stand in several rows, with other drafts and settings."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(0, 3, (4, 50)).astype(np.float32)
+    one, other = TokenCounts(), TokenCounts()
+    one.advance([1, 2, 3, 2], 4, 2)
+    other.advance([4, 4, 4], 3, 0)
+    seen = [
+        (0, one.with_drafts([7]), SAMPLING),
+        (1, one.with_drafts(), SamplingParams(presence_penalty=-1.0)),
+        (3, other.with_drafts([8, 9]), SAMPLING),
+    ]
+    result = logits.copy()
+    lower_seen(result, seen)
+    np.testing.assert_allclose(result[0], expected(logits[0], [1, 2, 3, 2, 7], 2), rtol=1e-5)
+    np.testing.assert_array_equal(result[1] - logits[1] > 0.5, [token in (2, 3) for token in range(50)])
+    np.testing.assert_array_equal(result[2], logits[2])
+    np.testing.assert_allclose(result[3], expected(logits[3], [4, 4, 4, 8, 9], 0), rtol=1e-5)
+
+
+def test_nothing_is_lowered_when_no_sequence_has_penalties() -> None:
+    """A step of others."""
+    logits = np.ones((2, 3), dtype=np.float32)
+    lower_seen(logits, [])
+    assert logits.tolist() == [[1.0] * 3] * 2

@@ -98,6 +98,5 @@ class Stepper:
 
     def step(self, *rows: Row) -> Tensor:
         """Logits of the rows that sample."""
-        logits = self._pass.compute(rows, wants_logits=True).logits
-        assert logits is not None
-        return logits
+        n_sampled = sum(row.n_samples for row in rows)
+        return self._pass.compute(rows, logits_of=range(n_sampled)).logits

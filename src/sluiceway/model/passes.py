@@ -25,8 +25,8 @@ class Outcome:
     """Of each token that is sampled, row by row: `largest` is the first of the largest logits."""
 
     largest: IntArray
-    logits: Tensor | None
-    """(sampled tokens, vocab_size) on the CPU, float32, the caller's to change; None where they were not asked for."""
+    logits: Tensor
+    """(those that were asked for, vocab_size) on the CPU, float32, the caller's to change."""
 
 
 class Pass(Protocol):
@@ -37,8 +37,8 @@ class Pass(Protocol):
         """Of the whole cache; memory is taken as blocks are used for the first time."""
         ...
 
-    def compute(self, rows: Sequence[Row], *, wants_logits: bool) -> Outcome:
-        """At least one row. Rows do not interact."""
+    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> Outcome:
+        """At least one row. Rows do not interact. `logits_of` are numbers of sampled tokens, in rising order."""
         ...
 
 
@@ -58,9 +58,10 @@ class TorchPass:
     def cache_bytes(self) -> int:
         return self._cache.n_bytes
 
-    def compute(self, rows: Sequence[Row], *, wants_logits: bool) -> Outcome:
+    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> Outcome:
         with torch.inference_mode():
             batch = build_batch(rows, self._config, self._dtype, self._device)
             logits = self._decoder.forward(batch, self._cache)
             largest = logits.argmax(dim=-1).cpu().numpy()
-        return Outcome(largest, logits.float().cpu() if wants_logits else None)
+            wanted = logits[list(logits_of)].float().cpu()
+        return Outcome(largest, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,41 @@ import numpy.typing as npt
 from sluiceway.types import Rid, SamplingParams, TokenId
 
 FloatRow = npt.NDArray[np.float32]
+FloatRows = npt.NDArray[np.float32]
 
 
 def has_penalties(sampling: SamplingParams) -> bool:
     return bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0)
+
+
+class Seen(NamedTuple):
+    """Distinct tokens, and how often each was generated."""
+
+    ids: npt.NDArray[np.int64]
+    generated: FloatRow
+
+
+def lower_seen(logits: FloatRows, seen: Sequence[tuple[int, Seen, SamplingParams]]) -> None:
+    """Lowers the logits (rows, vocab_size) of tokens that were there, in place, each sequence in the row it names."""
+    if not seen:
+        return
+    lengths = [len(each.ids) for _, each, _ in seen]
+    places = (
+        np.repeat([index for index, _, _ in seen], lengths),
+        np.concatenate([each.ids for _, each, _ in seen]),
+    )
+    generated = np.concatenate([each.generated for _, each, _ in seen])
+    repetition, frequency, presence = (
+        np.repeat(np.array(setting, dtype=np.float32), lengths)
+        for setting in zip(
+            *((s.repetition_penalty, s.frequency_penalty, s.presence_penalty) for _, _, s in seen), strict=True
+        )
+    )
+    values = logits[places]
+    values = np.where(values > 0, values / repetition, values * repetition)
+    values -= frequency * generated
+    values -= presence * (generated > 0)
+    logits[places] = values
 
 
 class TokenCounts:
@@ -31,26 +63,20 @@ class TokenCounts:
             self._count(known[position], 1 if position >= n_prompt else 0)
         self.n_seen = n_known
 
-    def apply(self, logits: FloatRow, sampling: SamplingParams, drafts: Sequence[TokenId] = ()) -> None:
-        """Lowers the logits (vocab_size) of tokens that were there, in place; as if the drafts were generated too."""
+    def with_drafts(self, drafts: Sequence[TokenId] = ()) -> Seen:
+        """What was there, as if the drafts were generated too; a copy where there are any, else good until it grows."""
         n_distinct = len(self._index_of)
         for token_id in drafts:
             self._count(token_id, 1)
-        self._lower(logits, sampling)
+        n = len(self._index_of)
+        seen = Seen(self._ids[:n], self._generated[:n])
+        if drafts:
+            seen = Seen(seen.ids.copy(), seen.generated.copy())
         for token_id in drafts:
             self._generated[self._index_of[token_id]] -= 1
         while len(self._index_of) > n_distinct:
             self._index_of.popitem()
-
-    def _lower(self, logits: FloatRow, sampling: SamplingParams) -> None:
-        n = len(self._index_of)
-        ids, generated = self._ids[:n], self._generated[:n]
-        values = logits[ids]
-        repetition = np.float32(sampling.repetition_penalty)
-        values = np.where(values > 0, values / repetition, values * repetition)
-        values -= np.float32(sampling.frequency_penalty) * generated
-        values -= np.float32(sampling.presence_penalty) * (generated > 0)
-        logits[ids] = values
+        return seen
 
     def _count(self, token_id: TokenId, n_generated: int) -> None:
         index = self._index_of.get(token_id)

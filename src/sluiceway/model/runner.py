@@ -65,10 +65,14 @@ class TorchRunner:
         if not rows:
             return []
         sampled = [sampling for row in rows for sampling in row.samplings()]
-        outcome = self._pass.compute(rows, wants_logits=not all(map(is_plainly_greedy, sampled)))
-        if outcome.logits is None:
-            return [int(token) for token in outcome.largest]
-        return self._sampler.sample(outcome.logits, sampled)
+        chosen = [index for index, row in enumerate(sampled) if not is_plainly_greedy(row)]
+        outcome = self._pass.compute(rows, logits_of=chosen)
+        tokens: list[int] = outcome.largest.tolist()
+        for index, token in zip(
+            chosen, self._sampler.sample(outcome.logits, [sampled[i] for i in chosen]), strict=True
+        ):
+            tokens[index] = token
+        return tokens
 
 
 def _warm_up_row(first_block: int, n_tokens: int) -> Row:

@@ -20,7 +20,7 @@ from torch import Tensor
 from sluiceway.core.plan import Row
 from sluiceway.model.kernels.drawing import draw_natively
 from sluiceway.model.kernels.loader import best_kernels, pool
-from sluiceway.model.penalties import FloatRow, PenaltyTable, has_penalties
+from sluiceway.model.penalties import FloatRow, FloatRows, PenaltyTable, has_penalties, lower_seen
 from sluiceway.types import Rid, SamplingParams, TokenId
 
 _GREEDY_BELOW = 1e-5
@@ -30,7 +30,6 @@ _DRAW_BITS = 50
 _SUM_BLOCK = 256
 """Weights are summed by blocks and then within one: rounding stays small and the long pass is a plain sum."""
 
-FloatRows = npt.NDArray[np.float32]
 DoubleRow = npt.NDArray[np.float64]
 
 
@@ -44,8 +43,9 @@ class Sampler:
     def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[TokenId]:
         """One token for each row of logits (rows, vocab_size), which may be written over: the one after all its own."""
         values: FloatRows = logits.float().cpu().numpy()
-        for row_values, row in zip(values, rows, strict=True):
-            self._adjust(row_values, row)
+        self._penalise(values, rows)
+        _add_biases(values, rows)
+        self._ban_ends(values, rows)
         drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= _GREEDY_BELOW]
         tokens = np.empty(len(rows), dtype=np.int64)
         if drawn:
@@ -62,17 +62,38 @@ class Sampler:
         """Sequences that something is kept for."""
         return len(self._penalties)
 
-    def _adjust(self, logits: FloatRow, row: Row) -> None:
-        sampling = row.sampling
-        if has_penalties(sampling):
-            n_known = _position(row) - len(row.drafts)
-            self._penalties.counts_of(row.rid, row.known, n_known, row.n_prompt).apply(logits, sampling, row.drafts)
-        for token_id, bias in sampling.logit_bias:
-            if token_id < logits.size:
-                logits[token_id] += np.float32(bias)
-        if _position(row) - row.n_prompt < sampling.min_tokens:
-            banned = (*self._eos_token_ids, *sampling.stop_token_ids)
-            logits[[token_id for token_id in banned if token_id < logits.size]] = -np.inf
+    def _penalise(self, logits: FloatRows, rows: Sequence[Row]) -> None:
+        seen = []
+        for index, row in enumerate(rows):
+            if has_penalties(row.sampling):
+                n_known = _position(row) - len(row.drafts)
+                counts = self._penalties.counts_of(row.rid, row.known, n_known, row.n_prompt)
+                seen.append((index, counts.with_drafts(row.drafts), row.sampling))
+        lower_seen(logits, seen)
+
+    def _ban_ends(self, logits: FloatRows, rows: Sequence[Row]) -> None:
+        """No end before `min_tokens`."""
+        places = [
+            (index, token_id)
+            for index, row in enumerate(rows)
+            if _position(row) - row.n_prompt < row.sampling.min_tokens
+            for token_id in (*self._eos_token_ids, *row.sampling.stop_token_ids)
+            if token_id < logits.shape[1]
+        ]
+        if places:
+            logits[tuple(zip(*places, strict=True))] = -np.inf
+
+
+def _add_biases(logits: FloatRows, rows: Sequence[Row]) -> None:
+    biases = [
+        (index, token_id, bias)
+        for index, row in enumerate(rows)
+        for token_id, bias in row.sampling.logit_bias
+        if token_id < logits.shape[1]
+    ]
+    if biases:
+        indexes, token_ids, values = zip(*biases, strict=True)
+        np.add.at(logits, (indexes, token_ids), np.array(values, dtype=np.float32))
 
 
 def is_plainly_greedy(row: Row) -> bool:

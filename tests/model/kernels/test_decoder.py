@@ -87,13 +87,13 @@ def test_the_largest_are_those_of_the_logits(tmp_path: Path, monkeypatch: pytest
     with chosen(monkeypatch, name):
         model = loaded(model_with_ties, tmp_path, "bfloat16")
     rows = [row(PROMPT[i : i + 9], 0, 9, 2 * i) for i in range(40)]
-    outcome = model.start(100).compute(rows, wants_logits=True)
-    assert outcome.logits is not None
+    outcome = model.start(100).compute(rows, logits_of=range(40))
     assert outcome.largest.tolist() == np.argmax(outcome.logits.numpy(), axis=-1).tolist()
     assert max(outcome.largest) < 100
-    again = model.start(100).compute(rows, wants_logits=False)
-    assert again.logits is None
-    assert again.largest.tolist() == outcome.largest.tolist()
+    for some in ([], [0, 7, 33, 39]):
+        again = model.start(100).compute(rows, logits_of=some)
+        assert torch.equal(again.logits, outcome.logits[some])
+        assert again.largest.tolist() == outcome.largest.tolist()
 
 
 def test_what_an_earlier_owner_left_in_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,7 @@ def test_what_an_earlier_owner_left_in_a_block_changes_nothing(tmp_path: Path, m
     dirty.cache.fill(float("nan"))
     for a, b in ((0, 5), (5, 37), (37, 38)):
         rows = [row(PROMPT, a, b - a, 2)]
-        of_clean, of_dirty = (each.compute(rows, wants_logits=True).logits for each in (clean, dirty))
-        assert of_clean is not None and of_dirty is not None
+        of_clean, of_dirty = (each.compute(rows, logits_of=[0]).logits for each in (clean, dirty))
         assert torch.equal(of_clean, of_dirty)
 
 
@@ -138,4 +137,4 @@ def test_no_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     model_pass = model.start(8)
     monkeypatch.setattr(native.NativeDecoder, "_run", lambda *_: -1)
     with pytest.raises(MemoryError):
-        model_pass.compute([row(PROMPT, 0, 5, 0)], wants_logits=False)
+        model_pass.compute([row(PROMPT, 0, 5, 0)], logits_of=[])

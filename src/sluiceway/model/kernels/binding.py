@@ -71,6 +71,7 @@ class Step(Structure):
         ("cache", Cache),
         ("token_ids", c_void_p),
         ("sampled", c_void_p),
+        ("places", c_void_p),
         ("logits", c_void_p),
         ("largest", c_void_p),
         ("n_sampled", c_int32),

@@ -107,16 +107,19 @@ class NativeDecoder:
         self._workspace = kernels.open()
         weakref.finalize(self, kernels.close, self._workspace)
 
-    def forward(self, rows: Sequence[Row], cache: NativeCache, wants_logits: bool) -> Outcome:
+    def forward(self, rows: Sequence[Row], cache: NativeCache, logits_of: Sequence[int]) -> Outcome:
         """Writes the keys and values of the rows' tokens into the cache."""
         arrays = StepArrays.of(rows)
         largest = np.empty(len(arrays.sampled), dtype=np.int32)
-        logits = torch.empty(len(largest), self._config.vocab_size) if wants_logits else None
+        places = np.full(len(largest), -1, dtype=np.int32)
+        places[list(logits_of)] = np.arange(len(logits_of))
+        logits = torch.empty(len(logits_of), self._config.vocab_size)
         step = binding.Step(
             arrays.rows_struct(),
             cache.struct,
             arrays.tokens.ctypes.data,
             arrays.sampled.ctypes.data,
+            places.ctypes.data,
             address(logits),
             largest.ctypes.data,
             len(largest),
@@ -141,8 +144,8 @@ class NativePass:
     def cache_bytes(self) -> int:
         return self.cache.n_bytes
 
-    def compute(self, rows: Sequence[Row], *, wants_logits: bool) -> Outcome:
-        return self._decoder.forward(rows, self.cache, wants_logits)
+    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> Outcome:
+        return self._decoder.forward(rows, self.cache, logits_of)
 
 
 def _running_sums(counts: Int32Array) -> Int32Array:

@@ -70,8 +70,9 @@ struct Step {
     Rows rows;
     Cache cache;
     const int32_t* token_ids;
-    const int32_t* sampled;    // the tokens whose logits are wanted
-    float* logits;             // (n_sampled, vocab_size), or null where only the largest are wanted
+    const int32_t* sampled;    // the tokens whose logits are computed
+    const int32_t* places;     // (n_sampled): the row of `logits` for each of them; -1: only its largest is wanted
+    float* logits;             // (as many as have a place, vocab_size)
     int32_t* largest;          // (n_sampled): the first of the largest logits
     int32_t n_sampled;
 };

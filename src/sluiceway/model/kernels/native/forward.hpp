@@ -231,7 +231,7 @@ private:
         });
         multiply(member, model_.head, a, step_.n_sampled, [&](int panel, int first, int n_rows, float(*sums)[kPanel]) {
             for (int m = 0; m < n_rows; m++) {
-                if (step_.logits) write_logits(panel, first + m, sums[m]);
+                if (step_.places[first + m] >= 0) write_logits(panel, step_.places[first + m], sums[m]);
                 remember_best(panel, first + m, sums[m]);
             }
         });
@@ -240,9 +240,9 @@ private:
         });
     }
 
-    void write_logits(int panel, int sampled, const float* sums) const {
+    void write_logits(int panel, int place, const float* sums) const {
         const int begin = panel * kPanel, left = model_.vocab_size - begin;
-        memcpy(step_.logits + int64_t(sampled) * model_.vocab_size + begin, sums,
+        memcpy(step_.logits + int64_t(place) * model_.vocab_size + begin, sums,
                size_t(left < kPanel ? left : kPanel) * sizeof(float));
     }
 
