@@ -184,7 +184,18 @@ def test_runner_learns_of_an_end_with_the_next_plan() -> None:
     bench.say(submit(1, 2))
     bench.say(Abort(1, FinishReason.CANCELLED))
     bench.say()
+    bench.say()
     assert [plan.retired for plan in bench.runner.plans] == [(), (1,), ()]
+
+
+def test_an_end_is_told_before_the_next_step_is_computed_when_somebody_leaves() -> None:
+    """In a word of its own; the others go on in the next round, which is wanted at once."""
+    bench = Bench()
+    bench.say(submit(1, 2))
+    out = bench.say(Abort(1, FinishReason.CANCELLED))
+    assert (ends_of(out), out.rids, len(bench.runner.plans)) == ([(1, FinishReason.CANCELLED)], [], 1)
+    assert bench.engine.has_work
+    assert bench.say().rids == [2]
 
 
 @pytest.mark.parametrize(("seed", "expected"), [(None, 77), (0, 0), (5, 5), (-1, (1 << 64) - 1), ((1 << 64) + 3, 3)])

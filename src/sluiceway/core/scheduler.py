@@ -57,6 +57,11 @@ class Scheduler:
         return self._roster.n_running > 0 or self._roster.next_to_seat() is not None
 
     @property
+    def has_ends_to_tell(self) -> bool:
+        """Whether somebody has ended since the last drain."""
+        return bool(self._outputs.ends)
+
+    @property
     def is_empty(self) -> bool:
         """Nothing lives."""
         return not self._roster.live
