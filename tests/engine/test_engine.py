@@ -241,6 +241,26 @@ def test_only_the_plan_ends_when_the_runner_fails(failure: str) -> None:
     assert bench.say().rids == [3]
 
 
+def test_who_leaves_while_a_step_is_computed_ends_with_that_step() -> None:
+    """Until the very end of it: its token is dropped, and the word of its end is that of the step."""
+    arrived: list[ToEngine] = [submit(1, 2)]
+
+    def leave(_: float) -> None:
+        arrived.append(Abort(1, FinishReason.CANCELLED))
+
+    bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, step_s=1.0, sleep=leave))
+
+    def receive() -> list[ToEngine]:
+        messages = [*arrived]
+        arrived.clear()
+        return messages
+
+    (out,) = bench.engine.step(receive)
+    assert isinstance(out, StepOut)
+    assert (ends_of(out), out.rids, out.stats.wasted_tokens_total) == ([(1, FinishReason.CANCELLED)], [2], 1)
+    assert (out.stats.blocks_leased, out.stats.blocks_fenced) == (1, 0), "with the step, the other one's alone"
+
+
 def test_messages_are_applied_when_the_launch_has_failed() -> None:
     """What arrived meanwhile is not lost."""
     bench = Bench()

@@ -76,7 +76,7 @@ class Engine:
 
         Where something that arrived has ended a sequence, the round ends with the word of it: `has_work` says that the
         next one is wanted at once.
-        `receive` is called before planning, and again while the step is computed: who leaves then is spared its result.
+        `receive` is called before planning, and again when the step is computed: who has left by then is spared its result.
         Wishes are carried out in here only, and never raise.
         """
         self._parts.enter(Part.PLAN)
@@ -130,9 +130,10 @@ class Engine:
     def _compute(self, plan: Plan, receive: Receive) -> None:
         """Run a plan to its end. If the runner fails, every sequence of the plan ends, and nobody else."""
         step = self._attempt(lambda: self._runner.launch(plan))
-        self._apply(receive())
         result = None if step is None else self._attempt(step.wait)
         self._parts.enter(Part.COMMIT)
+        # As late as can be: whoever has left by now is told to have ended with this step, not after it.
+        self._apply(receive())
         if result is None or self._attempt(lambda: self._commit(plan, result)) is None:
             self._scheduler.abandon(plan, ENGINE_FAULT)
 
