@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import httpx_sse
@@ -82,10 +81,3 @@ def test_other_decoder_that_reads_else_is_a_finding(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(httpx_sse.EventSource, "iter_sse", lambda self: iter(()))
     found = by_another_decoder([reply(*native_events(7))])
     assert found.stood is False and found.sentence == "0 of 1"
-
-
-def test_other_decoder_that_is_not_there_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence says why."""
-    monkeypatch.setitem(sys.modules, "httpx_sse", None)
-    found = by_another_decoder([])
-    assert found.stood is None and found.sentence == "httpx-sse is not installed"

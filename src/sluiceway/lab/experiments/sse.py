@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
+
+import httpx
+from httpx_sse import EventSource
 
 from sluiceway.lab.experiments import native
 from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
@@ -79,20 +81,14 @@ def judged(reply: Reply, full: dict[str, Any]) -> dict[str, bool]:
 
 
 def by_another_decoder(replies: Sequence[Reply]) -> Verdict:
-    """What the package httpx-sse makes of the same bytes, where it is installed."""
-    hypothesis = "a decoder that is not ours reads the same events"
-    if importlib.util.find_spec("httpx_sse") is None:
-        return Verdict(hypothesis, None, "httpx-sse is not installed")
-    import httpx
-    from httpx_sse import EventSource
-
+    """What the package httpx-sse makes of the same bytes."""
     same = []
     for reply in replies:
         response = httpx.Response(200, headers={"content-type": reply.headers["content-type"]}, content=reply.body)
         theirs = [(event.event, event.data, event.id) for event in EventSource(response).iter_sse()]
         ours = [(event.event, event.data, event.last_event_id) for event in native.read_stream(reply).events]
         same.append(theirs == ours)
-    return _counted(hypothesis, same)
+    return _counted("a decoder that is not ours reads the same events", same)
 
 
 def _counted(hypothesis: str, held: Sequence[bool]) -> Verdict:
