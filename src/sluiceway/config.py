@@ -15,6 +15,7 @@ BLOCK_TOKENS = 16
 
 Dtype = Literal["auto", "float32", "bfloat16", "int8"]
 SlowClient = Literal["naive", "unbounded", "pause", "drop", "pause-park-drop"]
+LabResponse = Literal["own", "starlette", "write-only"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -124,6 +125,8 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What it accepts of that beyond what is on its way (TCP_NOTSENT_LOWAT); 0: all of it."""
     write_bytes: int = 16 * 1024
     """What waits above the kernel before a connection counts as full."""
+    lab_response: LabResponse = "own"
+    """Whose responses answer requests. The others are there for the lab to compare ours with, and for nothing else."""
 
     def __post_init__(self) -> None:
         _check_range(self, "sse_keep_alive_s", 0.0, 86_400.0)

@@ -10,7 +10,7 @@ import typer
 from sluiceway.cli.exits import command
 from sluiceway.cli.options import DEFAULT, UNFETCHED, DtypeOption, KvCacheTokens, Model, ModelSource, Threads, option
 from sluiceway.cli.pull import fetch
-from sluiceway.config import LogFormat, LogLevel, ServeConfig, StreamsConfig
+from sluiceway.config import LabResponse, LogFormat, LogLevel, ServeConfig, StreamsConfig
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 from sluiceway.stream.override import policy_from_header
@@ -76,6 +76,14 @@ SendBuffer = Annotated[
         "--send-buffer-bytes", "Kernel buffer of a connection; small shows a slow reader early. 0: the system's own."
     ),
 ]
+LabResponseOption = Annotated[
+    LabResponse,
+    option(
+        "--lab-response",
+        "For the lab alone, to compare ours with: a framework's own response, or one that never listens to its client.",
+        hidden=True,
+    ),
+]
 FakeStep = Annotated[float, option("--fake-step", "Seconds that a step of the model `fake` takes.")]
 LogLevelOption = Annotated[LogLevel, option("--log-level", "The least that is logged.")]
 LogFormatOption = Annotated[LogFormat, option("--log-format", "How a log line is written.")]
@@ -112,6 +120,7 @@ def serve(
     detach_ahead_tokens: DetachAhead = DEFAULT.streams.detach_ahead_tokens,
     history_ttl: HistoryTtl = DEFAULT.streams.history_ttl_s,
     send_buffer_bytes: SendBuffer = DEFAULT.streams.send_buffer_bytes,
+    lab_response: LabResponseOption = DEFAULT.streams.lab_response,
     threads: Threads = DEFAULT.threads,
     fake_step: FakeStep = DEFAULT.fake_step_s,
     log_level: LogLevelOption = DEFAULT.log_level,
@@ -123,6 +132,7 @@ def serve(
         _with_policy(slow_client), sse_keep_alive_s=sse_keep_alive, max_stream_bytes=max_stream_bytes,
         replay_bytes=replay_bytes, replay_ttl_s=replay_ttl, detach_grace_s=detach_grace,
         detach_ahead_tokens=detach_ahead_tokens, history_ttl_s=history_ttl, send_buffer_bytes=send_buffer_bytes,
+        lab_response=lab_response,
     )  # fmt: skip
     config = ServeConfig(
         model=UNFETCHED, host=host, port=port, dtype=dtype, max_running=max_running, max_waiting=max_waiting,

@@ -76,8 +76,8 @@ class Engine:
 
         Where something that arrived has ended a sequence, the round ends with the word of it: `has_work` says that the
         next one is wanted at once.
-        `receive` is called before planning, and again when the step is computed: who has left by then is spared its result.
-        Wishes are carried out in here only, and never raise.
+        `receive` is called before planning, and again when the step is computed: who has left by then is spared its
+        result. Wishes are carried out in here only, and never raise.
         """
         self._parts.enter(Part.PLAN)
         self._apply(receive())

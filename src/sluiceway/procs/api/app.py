@@ -22,6 +22,7 @@ from sluiceway.procs.api.edge import Edge, Linger
 from sluiceway.procs.api.exchange import Door, Exchange, Lower, Lowered
 from sluiceway.procs.api.head import RawHeaders, refusal_head
 from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.lab_writers import WRITERS
 from sluiceway.procs.api.stats import account, ask_for_audit
 from sluiceway.procs.api.stream_pages import StreamCancel, StreamList, StreamPage
 from sluiceway.procs.api.terms import Offer
@@ -68,7 +69,8 @@ def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = Non
     app.add_middleware(Edge, new_id=world.new_id, log=world.log)
     app.add_middleware(Linger)
     limits = limits or BodyLimits(config.max_body_bytes)
-    door = Door(world.hub, world.metrics, world.log, limits, Offer(config.streams), world.new_id)
+    new_writer = WRITERS[config.streams.lab_response]
+    door = Door(world.hub, world.metrics, world.log, limits, Offer(config.streams), world.new_id, new_writer)
     _add_generation(app, config.model.name, door, world)
     _add_streams(app, door, world, max_receipts=config.streams.history_records)
     _add_models(app, config.model.name, world)

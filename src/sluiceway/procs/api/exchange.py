@@ -15,7 +15,7 @@ from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.procs.api.body import BodyLimits, header_of, read_json_body
 from sluiceway.procs.api.caller import caller_of
-from sluiceway.procs.api.chunks import chunks_of
+from sluiceway.procs.api.delivery import Delivery
 from sluiceway.procs.api.edge import request_id_of
 from sluiceway.procs.api.head import send_refusal
 from sluiceway.procs.api.hub import Hub
@@ -54,6 +54,8 @@ class Door:
     limits: BodyLimits
     offer: Offer
     new_id: Callable[[], str]
+    new_writer: Callable[[Delivery, Scope, Send], Writer] = Writer
+    """Makes the owner of each answer."""
 
     async def refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
         """Answer a request that is not served."""
@@ -71,7 +73,7 @@ class Exchange:
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(self._door.hub.delivery, send, chunks_of(scope))
+        writer = self._door.new_writer(self._door.hub.delivery, scope, send)
         try:
             body = await read_json_body(scope, receive, self._door.limits)
             answer, reader_id = self._begin(scope, body, writer)

@@ -75,6 +75,8 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
     """The process in a loop that is there already. Returns when told to stop; raises what breaks a loop of it."""
     listener = bind(config.host, config.port)
     metrics, log = Metrics(), structlog.get_logger("api").bind()  # bound once, not with every line
+    if config.streams.lab_response != "own":
+        log.warning("responses are those of the lab", response=config.streams.lab_response)
     processes = {Role.API.value: os.getpid()}
     hub = Hub(
         push=pipes.push,

@@ -14,7 +14,6 @@ from sluiceway.errors import RequestError, invalid
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.body import header_of
 from sluiceway.procs.api.caller import caller_of
-from sluiceway.procs.api.chunks import chunks_of
 from sluiceway.procs.api.exchange import Door
 from sluiceway.procs.api.head import Head, send_head, stream_head
 from sluiceway.procs.api.streams import GONE
@@ -49,7 +48,7 @@ class Twin:
             await send({"type": "http.response.body", "body": b""})
             return
         delivery = self._door.hub.delivery
-        writer = Writer(delivery, send, chunks_of(scope))
+        writer = Writer(delivery, scope, send)
         answer, place = found
         await writer.run(answer, delivery.attach(answer, place, writer), receive)
 

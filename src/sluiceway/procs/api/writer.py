@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from sluiceway.procs.api.answer import Answer
-from sluiceway.procs.api.chunks import ChunkWriter
+from sluiceway.procs.api.chunks import ChunkWriter, chunks_of
 from sluiceway.procs.api.delivery import Delivery
-from sluiceway.procs.api.head import send_head
+from sluiceway.procs.api.head import Head, send_head
 from sluiceway.stream.lifecycle import ReaderId
 from sluiceway.stream.reader import Batch
 
@@ -21,10 +21,10 @@ class Writer:
     while this task sleeps, from the head of the answer to its last write, which is the task's again.
     """
 
-    def __init__(self, delivery: Delivery, send: Send, chunks: ChunkWriter | None) -> None:
+    def __init__(self, delivery: Delivery, scope: Scope, send: Send) -> None:
         self._delivery = delivery
         self._send = send
-        self._chunks = chunks
+        self._chunks: ChunkWriter | None = chunks_of(scope)
         self._woken = asyncio.Event()
         self._is_passing = False
         self._last: Batch | None = None
@@ -70,10 +70,9 @@ class Writer:
         return self._answer.stream.has_reader(self._reader_id)
 
     async def _write(self) -> None:
-        while self._answer.head is None and self._is_read:
-            await self._wait()
-        if self._answer.head is not None:
-            await send_head(self._send, self._answer.head)
+        head = await self._head()
+        if head is not None:
+            await send_head(self._send, head)
         if self._chunks is not None:
             await self._sleep_while_passing(self._chunks)
         while batch := self._last or await self._next():
@@ -82,6 +81,12 @@ class Writer:
             self._delivery.written(self._answer, self._reader_id)
             if batch.is_last:
                 return
+
+    async def _head(self) -> Head | None:
+        """As soon as there is one; None if its reader has left before."""
+        while self._answer.head is None and self._is_read:
+            await self._wait()
+        return self._answer.head
 
     async def _sleep_while_passing(self, chunks: ChunkWriter) -> None:
         chunks.is_watched = True
