@@ -20,6 +20,7 @@ _MODULES = {
     "disconnect": "disconnect",
     "leak": "leak",
     "resume": "resume",
+    "eager": "eager",
 }
 """In the order in which they are listed."""
 

@@ -1,0 +1,111 @@
+"""What waits for a reader, in two forms: events that were formatted when they were made, or what they are made from.
+
+The product has the first form. The second is for the lab alone, to be compared with it: the same framer, and the same
+replay with its accounts, whose events are stand-ins of one byte that all share; the deltas wait beside it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal, Protocol, assert_never
+
+from sluiceway.messages.to_api import Delta
+from sluiceway.protocols.generation import Framer
+from sluiceway.protocols.native.framer import NativeFramer
+from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
+from sluiceway.stream.budget import Budget
+from sluiceway.stream.reader import WRITE_BYTES
+from sluiceway.stream.replay import START, Missed, Replay
+
+Way = Literal["when made", "when written"]
+Spoken = Literal["chat", "completions", "native"]
+
+_STAND_IN = b"-"
+_ID = "cmpl-0123456789abcdef0123456789abcdef"
+_CREATED = 1_800_000_000
+
+
+class Held(Protocol):
+    """Of one reader that has got nothing yet."""
+
+    def add(self, delta: Delta) -> None: ...
+
+    def take(self) -> bytes:
+        """Whole events for one write; empty if nothing waits."""
+
+    @property
+    def n_events(self) -> int:
+        """So many wait."""
+
+
+class HeldEvents:
+    """Formatted when made. See `Held`."""
+
+    def __init__(self, framer: Framer, budget: Budget) -> None:
+        self._framer = framer
+        self._replay = Replay(budget)
+        self._place = START
+
+    @property
+    def n_events(self) -> int:
+        return self._replay.end.event_id - self._place.event_id
+
+    def add(self, delta: Delta) -> None:
+        self._replay.push(self._framer.delta(0, delta), len(delta.token_ids))
+
+    def take(self) -> bytes:
+        if not self.n_events:
+            return b""
+        data, self._place = self._replay.read(self._place, WRITE_BYTES)
+        self._replay.delivered(self._place)
+        self._replay.trim(self._place)
+        return data
+
+
+class HeldDeltas:
+    """Formatted when written. See `Held`."""
+
+    def __init__(self, framer: Framer, budget: Budget) -> None:
+        self._framer = framer
+        self._replay = Replay(budget)
+        self._deltas: deque[Delta] = deque()
+        self._place = START
+
+    @property
+    def n_events(self) -> int:
+        return len(self._deltas)
+
+    def add(self, delta: Delta) -> None:
+        self._deltas.append(delta)
+        self._replay.push(_STAND_IN, len(delta.token_ids))
+
+    def take(self) -> bytes:
+        frames: list[bytes] = []
+        n_bytes = 0
+        while self._deltas and n_bytes < WRITE_BYTES:
+            frames.append(self._framer.delta(0, self._deltas.popleft()))
+            n_bytes += len(frames[-1])
+        place = self._replay.place_after(self._place.event_id + len(frames))
+        assert not isinstance(place, Missed)
+        self._place = place
+        self._replay.delivered(place)
+        self._replay.trim(place)
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+
+def held(way: Way, framer: Framer, budget: Budget) -> Held:
+    return HeldEvents(framer, budget) if way == "when made" else HeldDeltas(framer, budget)
+
+
+def framer_of(spoken: Spoken, model: str, n_tokens: int) -> Framer:
+    """As the product would make one for a stream that is longer than so many tokens."""
+    response = Response(id=_ID, model=model, created=_CREATED, n_choices=1, include_usage=True, return_token_ids=False)
+    match spoken:
+        case "chat":
+            return ChatFramer(response)
+        case "completions":
+            return CompletionFramer(response, max_tokens=n_tokens + 1)
+        case "native":
+            return NativeFramer(_ID, model, _CREATED)
+        case _:
+            assert_never(spoken)
