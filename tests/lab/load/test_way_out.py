@@ -1,0 +1,63 @@
+"""The way out alone, in a process of its own, with readers that read and with one that waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sluiceway.lab.check.line import dial
+from sluiceway.lab.load.held import Way
+from sluiceway.lab.load.replies import LoadError
+from sluiceway.lab.load.way_out import Backlog, Question, Spent, way_out
+from sluiceway.sse.decoder import Decoder
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(30)]
+
+SMALL = Question(way="when made", spoken="completions", model="m", n_readers=2, n_tokens=30, waits=True)
+LONG = Question(way="when written", spoken="completions", model="x" * 32_768, n_readers=1, n_tokens=30)
+
+
+async def whole(question: Question, *, waits_for_backlog: bool = False) -> tuple[Backlog, Spent, list[bytes]]:
+    """What it says, and what each of its readers got."""
+    async with way_out(question) as server:
+        begin = asyncio.Event()
+
+        async def read() -> bytes:
+            async with dial(server.target, is_narrow=True) as line:
+                if waits_for_backlog:
+                    line.stall()
+                    await begin.wait()
+                    line.resume()
+                return await line.read_rest(10)
+
+        readers = [asyncio.create_task(read()) for _ in range(question.n_readers)]
+        backlog = await server.backlog()
+        begin.set()
+        spent = await server.spent()
+        return backlog, spent, await asyncio.gather(*readers)
+
+
+async def test_every_reader_gets_every_token() -> None:
+    """Each its own; and of readers that are waited for nothing is held in the end."""
+    backlog, spent, bodies = await whole(SMALL)
+    assert [len(list(Decoder().feed(body))) for body in bodies] == [30, 30]
+    assert backlog.n_events == 0
+    assert spent.n_events == 60 and spent.cpu_s > 0
+
+
+@pytest.mark.parametrize("way", ["when made", "when written"])
+async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: Way) -> None:
+    """It gets all of it in the end. A megabyte waits as events, and next to nothing as what they are made from."""
+    question = Question(way=way, spoken="completions", model=LONG.model, n_readers=1, n_tokens=30)
+    backlog, spent, (body,) = await whole(question, waits_for_backlog=True)
+    assert 10 < backlog.n_events < 30
+    assert (backlog.grown_bytes > backlog.n_events * 32_768 / 2) == (way == "when made")
+    assert len(list(Decoder().feed(body))) == spent.n_events == 30
+
+
+async def test_process_that_ends_says_why() -> None:
+    """A port that cannot be had, a system without /proc."""
+    with pytest.raises(LoadError, match="^the way out has ended: .*int"):
+        async with way_out(Question(way="when made", spoken="chat", model="m", n_readers="two", n_tokens=1)):  # type: ignore[arg-type]
+            raise AssertionError("it has started")
