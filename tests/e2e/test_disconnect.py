@@ -9,11 +9,34 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from support.raw_http import RawConnection
-from support.requests import COMPLETIONS, ENDLESS, chunks_of, completion, is_quiet, open_stream, take, wait_quiet
+from support.requests import (
+    COMPLETIONS,
+    ENDLESS,
+    chunks_of,
+    completion,
+    is_quiet,
+    open_stream,
+    served_name,
+    take,
+    wait_quiet,
+)
 from support.server import Server, wait_until
 
 Leave = Callable[[RawConnection], None]
 leaves = pytest.mark.parametrize("leave", [RawConnection.finish, RawConnection.reset], ids=["fin", "rst"])
+
+
+streamed_or_plain = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
+LONG = "word " * 1500
+"""So long that it is encoded beside the loop; the fake model has a token for each letter."""
+SMALL = 4096
+"""The receive buffer of a client that shall be felt soon."""
+
+
+def ends(server: Server) -> dict[str, int]:
+    """How many sequences ended so far, by reason."""
+    counts: dict[str, int] = server.stats()["finished"]
+    return counts
 
 
 def wait_cancelled(server: Server, before: float, n: int = 1) -> None:
@@ -58,14 +81,122 @@ def test_a_plain_request_is_released_when_its_client_leaves(fake: Server, leave:
 
 
 @leaves
-def test_every_choice_is_released_when_the_client_of_all_leaves(fake: Server, leave: Leave) -> None:
+@streamed_or_plain
+def test_nothing_is_held_when_the_client_leaves_before_the_headers(fake: Server, leave: Leave, stream: bool) -> None:
+    """It asks and leaves, while its prompt is still being encoded: nothing was written that could tell."""
+    before = fake.stats()["engine"]
+    for _ in range(8):
+        connection = fake.connect()
+        connection.request("POST", COMPLETIONS, completion(fake, LONG, ENDLESS, stream=stream))
+        leave(connection)
+    wait_quiet(fake)
+    after = fake.stats()["engine"]
+    n_accepted = after["accepted_total"] - before["accepted_total"]
+    assert after["released_total"] - before["released_total"] == n_accepted <= 8
+    assert after["generated_tokens_total"] == before["generated_tokens_total"]
+
+
+@leaves
+def test_a_stream_is_released_when_its_client_leaves_at_its_first_token(fake: Server, leave: Leave) -> None:
+    """The head and one event were read."""
+    before = fake.finished("cancelled")
+    connection, events = open_stream(fake, completion(fake, n_tokens=ENDLESS))
+    take(events, 1)
+    leave(connection)
+    wait_cancelled(fake, before)
+
+
+@leaves
+@pytest.mark.parametrize("n_unread", [0, 1, 2])
+def test_a_stream_ends_once_when_its_client_leaves_at_its_last_tokens(
+    fake: Server, leave: Leave, n_unread: int
+) -> None:
+    """The end and the leaving meet on the way: whichever is first, it is the only one."""
+    before, released = ends(fake), fake.stats()["engine"]["released_total"]
+    for _ in range(8):
+        connection, events = open_stream(fake, completion(fake, n_tokens=12))
+        take(events, 12 - n_unread)
+        leave(connection)
+    wait_quiet(fake)
+    after = ends(fake)
+    assert sum(after.values()) == sum(before.values()) + 8, after
+    assert fake.stats()["engine"]["released_total"] == released + 8
+
+
+@leaves
+@streamed_or_plain
+def test_a_prompt_is_dropped_when_its_client_leaves_in_prefill(leave: Leave, stream: bool) -> None:
+    """It takes many steps; the client goes during one of the first, and no token is made."""
+    with Server("fake", "--max-running", "16", "--max-step-tokens", "16") as server:
+        connection = server.connect()
+        connection.request("POST", COMPLETIONS, completion(server, LONG, n_tokens=8, stream=stream))
+        wait_until(lambda: server.stats()["engine"]["running"] == 1, "its prefill runs")
+        leave(connection)
+        wait_cancelled(server, 0)
+        assert server.stats()["engine"]["generated_tokens_total"] == 0
+
+
+@leaves
+@streamed_or_plain
+def test_every_choice_is_released_when_the_client_of_all_leaves(fake: Server, leave: Leave, stream: bool) -> None:
     """One request with four sequences: each is ended and given back, once."""
     before, released = fake.finished("cancelled"), fake.stats()["engine"]["released_total"]
-    connection, events = open_stream(fake, completion(fake, n_tokens=ENDLESS, n=4))
-    take(events, 8)
+    connection = fake.connect()
+    connection.request("POST", COMPLETIONS, completion(fake, n_tokens=ENDLESS, n=4, stream=stream))
+    wait_until(lambda: fake.stats()["engine"]["running"] == 4, "all of them run")
     leave(connection)
     wait_cancelled(fake, before, n=4)
     assert fake.stats()["engine"]["released_total"] == released + 4
+
+
+@leaves
+def test_every_choice_is_released_when_only_some_of_them_run(leave: Leave) -> None:
+    """Three choices for two slots: one waits, and goes with the others."""
+    with Server("fake", "--max-running", "2") as server:
+        connection = server.connect()
+        connection.request("POST", COMPLETIONS, completion(server, n_tokens=ENDLESS, n=3, stream=True))
+        wait_until(lambda: server.stats()["engine"]["running"] == 2, "two run")
+        assert server.stats()["engine"]["waiting"] == 1
+        leave(connection)
+        wait_cancelled(server, 0, n=3)
+
+
+def test_a_stream_is_released_when_its_client_falls_silent() -> None:
+    """It neither reads nor leaves, and holds everything as its policy lets it: the server ends that by itself."""
+    with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
+        connection, events = open_stream(server, completion(server, n_tokens=ENDLESS, n=2), receive_buffer_bytes=SMALL)
+        take(events, 1)
+        wait_until(lambda: server.finished("slow_client") == 2, "both were ended")
+        wait_quiet(server)
+        connection.finish()
+
+
+def test_a_plain_answer_is_let_go_when_its_client_falls_silent() -> None:
+    """All of it was computed; a client that does not take it does not keep it."""
+    with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
+        connection = server.connect(receive_buffer_bytes=SMALL)
+        body = completion(server, n_tokens=1000, n=16, return_token_ids=True)
+        connection.request("POST", COMPLETIONS, body)
+        wait_until(lambda: server.finished("length") == 16, "it is computed", 60)
+        wait_until(lambda: server.stats()["api"]["sessions"] == 0, "it is let go")
+        wait_quiet(server)
+        connection.finish()
+
+
+@leaves
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/stream", "/v1/generate"])
+def test_every_endpoint_releases_when_its_client_leaves(fake: Server, leave: Leave, path: str) -> None:
+    """They share one way to answer."""
+    before = fake.finished("cancelled")
+    words = (
+        {"messages": [{"role": "user", "content": "once"}], "stream": True} if "chat" in path else {"prompt": "once"}
+    )
+    shared = {"model": served_name(fake), "max_tokens": ENDLESS, "ignore_eos": True}
+    connection = fake.connect()
+    connection.request("POST", path, shared | words)
+    wait_until(lambda: fake.stats()["engine"]["running"] == 1, "it runs")
+    leave(connection)
+    wait_cancelled(fake, before)
 
 
 @leaves
