@@ -37,7 +37,7 @@ from sluiceway.procs.engine import EngineLoop
 from sluiceway.procs.engine_setup import build_engine
 from sluiceway.procs.tokenizer import run_tokenizer
 from sluiceway.text.load import load_tokenizer
-from sluiceway.types import FinishReason, Rid, SamplingParams, Speculation, TokenId
+from sluiceway.types import FinishReason, Rid, SamplingParams, Speculation, TokenId, ToldToken
 from sluiceway.wire.control import ControlServer
 from sluiceway.wire.endpoint import Inlet, Outlet
 
@@ -48,12 +48,13 @@ _REQUESTS: Decoder[Tokenize] = Decoder(Tokenize)
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished answer."""
+    """One finished answer. `told` has an entry for each token, if the sampling wants log-probabilities."""
 
     text: str
     token_ids: tuple[TokenId, ...]
     finish_reason: FinishReason
     prompt_tokens: int
+    told: tuple[ToldToken, ...] = ()
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class _Answer:
 
     text: list[str] = field(default_factory=list)
     token_ids: list[TokenId] = field(default_factory=list)
+    told: list[ToldToken] = field(default_factory=list)
     prompt_tokens: int = 0
     finished: Finished | None = None
 
@@ -73,6 +75,7 @@ class _Answer:
             case Delta():
                 self.text.append(event.text)
                 self.token_ids += event.token_ids
+                self.told += event.told
             case Finished():
                 if event.refusal is not None:
                     raise RequestError(event.refusal)
@@ -83,7 +86,8 @@ class _Answer:
                 assert_never(event)
 
     def completion(self, finished: Finished) -> Completion:
-        return Completion("".join(self.text), tuple(self.token_ids), finished.reason, self.prompt_tokens)
+        text, token_ids = "".join(self.text), tuple(self.token_ids)
+        return Completion(text, token_ids, finished.reason, self.prompt_tokens, tuple(self.told))
 
 
 class LLM:

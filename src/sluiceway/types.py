@@ -37,7 +37,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `temperature` 0 is greedy. `top_k` 0 is off. `seed` None: one is drawn at submission. `max_tokens` None means up
     to the end of the context. `min_tokens`: end and stop tokens are banned until that many were generated.
     `logit_bias` holds (token id, bias) pairs. `stop_token_ids` end the sequence as the model's own end token does.
-    `speculation` changes how soon the tokens come and never which; None: as the engine is set.
+    `speculation` changes how soon the tokens come and never which; None: as the engine is set. `logprobs`: each token
+    is told with its `Logprobs` and so many of the likeliest in its place; None: without.
     """
 
     temperature: float = 1.0
@@ -54,6 +55,50 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
     stop_token_ids: tuple[TokenId, ...] = ()
     speculation: Speculation | None = None
+    logprobs: int | None = None
+
+
+LEAST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON cannot say: the token is impossible."""
+
+
+class Logprobs(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Natural logarithms of probabilities in the place of one token: its own, and those of the likeliest tokens there.
+
+    By the model's logits as they are: before temperature, penalties, biases and bans. The likeliest comes first, of
+    equal ones that with the lowest id. None is less than `LEAST_LOGPROB`.
+    """
+
+    logprob: float
+    top_ids: tuple[TokenId, ...]
+    top_logprobs: tuple[float, ...]
+
+
+class LikelyToken(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A token in some place of an answer, and how likely it was there.
+
+    `data` is what it adds to a text, as UTF-8; nothing if it is a special one. `shown` is the token by itself, for
+    people: what is no UTF-8 by itself is escaped, and a special one has its name.
+    """
+
+    token_id: TokenId
+    shown: str
+    data: bytes
+    logprob: float
+
+
+class ToldToken(msgspec.Struct, frozen=True, array_like=True):
+    """A generated token with its log-probability, those of the likeliest ones in its place, and its place in the text.
+
+    Its text begins after `text_start` characters and is out when the text has `text_end`. Those of one character may
+    lie in several tokens: each of them begins where the character does, and is out with it. `text_end` None: it has
+    ended the answer, and is no part of its text. The text may end before a token's, at a stop string.
+    """
+
+    token: LikelyToken
+    top: tuple[LikelyToken, ...]
+    text_start: int
+    text_end: int | None
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

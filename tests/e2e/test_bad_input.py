@@ -350,11 +350,10 @@ def test_an_unknown_path_or_method_is_refused_in_the_same_envelope(
 REFUSED_FIELDS: list[tuple[str, str, object]] = [
     (CHAT, "tools", [{"type": "function", "function": {"name": "f"}}]),
     (CHAT, "functions", [{"name": "f"}]),
-    (CHAT, "logprobs", True),
-    (CHAT, "top_logprobs", 3),
+    (CHAT, "top_logprobs", 3),  # without `logprobs`
     (CHAT, "response_format", {"type": "json_object"}),
     (CHAT, "modalities", ["audio"]),
-    (COMPLETIONS, "logprobs", 3),
+    (COMPLETIONS, "top_logprobs", 3),
     (COMPLETIONS, "suffix", "end"),
     (COMPLETIONS, "best_of", 4),
     (COMPLETIONS, "echo", True),

@@ -23,8 +23,8 @@ def test_text_comes_with_its_tokens() -> None:
     text = text_of()
     text.push(104)
     text.push(105)
-    assert text.take() == ("hi", (104, 105))
-    assert text.take() == ("", ())
+    assert text.take() == ("hi", (104, 105), ())
+    assert text.take() == ("", (), ())
     assert text.n_tokens == 2
 
 
@@ -34,7 +34,7 @@ def test_token_that_ends_the_sequence_is_counted_and_not_shown() -> None:
     text.push(104)
     text.push(EOS_ID, is_text=False)
     text.push(105, is_text=False)
-    assert text.take() == ("h", (104, EOS_ID, 105))
+    assert text.take() == ("h", (104, EOS_ID, 105), ())
 
 
 def test_text_ends_before_a_stop_string() -> None:
@@ -45,7 +45,7 @@ def test_text_ends_before_a_stop_string() -> None:
     assert text.take()[0] == "" and text.is_over
     assert text.stop_match == "STOP"
     text.end()
-    assert text.take() == ("", ())
+    assert text.take() == ("", (), ())
 
 
 def test_what_was_held_back_is_text_when_the_sequence_ends() -> None:
@@ -55,7 +55,7 @@ def test_what_was_held_back_is_text_when_the_sequence_ends() -> None:
     text.push("é".encode()[0])
     assert text.take()[0] == ""
     text.end()
-    assert text.take() == ("ST\ufffd", ())
+    assert text.take() == ("ST\ufffd", (), ())
     assert text.stop_match is None
 
 

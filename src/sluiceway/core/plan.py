@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from sluiceway.types import BlockId, Rid, SamplingParams, StepId, TokenId
+from sluiceway.types import BlockId, Logprobs, Rid, SamplingParams, StepId, TokenId
 
 
 class Row(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -77,7 +77,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`token_ids` has `n_samples` entries for each row of the plan, in the order of the rows."""
+    """`token_ids` has `n_samples` entries for each row of the plan, in the order of the rows.
+
+    `logprobs` is empty where no row wants any; else it has an entry for each token, None for those that do without.
+    """
 
     step_id: StepId
     token_ids: Sequence[TokenId]
+    logprobs: Sequence[Logprobs | None] = ()

@@ -35,7 +35,7 @@ from sluiceway.core.planner import NextStep
 from sluiceway.core.request import Input, Request, Submission
 from sluiceway.core.roster import Roster
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import EngineStats, FinishReason, LiveSequence, Rid, SamplingParams, StepId, TokenId
+from sluiceway.types import EngineStats, FinishReason, LiveSequence, Logprobs, Rid, SamplingParams, StepId, TokenId
 
 
 class Scheduler:
@@ -130,7 +130,7 @@ class Scheduler:
         first = 0
         for row in plan.rows:
             end = first + row.n_samples
-            self._commit_row(plan.step_id, row, result.token_ids[first:end])
+            self._commit_row(plan.step_id, row, result.token_ids[first:end], result.logprobs[first:end])
             first = end
         self._settle(plan)
 
@@ -206,7 +206,9 @@ class Scheduler:
         if not self._in_flight or self._in_flight[0] is not plan:
             raise InvariantError(f"step {plan.step_id} is not the oldest in flight")
 
-    def _commit_row(self, step_id: StepId, row: Row, sampled: Sequence[TokenId]) -> None:
+    def _commit_row(
+        self, step_id: StepId, row: Row, sampled: Sequence[TokenId], logprobs: Sequence[Logprobs | None]
+    ) -> None:
         n_drafts = n_accepted = 0
         true_ids = sampled
         if row.drafts:
@@ -220,7 +222,7 @@ class Scheduler:
             return
         request.n_computed += row.n_tokens - n_drafts + n_accepted
         request.in_flight = None
-        n_published = self._publish(request, true_ids)
+        n_published = self._publish(request, true_ids, logprobs)
         self._counters.wasted_tokens += len(true_ids) - n_published
         if n_published == len(true_ids):
             request.learn(n_drafts, n_accepted)
@@ -230,11 +232,11 @@ class Scheduler:
         request = self._roster.live.get(row.rid)
         return request if request is not None and request.in_flight == step_id else None
 
-    def _publish(self, request: Request, token_ids: Sequence[TokenId]) -> int:
+    def _publish(self, request: Request, token_ids: Sequence[TokenId], logprobs: Sequence[Logprobs | None]) -> int:
         """How many of the tokens the sequence takes: it may end with any of them."""
         for n, token_id in enumerate(token_ids, 1):
             self._counters.generated_tokens += 1
-            self._outputs.add_token(request.rid, token_id)
+            self._outputs.add_token(request.rid, token_id, logprobs[n - 1] if logprobs else None)
             reason = request.append(token_id)
             if reason is not None:
                 self.finish(request.rid, reason)

@@ -184,6 +184,7 @@ def _step_out(outputs: Outputs, stats: EngineStats) -> StepOut:
     return StepOut(
         rids=outputs.rids,
         token_ids=outputs.token_ids,
+        logprobs=outputs.logprobs,
         starts=[SequenceStart(start.rid, start.prompt_tokens, start.cached_tokens) for start in outputs.starts],
         rejections=[GroupRejection(rejection.rids, rejection.refusal) for rejection in outputs.rejections],
         ends=[SequenceEnd(end.rid, end.reason, end.refusal, end.held) for end in outputs.ends],

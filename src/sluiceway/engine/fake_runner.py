@@ -6,6 +6,10 @@ like words. A token lost, repeated or computed from the wrong blocks changes all
 parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period`
 the text has a refrain: of so many tokens all but the last are the same each time, whatever came before.
 
+The log-probabilities. The likeliest token has half of the probability, the next one half of the rest, and so on. The
+token of a greedy row is the likeliest, that of another row one of the first few, by its number; all other tokens are
+capital letters.
+
 The checks. For each block it remembers which tokens were written there, from which position on, and after what. A row
 is computed only from blocks that hold exactly its own earlier tokens. Whatever does not fit (a stale, reused or shared
 block, a position skipped or done twice) raises `InvariantError`: a bug of whoever made the plan.
@@ -13,6 +17,7 @@ block, a position skipped or done twice) raises `InvariantError`: a bug of whoev
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +26,7 @@ from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.blocks import blocks_for
 from sluiceway.core.plan import Plan, Row, StepResult
 from sluiceway.errors import InvariantError
-from sluiceway.types import BlockId, Rid, TokenId
+from sluiceway.types import BlockId, Logprobs, Rid, TokenId
 
 _CONSONANTS = b"bdfghklmnprstvwz"
 _VOWELS = b"aeiou"
@@ -30,6 +35,8 @@ _MASK = (1 << 64) - 1
 _MULTIPLIER = 6364136223846793005
 """With `_INCREMENT`: the linear congruential generator of Knuth's MMIX."""
 _INCREMENT = 1442695040888963407
+_RANKS = 4
+"""How many of the likeliest tokens may be drawn."""
 _FINISHER = 0xFF51AFD7ED558CCD
 """From the last step of MurmurHash3: it makes every bit count."""
 
@@ -95,7 +102,11 @@ class FakeRunner:
             self._sleep(self._step_s)
         for rid in plan.retired:
             self.sequences.pop(rid, None)
-        return StepResult(plan.step_id, [token_id for row in plan.rows for token_id in self._compute(row)])
+        sampled = [(row, token_id) for row in plan.rows for token_id in self._compute(row)]
+        logprobs = []
+        if any(row.sampling.logprobs is not None for row in plan.rows):
+            logprobs = [_logprobs(row, token_id) for row, token_id in sampled]
+        return StepResult(plan.step_id, [token_id for _, token_id in sampled], logprobs)
 
     def _claim(self, row: Row, owners: dict[BlockId, Rid]) -> None:
         """Note the blocks of a row, which nobody else may use while it is in flight."""
@@ -191,6 +202,17 @@ class FakeStep:
 
     def wait(self) -> StepResult:
         return self._runner.run(self._plan)
+
+
+def _logprobs(row: Row, token_id: TokenId) -> Logprobs | None:
+    n_top = row.sampling.logprobs
+    if n_top is None:
+        return None
+    rank = 0 if row.sampling.temperature == 0 else token_id % _RANKS
+    top_ids = list(range(ord("A"), ord("A") + n_top))
+    top_ids.insert(rank, token_id)
+    logprobs = [-math.log(2) * (place + 1) for place in range(max(n_top, rank + 1))]
+    return Logprobs(logprobs[rank], tuple(top_ids[:n_top]), tuple(logprobs[:n_top]))
 
 
 def _letter(place: int, number: int) -> TokenId:

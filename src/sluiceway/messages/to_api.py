@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.types import EngineFacts, EngineStats, FinishReason, Held, LiveSequence, Rid, TokenId
+from sluiceway.types import EngineFacts, EngineStats, FinishReason, Held, LiveSequence, Rid, TokenId, ToldToken
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -25,15 +25,17 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     refusal: Refusal
 
 
-class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False):
+class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False, omit_defaults=True):
     """New text of a sequence and the tokens that it came from.
 
-    `text` may be empty (half a character, or the possible start of a stop string): then the tokens still count.
+    `text` may be empty (half a character, or the possible start of a stop string): then the tokens still count. `told`
+    has an entry for each token if the request wants log-probabilities, else none.
     """
 
     rid: Rid
     text: str
     token_ids: tuple[TokenId, ...]
+    told: tuple[ToldToken, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):

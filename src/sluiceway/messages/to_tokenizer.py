@@ -7,7 +7,17 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.types import EngineFacts, EngineStats, FinishReason, Held, LiveSequence, Rid, SamplingParams, TokenId
+from sluiceway.types import (
+    EngineFacts,
+    EngineStats,
+    FinishReason,
+    Held,
+    LiveSequence,
+    Logprobs,
+    Rid,
+    SamplingParams,
+    TokenId,
+)
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,10 +117,11 @@ class GroupRejection(msgspec.Struct, frozen=True):
     refusal: Refusal
 
 
-class StepOut(msgspec.Struct, frozen=True, tag="step_out", kw_only=True):
+class StepOut(msgspec.Struct, frozen=True, tag="step_out", kw_only=True, omit_defaults=True):
     """All that one round of the engine has to say; one message a step.
 
     `rids[i]` got `token_ids[i]`; a rid may occur more than once, in order. Starts come before tokens, ends after them.
+    `logprobs` has those of token i under i, for tokens that are told with theirs.
     """
 
     rids: list[Rid]
@@ -119,6 +130,7 @@ class StepOut(msgspec.Struct, frozen=True, tag="step_out", kw_only=True):
     rejections: list[GroupRejection]
     ends: list[SequenceEnd]
     stats: EngineStats
+    logprobs: dict[int, Logprobs] = {}
 
 
 class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True):

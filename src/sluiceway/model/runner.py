@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from sluiceway.config import BLOCK_TOKENS
 from sluiceway.core.plan import Plan, Row, StepResult
 from sluiceway.model.load import LoadedModel
+from sluiceway.model.logprobs import logprobs_of
 from sluiceway.model.sampler import Sampler, is_plainly_greedy
-from sluiceway.types import SamplingParams
+from sluiceway.types import Logprobs, SamplingParams, TokenId
 
 _WARM_UP_ROWS = (1, 32)
 _WARM_UP_TOKENS = 128
@@ -42,7 +46,7 @@ class TorchRunner:
 
     def launch(self, plan: Plan) -> ComputedStep:
         self._sampler.forget(plan.retired)
-        return ComputedStep(StepResult(plan.step_id, self._compute(plan.rows)))
+        return ComputedStep(StepResult(plan.step_id, *self._compute(plan.rows)))
 
     def warm_up(self) -> None:
         """Makes the first step of each size as fast as the others. Before any step: it writes into the first blocks."""
@@ -61,18 +65,39 @@ class TorchRunner:
         """Sequences that something is kept for between steps."""
         return self._sampler.n_remembered
 
-    def _compute(self, rows: tuple[Row, ...]) -> list[int]:
+    def _compute(self, rows: tuple[Row, ...]) -> tuple[list[TokenId], list[Logprobs | None]]:
+        """The tokens that are sampled, and what is told of them; nothing where no row wants that."""
         if not rows:
-            return []
+            return [], []
         sampled = [sampling for row in rows for sampling in row.samplings()]
         chosen = [index for index, row in enumerate(sampled) if not is_plainly_greedy(row)]
-        outcome = self._pass.compute(rows, logits_of=chosen)
-        tokens: list[int] = outcome.largest.tolist()
-        for index, token in zip(
-            chosen, self._sampler.sample(outcome.logits, [sampled[i] for i in chosen]), strict=True
-        ):
+        told = [index for index, row in enumerate(sampled) if row.sampling.logprobs is not None]
+        wanted = sorted({*chosen, *told})
+        outcome = self._pass.compute(rows, logits_of=wanted)
+        # A copy: the sampler writes over its own.
+        raw = _rows_of(outcome.logits, wanted, told) if told else None
+        logits = outcome.logits if wanted == chosen else _rows_of(outcome.logits, wanted, chosen)
+        tokens: list[TokenId] = outcome.largest.tolist()
+        for index, token in zip(chosen, self._sampler.sample(logits, [sampled[i] for i in chosen]), strict=True):
             tokens[index] = token
-        return tokens
+        return tokens, [] if raw is None else _logprobs(raw, sampled, tokens, told)
+
+
+def _rows_of(logits: Tensor, of: Sequence[int], wanted: Sequence[int]) -> Tensor:
+    """A copy of those rows of logits that are wanted, by the numbers that they are of; both rise."""
+    return logits[np.searchsorted(of, wanted)]
+
+
+def _logprobs(
+    logits: Tensor, sampled: Sequence[Row], tokens: Sequence[TokenId], told: Sequence[int]
+) -> list[Logprobs | None]:
+    """For each token that is told what the model thought of it; a row of logits for each of those."""
+    logprobs: list[Logprobs | None] = [None] * len(sampled)
+    n_top = [sampled[index].sampling.logprobs or 0 for index in told]
+    found = logprobs_of(logits.numpy(), [tokens[index] for index in told], n_top)
+    for index, one in zip(told, found, strict=True):
+        logprobs[index] = one
+    return logprobs
 
 
 def _warm_up_row(first_block: int, n_tokens: int) -> Row:

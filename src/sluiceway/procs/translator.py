@@ -264,6 +264,7 @@ class Translator:
 
     def _deltas(self, step: StepOut, stopped_by_token: set[Rid]) -> list[Delta]:
         last = {rid: i for i, rid in enumerate(step.rids) if rid in stopped_by_token}
+        logprobs = step.logprobs
         touched: dict[Rid, SequenceText] = {}
         for i, (rid, token_id) in enumerate(zip(step.rids, step.token_ids, strict=True)):
             text = self._decoding.get(rid)
@@ -275,7 +276,7 @@ class Translator:
                 continue  # its stop string came before this token
             touched[rid] = text
             # The token that ended the sequence is not part of its text, special or not.
-            if text.push(token_id, is_text=last.get(rid) != i):
+            if text.push(token_id, logprobs.get(i), is_text=last.get(rid) != i):
                 self._abort(rid, FinishReason.STOP)
         return [Delta(rid, *text.take()) for rid, text in touched.items()]
 
@@ -284,7 +285,7 @@ class Translator:
         if text is None:
             return
         text.end()
-        tail, _ = text.take()
+        tail, _, _ = text.take()
         if tail:
             yield Delta(end.rid, tail, ())
         # The last token allowed may also complete a stop string.

@@ -10,7 +10,7 @@ from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt
 from sluiceway.protocols.wishes import Wishes
-from sluiceway.types import SamplingParams
+from sluiceway.types import SamplingParams, ToldToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,12 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One finished choice of an answer that is not streamed."""
+    """One finished choice of an answer that is not streamed. `told` has each token, where that was asked for."""
 
     text: str
     token_ids: Sequence[int]
     finished: Finished
+    told: Sequence[ToldToken] = ()
 
 
 class Framer(Protocol):

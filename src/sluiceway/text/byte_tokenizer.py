@@ -13,7 +13,9 @@ from sluiceway.types import TokenId
 EOS_ID = 256
 BOS_ID = 257
 
-_TOKEN_BYTES = TokenBytes([bytes([byte]) for byte in range(256)] + [b"", b""])
+_TOKEN_BYTES = TokenBytes(
+    [bytes([byte]) for byte in range(256)] + [b"", b""], specials={EOS_ID: "<eos>", BOS_ID: "<bos>"}
+)
 
 
 class ByteTokenizer:

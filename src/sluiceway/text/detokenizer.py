@@ -17,8 +17,8 @@ end of the run; here valid characters stay.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sluiceway.types import TokenId
 
@@ -28,11 +28,24 @@ class TokenBytes:
     """What the ids of a vocabulary stand for; one for all streams.
 
     `of[i]` are the bytes of token i, empty for special tokens and for ids without a token. `drops_first_space`: the
-    vocabulary writes a space before the first word of a text, which is not part of the text.
+    vocabulary writes a space before the first word of a text, which is not part of the text. `specials` are the names
+    of special tokens.
     """
 
     of: Sequence[bytes]
     drops_first_space: bool = False
+    specials: Mapping[TokenId, str] = field(default_factory=dict)
+
+    def data(self, token_id: TokenId) -> bytes:
+        """The bytes of any id; unknown ones stand for nothing."""
+        return self.of[token_id] if 0 <= token_id < len(self.of) else b""
+
+    def shown(self, token_id: TokenId) -> str:
+        """A token by itself: half a character as `\\xf0`, special ones by name, unknown ids by number."""
+        data = self.data(token_id)
+        if data:
+            return data.decode("utf-8", "backslashreplace")
+        return self.specials.get(token_id, f"token_id:{token_id}")
 
     def decode(self, ids: Iterable[TokenId]) -> str:
         """The text of all ids, special tokens left out."""
@@ -43,12 +56,23 @@ class TokenBytes:
 class Detokenizer:
     """The decode state of one stream. `continues`: a text goes on here, so its first space belongs to it."""
 
-    __slots__ = ("_bytes_of", "_drops_space", "_tail")
+    __slots__ = ("_bytes_of", "_drops_space", "_tail", "token_bytes")
 
     def __init__(self, token_bytes: TokenBytes, *, continues: bool = False) -> None:
+        self.token_bytes = token_bytes
         self._bytes_of = token_bytes.of
         self._drops_space = token_bytes.drops_first_space and not continues
         self._tail = b""
+
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether the last token ended within a character, which is in no text so far."""
+        return bool(self._tail)
+
+    def data(self, token_id: TokenId) -> bytes:
+        """What this token would add to the text, as bytes, if it came next."""
+        data = self.token_bytes.data(token_id)
+        return data.removeprefix(b" ") if self._drops_space and not self._tail else data
 
     def push(self, token_id: TokenId) -> str:
         """The characters that this token completes, often none. Any id is fine: unknown ones stand for nothing."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tokenizers
 
 from sluiceway.errors import ConfigError
 from sluiceway.text.detokenizer import TokenBytes
+from sluiceway.types import TokenId
 
 SPACE_MARK = "\u2581"
 """Stands for a space in SentencePiece vocabularies."""
@@ -24,22 +25,28 @@ def token_bytes_of(tokenizer: tokenizers.Tokenizer) -> TokenBytes:
     """The table for a tokenizer with a byte-level or a SentencePiece decoder; `ConfigError` for any other kind."""
     steps = list(steps_of(component_state(tokenizer.decoder)))
     names = [step["type"] for step in steps]
+    specials = {token_id: added.content for token_id, added in _added(tokenizer).items() if added.special}
     if names == ["ByteLevel"]:
-        return TokenBytes(_table(tokenizer, _byte_level()))
+        return TokenBytes(_table(tokenizer, _byte_level(), specials), specials=specials)
     if _is_sentencepiece(steps):
         bytes_of = _sentencepiece(has_byte_tokens="ByteFallback" in names)
-        return TokenBytes(_table(tokenizer, bytes_of), drops_first_space=any(map(_drops_first_space, steps)))
+        drops_first_space = any(map(_drops_first_space, steps))
+        return TokenBytes(_table(tokenizer, bytes_of, specials), drops_first_space, specials)
     raise ConfigError("tokenizer.decoder", f"must be byte-level or SentencePiece, not {' + '.join(names) or 'missing'}")
 
 
-def _table(tokenizer: tokenizers.Tokenizer, bytes_of: _BytesOf) -> list[bytes]:
+def _added(tokenizer: tokenizers.Tokenizer) -> Mapping[TokenId, tokenizers.AddedToken]:
+    added: Mapping[TokenId, tokenizers.AddedToken] = tokenizer.get_added_tokens_decoder()
+    return added
+
+
+def _table(tokenizer: tokenizers.Tokenizer, bytes_of: _BytesOf, specials: Iterable[TokenId]) -> list[bytes]:
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     table = [b""] * (max(vocab.values(), default=-1) + 1)
     for token, token_id in vocab.items():
         table[token_id] = bytes_of(token)
-    for token_id, added in tokenizer.get_added_tokens_decoder().items():
-        if added.special:
-            table[token_id] = b""
+    for token_id in specials:
+        table[token_id] = b""
     return table
 
 

@@ -38,7 +38,6 @@ def test_field_is_accepted_when_it_asks_for_nothing(field: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("logprobs", 0),
         ("prompt_logprobs", 0),
         ("web_search_options", {}),
         ("response_format", {"type": "json_object"}),
@@ -51,7 +50,7 @@ def test_field_is_accepted_when_it_asks_for_nothing(field: str) -> None:
     ],
 )
 def test_field_is_refused_when_the_value_only_looks_like_nothing(field: str, value: Any) -> None:
-    """Zero is not false: it asks for the probability of the chosen token."""
+    """Zero is not false, and an empty object is something."""
     with pytest.raises(RequestError):
         refuse_unserved({field: value}, COMPLETIONS)
 

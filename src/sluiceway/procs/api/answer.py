@@ -20,7 +20,7 @@ from sluiceway.stream.history import StreamRecord, record_of
 from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId
 from sluiceway.stream.stream import Stream
 from sluiceway.stream.terms import Terms
-from sluiceway.types import FinishReason, Held, Rid
+from sluiceway.types import FinishReason, Held, Rid, ToldToken
 
 
 class Reader(Protocol):
@@ -63,6 +63,7 @@ class Answer:
         "_is_numbered",
         "_prompt_tokens",
         "_text",
+        "_told",
         "_token_ids",
         "_when_released",
         "delivered_tokens",
@@ -86,6 +87,7 @@ class Answer:
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._text: list[list[str]] = [[] for _ in range(generation.n_choices)]
         self._token_ids: list[list[int]] = [[] for _ in range(generation.n_choices)]
+        self._told: list[list[ToldToken]] = [[] for _ in range(generation.n_choices)]
         self._finished: dict[int, Finished] = {}
         self.stream = Stream(rids, order.terms, budget, now_s)
         self._is_numbered = generation.stream and order.terms.retention is not None
@@ -154,6 +156,7 @@ class Answer:
         if not self._generation.stream:
             self._text[index].append(event.text)
             self._token_ids[index].extend(event.token_ids)
+            self._told[index].extend(event.told)
             return self.stream.delivered(b"", n_tokens)
         frames = self._framer.delta(index, event)
         if not self._is_numbered:
@@ -221,4 +224,4 @@ class Answer:
         return refusal
 
     def _choice(self, index: int) -> Choice:
-        return Choice("".join(self._text[index]), self._token_ids[index], self._finished[index])
+        return Choice("".join(self._text[index]), self._token_ids[index], self._finished[index], self._told[index])

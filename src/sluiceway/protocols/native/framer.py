@@ -10,6 +10,7 @@ from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.protocols.generation import Choice, Usage
 from sluiceway.protocols.openai.errors import error_fields
 from sluiceway.sse.encoder import encode_json
+from sluiceway.types import ToldToken
 
 
 class NativeFramer:
@@ -26,13 +27,15 @@ class NativeFramer:
         )
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        """An event for each token. The text of several is in that of the last one.
+        """An event for each token, with its log-probability where that was asked for; told at once, text or no text.
 
-        Text that comes without a token (it was held back, and is part of no stop string after all) has the id null.
+        The text of several is in the event of the last one. Text that comes without a token (it was held back, and is
+        part of no stop string after all) has the id null.
         """
         *before, last = delta.token_ids or (None,)
-        events = [self._token(token_id, b'""') for token_id in before]
-        return b"".join([*events, self._token(last, encode_json(delta.text))])
+        told = [_told_field(one) for one in delta.told] or [b""] * (len(before) + 1)
+        events = [self._token(token_id, b'""', field) for token_id, field in zip(before, told, strict=False)]
+        return b"".join([*events, self._token(last, encode_json(delta.text), told[-1])])
 
     def finish(self, index: int, finished: Finished) -> bytes:
         """Nothing: `end` tells all of it."""
@@ -50,16 +53,19 @@ class NativeFramer:
 
     def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         (choice,) = choices
-        answer = {"text": choice.text, "token_ids": list(choice.token_ids), **_end_fields(choice.finished)}
-        return encode_json({**self._identity, **answer, "usage": usage_fields(usage)})
+        answer = {"text": choice.text, "token_ids": list(choice.token_ids)}
+        if choice.told:
+            answer["logprobs"] = [_told_fields(one) for one in choice.told]
+        end = {**_end_fields(choice.finished), "usage": usage_fields(usage)}
+        return encode_json({**self._identity, **answer, **end})
 
-    def _token(self, token_id: int | None, text: bytes) -> bytes:
+    def _token(self, token_id: int | None, text: bytes, told: bytes) -> bytes:
         index = self._n_tokens
         if token_id is None:
             index, word = index - 1, b"null"
         else:
             self._n_tokens, word = index + 1, b"%d" % token_id
-        return b'event: token\ndata: {"index":%d,"id":%b,"text":%b}\n\n' % (index, word, text)
+        return b'event: token\ndata: {"index":%d,"id":%b,"text":%b%b}\n\n' % (index, word, text, told)
 
 
 def usage_fields(usage: Usage) -> dict[str, int]:
@@ -69,6 +75,16 @@ def usage_fields(usage: Usage) -> dict[str, int]:
         "cached_tokens": usage.cached_tokens,
         "completion_tokens": usage.completion_tokens,
     }
+
+
+def _told_fields(told: ToldToken) -> dict[str, Any]:
+    top = [{"id": token.token_id, "token": token.shown, "logprob": token.logprob} for token in told.top]
+    return {"logprob": told.token.logprob, "top": top}
+
+
+def _told_field(told: ToldToken) -> bytes:
+    """The same as more fields of an object that is open."""
+    return b",%b" % encode_json(_told_fields(told))[1:-1]
 
 
 def _end_fields(finished: Finished) -> dict[str, Any]:

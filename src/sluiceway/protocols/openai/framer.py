@@ -2,7 +2,8 @@
 
 All of a chunk but its text is the same from token to token, so it is made once per response, and one token costs the
 encoding of one string. Text of length zero makes no chunk; its token ids, where a client wants them, ride on the next
-chunk of that choice. (`token_ids` in a choice is an extension that vLLM introduced.)
+chunk of that choice. (`token_ids` in a choice is an extension that vLLM introduced.) Log-probabilities come with the
+text that their tokens are part of.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import msgspec
+
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.protocols.generation import Choice, Usage
 from sluiceway.protocols.openai.errors import error_body
+from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
 from sluiceway.sse.encoder import encode_json
-from sluiceway.types import FinishReason
+from sluiceway.types import FinishReason, ToldToken
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -35,6 +39,7 @@ class Response:
     n_choices: int
     include_usage: bool
     return_token_ids: bool
+    tells_logprobs: bool = False
 
 
 class _Framer(ABC):
@@ -49,6 +54,7 @@ class _Framer(ABC):
     def __init__(self, response: Response) -> None:
         self._response = response
         self._return_token_ids = response.return_token_ids
+        self._tells_logprobs = response.tells_logprobs
         self._identity = {
             "id": response.id,
             "object": self._body_object,
@@ -60,15 +66,18 @@ class _Framer(ABC):
         self._tail = b'],"usage":null}\n\n' if response.include_usage else b"]}\n\n"
         self._openings = [b'%b{"index":%d,' % (self._head, index) for index in range(response.n_choices)]
         self._text_openings = [opening + self._text_opening for opening in self._openings]
-        self._plain_closing = self._closing(self._text_closing, b"null", b"")
+        self._plain_closing = self._closing(self._text_closing, b"null", b"null", b"")
         # Ids that no chunk has told yet, per choice; nothing is put there unless a client wants them.
         self._untold: list[list[int]] = [[] for _ in range(response.n_choices)]
+        self._told_texts = [ToldText() for _ in range(response.n_choices)]
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """At most one event; none for text of length zero."""
         if self._return_token_ids:
             self._untold[index].extend(delta.token_ids)
-        return self._text_event(index, encode_json(delta.text)) if delta.text else b""
+        if self._tells_logprobs:
+            self._told_texts[index].add(delta.told)
+        return self._text_event(index, delta.text) if delta.text else b""
 
     def end(self, usage: Usage) -> bytes:
         """The usage, if it was asked for, in a chunk without choices; then the end of the stream."""
@@ -90,35 +99,49 @@ class _Framer(ABC):
     def _content_fields(self, text: str) -> dict[str, Any]:
         """The part of a choice in which the endpoints differ."""
 
+    @abstractmethod
+    def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
+        """Log-probabilities as the endpoint tells them."""
+
     def _choice_fields(self, index: int, choice: Choice) -> dict[str, Any]:
         fields = {
             "index": index,
             **self._content_fields(choice.text),
-            "logprobs": None,
+            "logprobs": self._choice_logprobs(choice),
             "finish_reason": _finish_word(choice.finished),
         }
         if self._return_token_ids:
             fields["token_ids"] = list(choice.token_ids)
         return fields
 
+    def _choice_logprobs(self, choice: Choice) -> dict[str, Any] | None:
+        if not self._tells_logprobs:
+            return None
+        return self._logprobs_fields(ToldText(choice.told).take_last(choice.text))
+
     def _usage_event(self, usage: Usage) -> bytes:
         if not self._response.include_usage:
             return b""
         return b'%b],"usage":%b}\n\n' % (self._head, encode_json(_usage_fields(usage)))
 
-    def _text_event(self, index: int, text: bytes) -> bytes:
-        """A chunk of an unfinished choice; `text` is JSON."""
+    def _text_event(self, index: int, text: str) -> bytes:
+        """A chunk of an unfinished choice."""
         closing = self._plain_closing
-        if self._return_token_ids:
-            closing = self._closing(self._text_closing, b"null", self._take_ids(index))
-        return self._text_openings[index] + text + closing
+        if self._return_token_ids or self._tells_logprobs:
+            logprobs = self._logprobs(self._told_texts[index].take(text))
+            closing = self._closing(self._text_closing, logprobs, b"null", self._take_ids(index))
+        return self._text_openings[index] + encode_json(text) + closing
 
-    def _closing(self, content_closing: bytes, finish_reason: bytes, token_ids: bytes) -> bytes:
-        return b'%b,"logprobs":null,"finish_reason":%b%b}%b' % (content_closing, finish_reason, token_ids, self._tail)
+    def _closing(self, content_closing: bytes, logprobs: bytes, finish_reason: bytes, token_ids: bytes) -> bytes:
+        fields = (content_closing, logprobs, finish_reason, token_ids, self._tail)
+        return b'%b,"logprobs":%b,"finish_reason":%b%b}%b' % fields
 
-    def _finish_closing(self, content_closing: bytes, index: int, finished: Finished) -> bytes:
+    def _finish_closing(self, content_closing: bytes, logprobs: bytes, index: int, finished: Finished) -> bytes:
         reason = b'"%b"' % _finish_word(finished).encode()
-        return self._closing(content_closing, reason, self._take_ids(index))
+        return self._closing(content_closing, logprobs, reason, self._take_ids(index))
+
+    def _logprobs(self, told: Sequence[ToldToken]) -> bytes:
+        return encode_json(self._logprobs_fields(told)) if self._tells_logprobs else b"null"
 
     def _take_ids(self, index: int) -> bytes:
         if not self._return_token_ids:
@@ -137,16 +160,22 @@ class ChatFramer(_Framer):
 
     def start(self, usage: Usage) -> bytes:
         """The first chunk of every choice: the role, and content that is a string from the start."""
-        closing = self._closing(b"}", b"null", b',"token_ids":[]' if self._return_token_ids else b"")
+        closing = self._closing(b"}", b"null", b"null", b',"token_ids":[]' if self._return_token_ids else b"")
         return b"".join(
             b'%b"delta":{"role":"assistant","content":""%b' % (opening, closing) for opening in self._openings
         )
 
     def finish(self, index: int, finished: Finished) -> bytes:
-        return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", index, finished))
+        """Log-probabilities are in it only where the last text had none: of a token without text, or one that was cut."""
+        told = self._told_texts[index].take_last("")
+        logprobs = self._logprobs(told) if told else b"null"
+        return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", logprobs, index, finished))
 
     def _content_fields(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
+        return chat_logprobs(told)
 
 
 class CompletionFramer(_Framer):
@@ -176,19 +205,24 @@ class CompletionFramer(_Framer):
         if self._tokens_left[index] > 0:
             return super().delta(index, delta)
         self._last_text[index] += delta.text
-        return super().delta(index, Delta(delta.rid, "", delta.token_ids))
+        return super().delta(index, msgspec.structs.replace(delta, text=""))
 
     def finish(self, index: int, finished: Finished) -> bytes:
         text, self._last_text[index] = self._last_text[index], ""
-        return self._text_openings[index] + encode_json(text) + self._finish_closing(b"", index, finished)
+        logprobs = self._logprobs(self._told_texts[index].take_last(text))
+        closing = self._finish_closing(b"", logprobs, index, finished)
+        return self._text_openings[index] + encode_json(text) + closing
 
     def error(self, refusal: Refusal, usage: Usage) -> bytes:
         """Text that was kept back goes out before the error: what was generated is not lost."""
-        kept = [self._text_event(index, encode_json(text)) for index, text in enumerate(self._last_text) if text]
+        kept = [self._text_event(index, text) for index, text in enumerate(self._last_text) if text]
         return b"".join(kept) + super().error(refusal, usage)
 
     def _content_fields(self, text: str) -> dict[str, Any]:
         return {"text": text}
+
+    def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
+        return completion_logprobs(told)
 
 
 def _finish_word(finished: Finished) -> str:

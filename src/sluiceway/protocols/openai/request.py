@@ -25,4 +25,5 @@ class OpenAIRequest:
             n_choices=self.generation.n_choices,
             include_usage=self.include_usage,
             return_token_ids=self.return_token_ids,
+            tells_logprobs=self.generation.sampling.logprobs is not None,
         )

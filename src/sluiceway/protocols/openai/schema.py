@@ -6,6 +6,7 @@ Unknown fields are ignored. Fields with an inner structure are lowered by functi
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -41,6 +42,10 @@ GREEDY_BELOW = 1e-4
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions; chat has none."""
+
+MAX_LOGPROBS = 20
+MAX_COMPLETION_LOGPROBS = 5
+"""OpenAI's bounds."""
 
 _MAX_COUNT = (1 << 31) - 1
 
@@ -89,6 +94,7 @@ def _nullable(lower: Any) -> PlainValidator:
 
 _Count = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
+Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 class _Served(BaseModel):
@@ -132,6 +138,11 @@ class SamplingFields(_Served):
         """The most tokens of one choice; None is up to the end of the context."""
         return self.max_tokens
 
+    @property
+    @abstractmethod
+    def n_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are told with each; None is not even its own log-probability."""
+
     def sampling(self, speculation: Speculation | None) -> SamplingParams:
         """The fields, lowered."""
         temperature = 1.0 if self.temperature is None else self.temperature
@@ -150,6 +161,7 @@ class SamplingFields(_Served):
             max_tokens=self.token_limit,
             stop_token_ids=self.stop_token_ids or (),
             speculation=speculation,
+            logprobs=self.n_logprobs,
         )
 
     def check_together(self) -> None:
@@ -202,10 +214,21 @@ class ChatFields(GeneratingFields):
 
     messages: Annotated[tuple[ChatMessage, ...], PlainValidator(lower_messages)]
     max_completion_tokens: _Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
 
     @property
     def token_limit(self) -> int | None:
         return super().token_limit if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def n_logprobs(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("`top_logprobs` may only be given with `logprobs: true`.", "top_logprobs")
 
 
 class CompletionFields(GeneratingFields):
@@ -213,10 +236,15 @@ class CompletionFields(GeneratingFields):
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(lower_prompt)]
     best_of: int | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
 
     @property
     def token_limit(self) -> int:
         return COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def n_logprobs(self) -> int | None:
+        return self.logprobs
 
     def check_together(self) -> None:
         super().check_together()

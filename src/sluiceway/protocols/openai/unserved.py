@@ -43,7 +43,6 @@ _OPENAI: Mapping[str, _Neutral] = {
     "echo": (),
     "function_call": ("none", "auto"),
     "functions": (),
-    "logprobs": (),
     "modalities": (["text"],),
     "moderation": (),
     "reasoning_effort": ("none",),
@@ -51,7 +50,6 @@ _OPENAI: Mapping[str, _Neutral] = {
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": (),
-    "top_logprobs": (0,),
     "web_search_options": (),
 }
 
@@ -108,9 +106,12 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "xtc_probability": (0,),
 }
 
-# A chat template writes the special tokens itself; a plain prompt gets them from the tokenizer.
+# A chat template writes the special tokens itself; a plain prompt gets them from the tokenizer. The older endpoint has
+# one field for log-probabilities, not two.
 CHAT: Mapping[str, _Neutral] = MappingProxyType({**_OPENAI, **_EXTENSIONS, "add_special_tokens": ()})
-COMPLETIONS: Mapping[str, _Neutral] = MappingProxyType({**_OPENAI, **_EXTENSIONS, "add_special_tokens": (True,)})
+COMPLETIONS: Mapping[str, _Neutral] = MappingProxyType(
+    {**_OPENAI, **_EXTENSIONS, "add_special_tokens": (True,), "top_logprobs": (0,)}
+)
 
 
 def refuse_unserved(body: Mapping[str, Any], unserved: Mapping[str, _Neutral]) -> None:
