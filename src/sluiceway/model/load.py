@@ -52,11 +52,18 @@ def load_model(files: ModelFiles, dtype: Dtype, on_progress: Progress | None = N
     divisors = checkpoint.frequency_divisors()
     match choose_form(dtype, config):
         case NativeForm() as native:
-            packed = _Loading(checkpoint, config, native, on_progress).weights()
+            packed = load_weights(checkpoint, config, native, on_progress)
             return LoadedModel(config, native.passes(config, packed, divisors))
         case TorchForm() as plain:
-            weights = _Loading(checkpoint, config, plain, on_progress).weights()
+            weights = load_weights(checkpoint, config, plain, on_progress)
             return LoadedModel(config, plain.passes(config, weights, divisors))
+
+
+def load_weights(
+    checkpoint: Checkpoint, config: ModelConfig, form: Form[Product], on_progress: Progress | None = None
+) -> DecoderWeights[Product]:
+    """In the form that is wanted. The checkpoint has what `expected_shapes` asks for."""
+    return _Loading(checkpoint, config, form, on_progress).weights()
 
 
 def open_checkpoint(files: ModelFiles) -> tuple[Checkpoint, ModelConfig]:

@@ -21,6 +21,7 @@ _MODULES = {
     "leak": "leak",
     "resume": "resume",
     "eager": "eager",
+    "paged-kernel": "paged_kernel",
 }
 """In the order in which they are listed."""
 
