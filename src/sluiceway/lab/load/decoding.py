@@ -213,6 +213,6 @@ class Table:
         if missing:
             keys, values = (functional.pad(one, (0, missing)) for one in (keys, values))
         narrow_keys, narrow_values = (one.to(torch.bfloat16) for one in (keys, values))
-        self._keys[layer][blocks, :, :, slots] = narrow_keys.unflatten(-1, (-1, _PAIR))
+        self._keys[layer][blocks, :, :, slots] = narrow_keys.reshape(*keys.shape[:-1], -1, _PAIR)
         places = (blocks, slice(None), slice(None), slots // _PAIR, slice(None), slots % _PAIR)
-        self._values[layer][places] = narrow_values.unflatten(-1, (-1, _LANES))
+        self._values[layer][places] = narrow_values.reshape(*values.shape[:-1], -1, _LANES)

@@ -1,0 +1,72 @@
+"""Gather and kernel, judged from figures that are made up; `test_registry` runs the experiment itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import ConfigError
+from sluiceway.lab.experiments.paged_kernel import EXPERIMENT, verdicts
+from sluiceway.lab.load.record import Run
+from support.labs import lab_of
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def one(scenario: str, n_rows: int, **figures: float) -> Run:
+    return Run(subject="bfloat16", scenario=scenario, streams=n_rows, repeat=0, figures=figures)
+
+
+def straight(name: str, fixed_s: float, each_s: float, attention_s: float) -> list[Run]:
+    return [one(name, n, step_s=fixed_s + n * each_s, attention_s=n * attention_s) for n in ROWS]
+
+
+def runs(**changes: float) -> list[Run]:
+    """As the hypotheses have it, but for the changes; milliseconds."""
+    found = {"apart": 0.01, "gather_fixed": 10.0, "short": 0.2, "long": 1.0, "mixed": 40.0} | changes
+    gather_s = found["gather_fixed"] / 1e3
+    return [
+        one("both", 1, logits_apart=found["apart"]),
+        *straight("gather, 128 tokens", gather_s, found["short"] / 1e3, 1e-4),
+        *straight("gather, 1024 tokens", gather_s, found["long"] / 1e3, 9e-4),
+        *straight("kernel, 128 tokens", 0.01, 0.09e-3, 1e-5),
+        *straight("kernel, 1024 tokens", 0.01, 0.3e-3, 1e-4),
+        one("gather, 128 tokens, one row 1024", 32, step_s=found["mixed"] / 1e3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fallen"),
+    [
+        ({}, []),
+        ({"apart": 0.06}, [0]),
+        ({"gather_fixed": 12.0}, [1]),
+        ({"short": 0.15}, [2]),
+        ({"long": 0.5}, [3]),
+        ({"mixed": 20.0}, [4]),
+    ],
+    ids=["as it should be", "apart", "one is slower alone", "short rows alike", "long rows alike", "no padding"],
+)
+def test_each_fault_fells_its_hypothesis_alone(changes: dict[str, Any], fallen: list[int]) -> None:
+    """So that a verdict says what was wrong."""
+    judged = verdicts(lab_of(*runs(**changes)))
+    assert [place for place, verdict in enumerate(judged) if not verdict.stood] == fallen
+
+
+def test_sentences_have_their_numbers() -> None:
+    """What is fixed, what each sequence adds, and how much of that is attention."""
+    said = [verdict.sentence for verdict in verdicts(lab_of(*runs()))]
+    assert said[0] == "they are 1.00% of their length apart"
+    assert said[1] == "128 tokens: 10.2 ms, 10.1; 1024 tokens: 11.0 ms, 10.3"
+    expected = (
+        "gather 10.0 ms + 1.00 ms a sequence, kernel 10.0 ms + 0.30 ms a sequence; of that attention 0.90 and 0.10 ms"
+    )
+    assert said[3] == expected
+    assert said[4] == "32 rows: 16.4 ms where all are short, 40.0 with one that is long, 42.0 where all are"
+
+
+async def test_server_that_runs_already_is_refused() -> None:
+    """Nothing is asked of any."""
+    with pytest.raises(ConfigError, match="^url: this experiment asks no server: it computes steps of the model"):
+        await EXPERIMENT.run(lab_of())
