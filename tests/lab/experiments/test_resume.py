@@ -1,52 +1,61 @@
-"""What a resumption comes to, from parts that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""What resumptions come to, from parts that are made up; the run itself is in `test_registry`'s smoke runs."""
 
 from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments.experiment import Lab
-from sluiceway.lab.experiments.resume import Part, Resumed, figures_of, verdicts
-from sluiceway.lab.load.calls import Target
+from sluiceway.lab.experiments import resume as module
+from sluiceway.lab.experiments.cut_streams import Brought, Resumed, block
+from sluiceway.lab.experiments.resume import figures_of, verdicts
 from sluiceway.lab.load.record import Run
-from sluiceway.lab.session import There
+from support.labs import lab_of
+from support.subjects import subject
+
+WHOLE = b"".join(block(str(number), '{"text":"a"}') for number in (1, 2, 3))
+GOOD = Resumed(Brought(WHOLE, n_cuts=4, n_after_end=1, waits_s=[0.1, 0.3]), WHOLE, WHOLE)
+BAD = Resumed(Brought(WHOLE[1:], n_cuts=3), WHOLE, WHOLE.replace(b"a", b"b"))
 
 
-def event(number: int, text: str) -> bytes:
-    return b'id: %d\ndata: {"choices":[{"text":"%b"}]}\n\n' % (number, text.encode())
+def run(scenario: str, *found: Resumed) -> Run:
+    return Run(subject="s", scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found))
 
 
-ONE, TWO, THREE = event(1, "a"), event(2, 'b\\"'), event(3, "c")
-UNCUT = (ONE + TWO + THREE).replace(b"id: ", b": ")
-"""Without ids: nobody asked for them."""
+def test_figures_count_streams_and_cuts() -> None:
+    """Waits are those of all connections."""
+    figures = figures_of([GOOD, BAD])
+    assert figures == {
+        "cuts": 7,
+        "after_end": 1,
+        "same_bytes": 1,
+        "same_text": 1,
+        "in_order": 1,
+        "kept_bytes_per_stream": len(WHOLE),
+        "first_event_s": pytest.approx(0.2),
+    }
+    assert "first_event_s" not in figures_of([BAD])
 
 
-def resumed(*parts: bytes, replay: bytes = ONE + TWO + THREE, uncut: bytes = UNCUT) -> Resumed:
-    return Resumed([Part(events, 200 if events else 204, 0.1) for events in parts], replay, uncut)
+def test_one_stream_of_one_client_is_enough_to_fall() -> None:
+    """Every client has to hold."""
+    lab = lab_of(run("our client, nginx", GOOD, GOOD), run("httpx-sse, nginx", GOOD, BAD))
+    found = verdicts(lab)
+    assert [one.stood for one in found] == [False, False, False, None]
+    assert "our client, nginx: 2 of 2 streams, cut 8 times; httpx-sse, nginx: 1 of 2 streams" in found[0].sentence
+    assert "left out" in found[3].sentence
 
 
-WHOLE = resumed(ONE, TWO + THREE)
+def test_browser_must_stop_everywhere() -> None:
+    """One that is not told comes back for ever."""
+    mute = Resumed(Brought(WHOLE, n_cuts=4), WHOLE, WHOLE)
+    told = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, GOOD)))
+    assert [one.stood for one in told] == [True, True, True, True]
+    untold = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, mute)))
+    assert untold[3].stood is False and untold[3].sentence == "1 of 2"
 
 
-@pytest.mark.parametrize(
-    ("one", "stood"),
-    [
-        (WHOLE, [True, True, True]),
-        (resumed(b"", ONE + TWO + THREE, b""), [True, True, True]),
-        (resumed(ONE, THREE), [False, False, False]),
-        (resumed(ONE, ONE + TWO + THREE), [False, False, False]),
-        (resumed(ONE, TWO + THREE, replay=ONE + TWO), [False, True, True]),
-        (resumed(ONE, TWO + THREE, uncut=UNCUT.replace(b"c", b"d")), [True, True, False]),
-    ],
-    ids=["whole", "cut before and after", "one is missing", "one comes twice", "another replay", "another text"],
-)
-def test_streams_are_judged_by_bytes_order_and_text(one: Resumed, stood: list[bool]) -> None:
-    """One stream that is not as it was is enough."""
-    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
-    lab.note(Run(subject="s", scenario="cuts", streams=2, repeat=0, figures=figures_of([WHOLE, one])))
-    assert [verdict.stood for verdict in verdicts(lab)] == stood
-
-
-def test_resumptions_after_the_end_are_counted() -> None:
-    """The last event had been read, and there was nothing more."""
-    figures = figures_of([WHOLE, resumed(ONE + TWO + THREE, b"", b"")])
-    assert (figures["cuts"], figures["cuts_after_end"]) == (3, 2)
+def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was between is in the name of the run."""
+    monkeypatch.setattr(module, "nginx_command", lambda: None)
+    server = subject()
+    with module._way(server) as (found, way):
+        assert found is server and way == "no proxy"

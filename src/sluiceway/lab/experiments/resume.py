@@ -3,170 +3,130 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import re
+import contextlib
 import statistics
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from sluiceway.lab.check.line import dial
+from sluiceway.lab.experiments.cut_streams import (
+    Client,
+    Course,
+    Resumed,
+    browser_client,
+    library_client,
+    own_client,
+    resumed,
+)
 from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
-from sluiceway.lab.load.answers import complaint
+from sluiceway.lab.load.browser import browser_command
+from sluiceway.lab.load.nginx import nginx_command, own_proxy
 from sluiceway.lab.load.record import Run
-from sluiceway.lab.load.replies import LoadError, parse_reply
-from sluiceway.lab.load.scrape import total
 from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.tables import Column
 from sluiceway.lab.load.workload import prompts
 
 _STREAMS, _TOKENS, _CUTS = 50, 64, 4
-_SMOKE_STREAMS, _SMOKE_TOKENS = 6, 24
-_AT_ONCE = 8
-_SILENCE_S = 30.0
-_EVENT_END = b"\n\n"
-_ID = re.compile(rb"^id: (\d+)$", re.MULTILINE)
-_HEAD_END = b"\r\n\r\n"
-_TEXTS = re.compile(rb'"text":"((?:[^"\\]|\\.)*)"')
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one connection brought: whole events, until the first after the cut or the end of the stream."""
-
-    events: bytes
-    status: int
-    first_s: float
-    """From the request to its first event, or to its end where it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """One stream: its parts in order, then all of it once more, and the same prompt's answer without a cut."""
-
-    parts: Sequence[Part]
-    replay: bytes
-    uncut: bytes
-
-    @property
-    def joined(self) -> bytes:
-        return b"".join(part.events for part in self.parts)
-
-    @property
-    def n_cuts(self) -> int:
-        return len(self.parts) - 1
-
-    @property
-    def has_same_bytes(self) -> bool:
-        return self.joined == self.replay
-
-    @property
-    def has_same_text(self) -> bool:
-        return _TEXTS.findall(self.joined) == _TEXTS.findall(self.uncut)
-
-    @property
-    def is_in_order(self) -> bool:
-        """Whether no event is missing and none came twice."""
-        ids = [int(number) for number in _ID.findall(self.joined)]
-        return ids == list(range(1, len(ids) + 1))
+_SMOKE_STREAMS, _SMOKE_TOKENS, _SMOKE_CUTS = 2, 24, 1
+_AT_ONCE = 6
+"""A browser opens no more connections to one server."""
+_OWN, _LIBRARY, _BROWSER = "our client", "httpx-sse", "a browser's EventSource"
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    n_streams = _SMOKE_STREAMS if lab.is_smoke else _STREAMS
-    free = asyncio.Semaphore(_AT_ONCE)
+    """All clients at the same time: a browser waits for seconds before it comes back."""
     async with lab.server() as subject:
-
-        async def one(number: int, prompt: str) -> Resumed:
-            async with free:
-                return await _resumed(lab, subject, number, prompt)
-
-        texts = prompts(lab.seed, "resume", n_streams)
-        found = await asyncio.gather(*(one(number, text) for number, text in enumerate(texts)))
-        kept_bytes = total(await subject.samples(), "sluiceway_stream_backlog_bytes")
-        figures = figures_of(found) | {"kept_bytes_per_stream": kept_bytes / n_streams}
-        lab.note(Run(subject=subject.name, scenario="cuts", streams=n_streams, repeat=0, figures=figures))
+        with _way(subject) as (found, way):
+            async with asyncio.TaskGroup() as clients:
+                clients.create_task(_measure(lab, found, f"{_OWN}, {way}", own_client))
+                clients.create_task(_measure(lab, found, f"{_LIBRARY}, {way}", library_client))
+                if browser_command() is not None and found is not subject:
+                    clients.create_task(_browse(lab, subject, way))
     return verdicts(lab)
 
 
-async def _resumed(lab: Lab, subject: Subject, number: int, prompt: str) -> Resumed:
-    """A stream that is cut several times, each time in another way. It goes on meanwhile."""
+@contextlib.contextmanager
+def _way(subject: Subject) -> Iterator[tuple[Subject, str]]:
+    """Where the server is found behind a proxy, or, where there can be none, itself; and what is between."""
+    if nginx_command() is None or subject.target.is_tls:
+        yield subject, "no proxy"
+        return
+    with own_proxy(subject.target) as target:
+        yield replace(subject, target=target), "nginx"
+
+
+async def _browse(lab: Lab, subject: Subject, way: str) -> None:
+    async with browser_client(subject) as (found, client):
+        await _measure(lab, found, f"{_BROWSER}, {way}", client)
+
+
+async def _measure(lab: Lab, subject: Subject, scenario: str, client: Client) -> None:
+    free = asyncio.Semaphore(_AT_ONCE)
+    courses = _courses(lab, scenario)
+
+    async def one(course: Course) -> Resumed:
+        async with free:
+            return await resumed(subject, course, client)
+
+    found = await asyncio.gather(*map(one, courses))
+    lab.note(Run(subject=subject.name, scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found)))
+
+
+def _courses(lab: Lab, scenario: str) -> list[Course]:
+    """In a smoke run one stream is cut and another heard out, since each of these costs a browser three seconds."""
+    n_streams = _SMOKE_STREAMS if lab.is_smoke else _STREAMS
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
-    drawing = random.Random(f"{lab.seed}/{number}")
-    stream_id = f"lab-resume-{lab.seed}-{number}"
-    uncut = await _part(subject, subject.request(prompt, n_tokens), None, resets=False)
-    wish = {"stream_id": stream_id, "resumable": True, "on_disconnect": "detach"}
-    request = subject.request(prompt, n_tokens, sluiceway=wish)
-    parts: list[Part] = []
-    last_id = b""
-    for n_left in range(_CUTS, -1, -1):
-        cut = drawing.randint(0, max(1, n_tokens // _CUTS)) if n_left else None
-        parts.append(await _part(subject, request, cut, resets=drawing.random() < 0.5))
-        last_id = (_ID.findall(parts[-1].events) or [last_id])[-1]
-        request = _twin(subject, stream_id, last_id)
-    replay = await _part(subject, _twin(subject, stream_id, b""), None, resets=False)
-    return Resumed(parts, replay.events, uncut.events)
-
-
-def _twin(subject: Subject, stream_id: str, last_id: bytes) -> bytes:
-    """Goes on after that event; without one, from the beginning."""
-    fields = b"\r\nAccept: text/event-stream" + (b"\r\nLast-Event-ID: " + last_id if last_id else b"")
-    request = subject.target.request("GET", f"/v1/streams/{stream_id}")
-    return request.replace(_HEAD_END, fields + _HEAD_END, 1)
-
-
-async def _part(subject: Subject, request: bytes, cut: int | None, *, resets: bool) -> Part:
-    """Reads until it has so many events, or to the end. Raises `LoadError` for a refusal."""
-    started_s, first_s, raw = time.perf_counter(), 0.0, b""
-    async with dial(subject.target) as line:
-        await line.send(request)
-        while cut is None or _HEAD_END not in raw or raw.count(b"data: ") < cut:
-            piece = await line.read_some(_SILENCE_S)
-            raw += piece
-            if not first_s and (b"data: " in raw or not piece):
-                first_s = time.perf_counter() - started_s
-            if not piece:
-                break
-        if resets:
-            line.reset()
-    reply = parse_reply([(0.0, raw)])
-    if reply.status not in (200, 204):
-        raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
-    end = reply.body.rfind(_EVENT_END) + len(_EVENT_END)
-    return Part(reply.body[:end] if _EVENT_END in reply.body else b"", reply.status, first_s)
+    name = f"lab-resume-{lab.seed}-{scenario.partition(',')[0].replace(' ', '-').replace(chr(39), '')}"
+    drawn = []
+    for number, text in enumerate(prompts(lab.seed, name, n_streams)):
+        n_cuts = _SMOKE_CUTS * (1 - number) if lab.is_smoke else _CUTS
+        hears_out = number > 0 or not lab.is_smoke
+        drawn.append(Course.drawn(f"{name}-{number}", text, n_tokens, n_cuts, hears_out=hears_out))
+    return drawn
 
 
 def figures_of(found: Sequence[Resumed]) -> dict[str, float]:
-    resumptions = [part for one in found for part in one.parts[1:]]
-    return {
-        "cuts": sum(one.n_cuts for one in found),
-        "cuts_after_end": sum(part.status == 204 for part in resumptions),
+    waits_s = [wait_s for one in found for wait_s in one.brought.waits_s]
+    figures: dict[str, float] = {
+        "cuts": sum(one.brought.n_cuts for one in found),
+        "after_end": sum(one.brought.n_after_end for one in found),
         "same_bytes": sum(one.has_same_bytes for one in found),
         "same_text": sum(one.has_same_text for one in found),
         "in_order": sum(one.is_in_order for one in found),
-        "first_event_s": statistics.median(part.first_s for part in resumptions),
+        "kept_bytes_per_stream": statistics.mean(len(one.replay) for one in found),
     }
+    return figures | ({"first_event_s": statistics.median(waits_s)} if waits_s else {})
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
-    ((figures, n_streams),) = ((run.figures, run.streams) for run in lab.runs)
-    cut = f"of {n_streams} streams, cut {figures['cuts']:.0f} times"
-    return [
+    claims = {
+        "same_bytes": "what the parts come to is the stream that the server has kept, byte by byte",
+        "in_order": "no event is missing and none comes twice",
+        "same_text": "the text is that of the same request without a cut",
+    }
+    found = [
         Verdict(
-            "what the parts come to is the stream that the server has kept, byte by byte",
-            figures["same_bytes"] == n_streams,
-            f"{figures['same_bytes']:.0f} {cut}",
-        ),
-        Verdict(
-            "no event is missing and none comes twice",
-            figures["in_order"] == n_streams,
-            f"{figures['in_order']:.0f} {cut}",
-        ),
-        Verdict(
-            "the text is that of the same request without a cut",
-            figures["same_text"] == n_streams,
-            f"{figures['same_text']:.0f} {cut}",
-        ),
+            claim,
+            all(run.figures[figure] == run.streams for run in lab.runs),
+            "; ".join(_counted(run, figure) for run in lab.runs),
+        )
+        for figure, claim in claims.items()
     ]
+    return [*found, _stops(lab)]
+
+
+def _counted(run: Run, figure: str) -> str:
+    held, cuts = run.figures[figure], run.figures["cuts"]
+    return f"{run.scenario}: {held:.0f} of {run.streams} streams, cut {cuts:.0f} times"
+
+
+def _stops(lab: Lab) -> Verdict:
+    claim = "an EventSource, which comes back after the end too, is told then that there is no more, and stops"
+    browsed = [run for run in lab.runs if run.scenario.startswith(_BROWSER)]
+    if not browsed:
+        return Verdict(claim, None, "left out: it takes nginx and Chromium, and a server that speaks no TLS")
+    n_streams, n_told = browsed[0].streams, browsed[0].figures["after_end"]
+    n_heard = 1 if lab.is_smoke else n_streams
+    return Verdict(claim, n_told == n_heard, f"{n_told:.0f} of {n_heard}")
 
 
 EXPERIMENT = Experiment(
@@ -175,17 +135,16 @@ EXPERIMENT = Experiment(
     run=_run,
     columns=(
         Column("cuts", "cuts", digits=0),
-        Column("cuts_after_end", "after the end", digits=0),
         Column("same_bytes", "same bytes", digits=0),
         Column("in_order", "in order", digits=0),
         Column("same_text", "same text", digits=0),
-        Column("first_event_s", "resumed ms, p50", 1e3),
+        Column("after_end", "told to stop", digits=0),
+        Column("first_event_s", "next event ms, p50", 1e3),
         Column("kept_bytes_per_stream", "kept kB a stream", 1e-3),
     ),
-    drawn=("first_event_s", "kept_bytes_per_stream"),
+    drawn=("cuts", "same_bytes", "first_event_s"),
     not_shown=(
-        "other clients than this one: a browser's EventSource, and a second library",
-        "a proxy between them",
         "streams of which a part is not kept any more",
+        "how soon a browser could come back: it waits for three seconds of its own before it does",
     ),
 )

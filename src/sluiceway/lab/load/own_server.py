@@ -66,7 +66,7 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
 
     A SIGTERM for us raises `SystemExit` meanwhile: it must not leave a server behind. For the main thread.
     """
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "sluiceway", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags]
     with tempfile.TemporaryFile() as log, _termination_raises():
         started_s = time.perf_counter()
@@ -89,7 +89,8 @@ def _termination_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Of this machine, on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -16,7 +16,7 @@ from sluiceway.lab.load.replies import LoadError, parse_reply
 from sluiceway.lab.load.scrape import Samples, kind_of, n_busy, parse_samples
 from sluiceway.lab.load.workload import completion
 
-_COMPLETIONS = "/v1/completions"
+COMPLETIONS = "/v1/completions"
 _IGNORE_EOS = {"ignore_eos": True}
 _USAGE = {"stream_options": {"include_usage": True}}
 _EXTRAS: tuple[dict[str, Any], ...] = ({**_IGNORE_EOS, **_USAGE}, _USAGE, _IGNORE_EOS, {})
@@ -43,11 +43,13 @@ class Subject:
     extras: dict[str, Any]
     processes: dict[int, str] = field(default_factory=dict)
 
-    def request(self, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+    def body(self, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
         """`fields` go over all others; None leaves one out."""
         body = completion(self.model, prompt, n_tokens, self.extras) | fields
-        given = {name: value for name, value in body.items() if value is not None}
-        return self.target.request("POST", _COMPLETIONS, given)
+        return {name: value for name, value in body.items() if value is not None}
+
+    def request(self, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+        return self.target.request("POST", COMPLETIONS, self.body(prompt, n_tokens, **fields))
 
     async def samples(self) -> Samples:
         """Its own numbers; empty where it has none that are known."""
@@ -112,27 +114,34 @@ async def _first_model(target: Target) -> str:
 
 
 async def _samples(target: Target) -> Samples:
-    reply = await get(target, "/metrics")
-    return parse_samples(reply.body.decode(errors="replace")) if reply.status == 200 else {}
+    return parse_samples((await _optional(target, "/metrics")).decode(errors="replace"))
+
+
+async def _optional(target: Target, path: str) -> bytes:
+    """What a server may have beside the protocol; empty where it has not, whatever it says to that."""
+    try:
+        reply = await get(target, path)
+    except LoadError:
+        return b""
+    return reply.body if reply.status == 200 else b""
 
 
 async def _understood(target: Target, model: str) -> dict[str, Any]:
     """The most of `_EXTRAS` that it takes."""
     for extras in _EXTRAS:
         body = completion(model, "once", 1, extras)
-        reply = parse_reply((await record(target, target.request("POST", _COMPLETIONS, body))).reads)
+        reply = parse_reply((await record(target, target.request("POST", COMPLETIONS, body))).reads)
         if reply.status == 200:
             return extras
         if reply.status not in (400, 422):
             break
-    raise LoadError(f"{target.url}{_COMPLETIONS} is refused ({reply.status}): {complaint(reply.body)}")
+    raise LoadError(f"{target.url}{COMPLETIONS} is refused ({reply.status}): {complaint(reply.body)}")
 
 
 async def _version(target: Target) -> str | None:
     """As vLLM tells it, or as llama.cpp does."""
     for path, key in (("/version", "version"), ("/props", "build_info")):
-        reply = await get(target, path)
-        if reply.status == 200 and (said := _object(reply.body).get(key)):
+        if said := _object(await _optional(target, path)).get(key):
             return str(said)
     return None
 

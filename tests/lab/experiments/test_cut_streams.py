@@ -1,0 +1,60 @@
+"""Where streams are cut, and what their parts come to; the clients themselves are in `test_registry`'s smoke runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.lab.experiments.cut_streams import Brought, Course, Resumed, block
+from support.subjects import subject
+
+
+def event(number: int, text: str) -> bytes:
+    return block(str(number), f'{{"choices":[{{"text":"{text}"}}]}}')
+
+
+ONE, TWO, THREE = event(1, "a"), event(2, 'b\\"'), event(3, "c")
+WHOLE = ONE + TWO + THREE
+UNCUT = WHOLE.replace(b"id: ", b": ")
+"""Without ids: nobody asked for them."""
+
+
+@pytest.mark.parametrize(
+    ("events", "replay", "uncut", "held"),
+    [
+        (WHOLE, WHOLE, UNCUT, (True, True, True)),
+        (ONE + THREE, WHOLE, UNCUT, (False, False, False)),
+        (ONE + ONE + TWO + THREE, WHOLE, UNCUT, (False, False, False)),
+        (WHOLE, ONE + TWO, UNCUT, (False, True, True)),
+        (WHOLE, WHOLE, UNCUT.replace(b"c", b"d"), (True, True, False)),
+        (TWO + ONE + THREE, WHOLE, UNCUT, (False, False, False)),
+    ],
+    ids=["whole", "one is missing", "one comes twice", "another replay", "another text", "another order"],
+)
+def test_streams_are_judged_by_bytes_order_and_text(
+    events: bytes, replay: bytes, uncut: bytes, held: tuple[bool, bool, bool]
+) -> None:
+    """Of what its parts came to."""
+    one = Resumed(Brought(events), replay, uncut)
+    assert (one.has_same_bytes, one.is_in_order, one.has_same_text) == held
+
+
+def test_cuts_come_before_the_end_whatever_is_drawn() -> None:
+    """Together they are no more than there is; each connection brings a byte at least."""
+    course = Course("s", "once", 64, (0.0, 0.999, 0.5, 0.999), (True, False, True, False))
+    assert course.after_events() == [0, 15, 8, 15]
+    assert course.after_bytes(4001) == [1, 1000, 501, 1000]
+
+
+def test_course_is_drawn_from_its_name() -> None:
+    """The same for the same name, and another for another."""
+    course = Course.drawn("s-1", "once", 64, 200)
+    assert course == Course.drawn("s-1", "once", 64, 200) != Course.drawn("s-2", "once", 64, 200)
+    assert len(course.cuts) == len(course.resets) == 200 and {True, False} == set(course.resets)
+    assert all(0 <= share < 1 for share in course.cuts)
+
+
+def test_stream_is_asked_for_so_that_it_outlives_its_connection() -> None:
+    """Under an id that the client knows before."""
+    body = Course.drawn("s-1", "once", 64, 1).body(subject())
+    assert body["sluiceway"] == {"stream_id": "s-1", "resumable": True, "on_disconnect": "detach"}
+    assert (body["prompt"], body["max_tokens"], body["stream"]) == ("once", 64, True)

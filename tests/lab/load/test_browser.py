@@ -1,0 +1,52 @@
+"""A browser of our own, on pages that a test has written."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.errors import ConfigError
+from sluiceway.lab.load import browser as module
+from sluiceway.lab.load.browser import own_page
+from sluiceway.lab.load.replies import LoadError
+from support.scripted_http import plain, scripted_server
+from support.subjects import NOWHERE
+from support.system import needs_browser
+
+
+@needs_browser
+@pytest.mark.e2e
+async def test_expressions_are_evaluated_in_the_page() -> None:
+    """Values and promises; what is thrown, and what does not come, is told."""
+    async with scripted_server({"/": [plain(200, b"<title>here</title>", "text/html")]}) as script:
+        async with own_page(script.target.url) as page:
+            assert await page.evaluate("location.origin", 10.0) == script.target.url
+            assert await page.evaluate("Promise.resolve({one: [1, null]})", 10.0) == {"one": [1, None]}
+            with pytest.raises(LoadError, match="in the browser: Error: not that"):
+                await page.evaluate("Promise.reject(new Error('not that'))", 10.0)
+            with pytest.raises(LoadError, match="did not answer Runtime.evaluate within 0.1 s"):
+                await page.evaluate("new Promise(() => {})", 0.1)
+
+
+@needs_browser
+@pytest.mark.e2e
+async def test_page_that_is_not_there_is_told() -> None:
+    """With the browser's own word."""
+    with pytest.raises(LoadError, match="the browser does not show .*: net::ERR"):
+        async with own_page(NOWHERE.url):
+            raise AssertionError("it is shown")
+
+
+async def test_browser_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a wait without an end."""
+    monkeypatch.setattr(module, "_COMMANDS", ("true",))
+    with pytest.raises(LoadError, match="the browser has ended"):
+        async with own_page(NOWHERE.url):
+            raise AssertionError("it is shown")
+
+
+async def test_missing_browser_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is started."""
+    monkeypatch.setattr(module, "_COMMANDS", ("no-such-browser",))
+    with pytest.raises(ConfigError, match="browser: Chromium is not installed; .*apt-get install chromium"):
+        async with own_page(NOWHERE.url):
+            raise AssertionError("it is shown")
