@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from sluiceway.lab.experiments.experiment import Lab
 from sluiceway.lab.experiments.leak import drawn_habits, figures_of, held_of, verdicts
 from sluiceway.lab.experiments.readers import CUT, Reading
-from sluiceway.lab.load.calls import Target
 from sluiceway.lab.load.record import Run
-from sluiceway.lab.session import There
+from support.labs import lab_of
 
 IDLE = {"blocks_total": 100, "blocks_free": 90, "blocks_cached": 10, "accepted_total": 5, "released_total": 5}
 TOKENS = {"generated_tokens_total": 50, "wasted_tokens_total": 0}
@@ -60,16 +58,23 @@ def test_everything_that_is_held_counts(account: dict[str, Any], n: int) -> None
     assert held_of(account) == n
 
 
-def judged(after: dict[str, Any], readings: list[Reading]) -> list[bool | None]:
-    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
-    lab.note(Run(subject="s", scenario="leaving", streams=2, repeat=0, figures=figures_of(readings, stats(), after)))
-    return [verdict.stood for verdict in verdicts(lab)]
+CLEAN = stats(accepted_total=7, released_total=7, generated_tokens_total=60, wasted_tokens_total=1)
+READINGS = [reading(6, "whole"), reading(4, "left")]
+
+
+def judged(after: dict[str, Any], readings: list[Reading], *others: Run) -> list[bool | None]:
+    ours = run("leaving", after, readings)
+    return [verdict.stood for verdict in verdicts(lab_of(ours, *others))]
+
+
+def run(scenario: str, after: dict[str, Any], readings: list[Reading]) -> Run:
+    figures = {"wall_s": 1.0, **figures_of(readings, stats(), after)}
+    return Run(subject="s", scenario=scenario, streams=2, repeat=0, figures=figures)
 
 
 def test_clean_end_stands() -> None:
     """Two streams more, released; eleven tokens for ten."""
-    after = stats(accepted_total=7, released_total=7, generated_tokens_total=60, wasted_tokens_total=1)
-    assert judged(after, [reading(6, "whole"), reading(4, "left")]) == [True, True, True]
+    assert judged(CLEAN, READINGS) == [True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -87,3 +92,12 @@ def test_each_fault_fells_its_hypothesis_alone(after: dict[str, Any], place: int
     """So that a verdict says what was wrong."""
     stood = judged(after, [reading(6, "whole"), reading(4, CUT)])
     assert [number for number, one in enumerate(stood) if not one] == [place]
+
+
+@pytest.mark.parametrize(("n_generated", "stood"), [(128, True), (127, False)])
+def test_response_that_never_listens_is_expected_to_compute_all(n_generated: int, stood: bool) -> None:
+    """What it wastes is no fault of ours; what it leaves behind would be."""
+    deaf = stats(accepted_total=7, released_total=7, generated_tokens_total=50 + n_generated)
+    assert judged(CLEAN, READINGS, run("leaving, write-only", deaf, READINGS)) == [True, True, True, stood]
+    leaking = run("leaving, starlette", deaf | {"live": [{}]}, READINGS)
+    assert judged(CLEAN, READINGS, leaking) == [False, True, True]

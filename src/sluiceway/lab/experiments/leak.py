@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -29,35 +29,51 @@ _SLOW_S, _SMOKE_SLOW_S = 0.25, 0.02
 _SETTLE_S = 10.0
 _POLL_S = 0.05
 _MOST_PER_READ = 1.1
+_LEAVING = "leaving"
+_WRITE_ONLY = "write-only"
+_RESPONSES = ("starlette", _WRITE_ONLY)
 
 Stats = dict[str, Any]
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    n_clients, n_streams = (_SMOKE_CLIENTS, _SMOKE_STREAMS) if lab.is_smoke else (_CLIENTS, _n_streams(lab))
+    n_streams = _n_streams(lab)
+    await _left(lab, n_streams)
+    if lab.is_own:
+        n_compared = min(n_streams, _STREAMS)
+        if n_compared < n_streams:
+            await _left(lab, n_compared)
+        for response in _RESPONSES:
+            await _left(lab, n_compared, response)
+    return verdicts(lab)
+
+
+async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
+    """So many streams from one server, with another response than ours if one is named."""
     habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
     flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
-    async with lab.server(*flags) as subject:
+    async with lab.server(*flags, *(() if response is None else ("--lab-response", response))) as subject:
         before = await _settled(subject)
         started_s = time.perf_counter()
-        readings, errors = await _read_all(lab, subject, habits, n_clients)
+        readings, errors = await _read_all(lab, subject, habits)
         wall_s = time.perf_counter() - started_s
         after = await _settled(subject)
     lab.note(
         Run(
             subject=subject.name,
-            scenario="leaving",
+            scenario=_LEAVING if response is None else f"{_LEAVING}, {response}",
             streams=n_streams,
             repeat=0,
             figures={"wall_s": wall_s, **figures_of(readings, before, after)},
             errors=errors + after["violations"],
         )
     )
-    return verdicts(lab)
 
 
 def _n_streams(lab: Lab) -> int:
     """More of them where a token costs nothing."""
+    if lab.is_smoke:
+        return _SMOKE_STREAMS
     is_fake = isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
     return _FAKE_STREAMS if is_fake else _STREAMS
 
@@ -75,11 +91,9 @@ def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
     return habits
 
 
-async def _read_all(
-    lab: Lab, subject: Subject, habits: Sequence[Habit], n_clients: int
-) -> tuple[list[Reading], list[str]]:
+async def _read_all(lab: Lab, subject: Subject, habits: Sequence[Habit]) -> tuple[list[Reading], list[str]]:
     """Each client takes the next stream as soon as it is done with one."""
-    n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
+    n_clients, n_tokens = _SMOKE_CLIENTS if lab.is_smoke else _CLIENTS, _n_tokens(lab)
     waiting = iter(zip(habits, prompts(lab.seed, "leak", len(habits)), strict=True))
     readings: list[Reading] = []
     errors: list[str] = []
@@ -93,6 +107,10 @@ async def _read_all(
 
     await asyncio.gather(*(client() for _ in range(n_clients)))
     return readings, errors + [f"an answer ended with {one.end}" for one in readings if one.end not in (WHOLE, LEFT)]
+
+
+def _n_tokens(lab: Lab) -> int:
+    return _SMOKE_TOKENS if lab.is_smoke else _TOKENS
 
 
 async def _settled(subject: Subject) -> Stats:
@@ -140,26 +158,55 @@ def figures_of(readings: Sequence[Reading], before: Stats, after: Stats) -> dict
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
-    (figures,) = (run.figures for run in lab.runs)
+    ours = [run for run in lab.runs if run.scenario == _LEAVING]
+    others = [run for run in lab.runs if run.scenario != _LEAVING]
     return [
-        Verdict(
-            "afterwards nothing is held and every rule holds",
-            figures["held"] == 0 and figures["violations"] == 0,
-            f"{figures['held']:.0f} things are held and {figures['violations']:.0f} rules broken after "
-            f"{figures['accepted']:.0f} sequences",
-        ),
-        Verdict(
-            "what a stream held is given back exactly once",
-            figures["released"] == figures["accepted"],
-            f"{figures['accepted']:.0f} were accepted, {figures['released']:.0f} released",
-        ),
+        *_of_what_is_held(lab.runs),
         lab.timed(
             "at most 1.1 tokens are generated for each that is read",
-            figures["generated_per_read"] <= _MOST_PER_READ,
-            f"{figures['tokens_generated']:.0f} generated, {figures['tokens_read']:.0f} read: "
-            f"{figures['generated_per_read']:.3f}",
+            all(run.figures["generated_per_read"] <= _MOST_PER_READ for run in ours),
+            "; ".join(map(_waste, ours)),
         ),
+        *(_of_what_only_writes(lab, ours[-1], run) for run in others if run.scenario.endswith(_WRITE_ONLY)),
     ]
+
+
+def _of_what_is_held(runs: Sequence[Run]) -> Iterator[Verdict]:
+    """Whoever answers: it is the engine and its account that are asked."""
+
+    def sum_of(name: str) -> float:
+        return sum(run.figures[name] for run in runs)
+
+    yield Verdict(
+        "afterwards nothing is held and every rule holds",
+        sum_of("held") == 0 and sum_of("violations") == 0,
+        f"{sum_of('held'):.0f} things are held and {sum_of('violations'):.0f} rules broken after "
+        f"{sum_of('accepted'):.0f} sequences",
+    )
+    yield Verdict(
+        "what a stream held is given back exactly once",
+        all(run.figures["released"] == run.figures["accepted"] for run in runs),
+        ", ".join(f"{run.figures['released']:.0f} released of {run.figures['accepted']:.0f}" for run in runs),
+    )
+
+
+def _of_what_only_writes(lab: Lab, ours: Run, other: Run) -> Verdict:
+    """`ours` is of as many streams."""
+    n_whole = other.streams * _n_tokens(lab)
+    more = other.figures["wall_s"] / ours.figures["wall_s"] - 1.0
+    return lab.timed(
+        "a response that never listens computes all that anybody has asked for",
+        other.figures["tokens_generated"] == n_whole,
+        f"{_waste(other)}, {n_whole} asked for; ours: {_waste(ours)}; it takes {more * 100:.0f} % more time",
+    )
+
+
+def _waste(run: Run) -> str:
+    figures = run.figures
+    return (
+        f"{figures['tokens_generated']:.0f} generated, {figures['tokens_read']:.0f} read: "
+        f"{figures['generated_per_read']:.3f}"
+    )
 
 
 EXPERIMENT = Experiment(
@@ -177,5 +224,5 @@ EXPERIMENT = Experiment(
         Column("generated_per_read", "generated per read", digits=3),
     ),
     drawn=("tokens_generated", "tokens_read"),
-    not_shown=("how a response that only writes and never listens would do: the server has none",),
+    not_shown=("clients that leave behind a proxy, or without a word",),
 )
