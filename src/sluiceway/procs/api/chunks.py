@@ -25,10 +25,12 @@ _NO_LINGERING = struct.pack("ii", 1, 0)
 class ChunkWriter:
     """Of one response. `on_writable` is called whenever the transport has room again, and when the client has left."""
 
-    __slots__ = ("_cycle", "_flow", "_transport", "is_watched", "on_writable")
+    __slots__ = ("_cycle", "_flow", "_is_bare", "_transport", "is_watched", "on_writable")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, *, is_bare: bool = False) -> None:
+        """`is_bare` is for a client that knows no chunks: see `until_close`."""
         self._cycle = cycle
+        self._is_bare = is_bare
         self._flow = cycle.flow
         self._transport = cycle.transport
         self.on_writable: Callable[[], None] = _nobody_waits
@@ -57,7 +59,7 @@ class ChunkWriter:
 
     def write(self, piece: bytes) -> None:
         """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`."""
-        self._transport.write(b"".join((_size_line(len(piece)), piece, b"\r\n")))
+        self._transport.write(piece if self._is_bare else b"".join((_size_line(len(piece)), piece, b"\r\n")))
 
 
 def break_off(transport: asyncio.Transport) -> None:

@@ -6,6 +6,7 @@
 * An offer to speak another protocol (`Upgrade: h2c`) is passed over; the parser would take it and lose the body.
 * What cannot be parsed is answered in the usual envelope, and never in the midst of another answer.
 * The owner of a streamed answer may write to the transport by itself: see `chunks`.
+* A client of HTTP/1.0 gets no chunks, which it does not know: see `until_close`.
 * Buffers are small, so that a client that stops reading shows soon; one that takes nothing at all is cut off.
 """
 
@@ -24,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sluiceway.procs.api.chunks import ChunkWriter, break_off, offer_chunks
 from sluiceway.procs.api.head import refusal_head
+from sluiceway.procs.api.until_close import takes_no_chunks, until_close
 from sluiceway.protocols.openai.errors import error_body, refusal_for_status
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -149,10 +151,11 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
-        self._chunks = ChunkWriter(cycle)
+        is_bare = takes_no_chunks(cast("Scope", cycle.scope))
+        self._chunks = ChunkWriter(cycle, is_bare=is_bare)
         offer_chunks(cast("Scope", cycle.scope), self._chunks)
         self._ahead_bytes = 0
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, until_close(app, cycle) if is_bare else app)
 
     # Bytes.
 
