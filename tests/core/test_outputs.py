@@ -6,7 +6,7 @@ import pytest
 
 from sluiceway.core.outputs import End, Outputs, Rejection, Start
 from sluiceway.errors import Refusal
-from sluiceway.types import FinishReason, Held
+from sluiceway.types import FinishReason, Held, Logprobs
 
 
 def test_there_is_nothing_to_say_when_it_is_new() -> None:
@@ -22,6 +22,14 @@ def test_tokens_keep_their_order_when_they_are_added() -> None:
     outputs.add_token(7, 102)
     assert (outputs.rids, outputs.token_ids) == ([7, 8, 7], [100, 101, 102])
     assert outputs
+
+
+def test_logprobs_are_kept_by_place_when_a_token_has_some() -> None:
+    """Most have none."""
+    outputs = Outputs()
+    outputs.add_token(7, 100)
+    outputs.add_token(8, 101, Logprobs(-0.5, (101,), (-0.5,)))
+    assert outputs.logprobs == {1: Logprobs(-0.5, (101,), (-0.5,))}
 
 
 @pytest.mark.parametrize(

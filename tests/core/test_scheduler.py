@@ -13,7 +13,7 @@ from sluiceway.core.plan import Plan, StepResult
 from sluiceway.core.request import Submission
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import FinishReason, Held, Speculation, TokenId
+from sluiceway.types import FinishReason, Held, Logprobs, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
 
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
@@ -538,3 +538,42 @@ def test_text_that_does_not_repeat_itself_costs_few_drafts() -> None:
     wheel.run()
     stats = wheel.scheduler.stats()
     assert 0 < stats.draft_tokens_total < 80
+
+
+# Log-probabilities.
+
+
+def logprobs_of(*token_ids: TokenId) -> list[Logprobs]:
+    """Different ones for different tokens."""
+    return [Logprobs(-float(token_id), (), ()) for token_id in token_ids]
+
+
+def test_logprobs_go_with_their_tokens() -> None:
+    """By their place among all tokens of the step; a row that does without has none."""
+    scheduler = scheduler_with(1, 2, 3)
+    plan = planned(scheduler)
+    scheduler.commit(plan, StepResult(plan.step_id, [5, 6, 7], [None, *logprobs_of(6, 7)]))
+    outputs = scheduler.drain()
+    assert outputs.token_ids == [5, 6, 7]
+    assert outputs.logprobs == dict(enumerate(logprobs_of(6, 7), 1))
+
+
+def test_logprobs_of_accepted_drafts_go_with_their_tokens() -> None:
+    """And none of those that were not accepted."""
+    scheduler = repeating_scheduler()
+    plan = planned(scheduler)
+    sampled = [9, 9, 7, 9, 9]
+    scheduler.commit(plan, StepResult(plan.step_id, sampled, logprobs_of(1, 2, 3, 4, 5)))
+    outputs = scheduler.drain()
+    assert outputs.token_ids == [9, 9, 7]
+    assert outputs.logprobs == dict(enumerate(logprobs_of(1, 2, 3)))
+
+
+def test_logprobs_are_dropped_with_the_token_of_a_sequence_that_left() -> None:
+    """Those of others stay with theirs."""
+    scheduler = scheduler_with(1, 2)
+    plan = planned(scheduler)
+    scheduler.finish(1, FinishReason.CANCELLED)
+    scheduler.commit(plan, StepResult(plan.step_id, [5, 6], logprobs_of(5, 6)))
+    outputs = scheduler.drain()
+    assert (outputs.rids, outputs.logprobs) == ([2], dict(enumerate(logprobs_of(6))))

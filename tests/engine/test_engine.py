@@ -131,6 +131,16 @@ def test_end_is_said_with_the_last_token() -> None:
     assert bench.step() == [] and not bench.engine.has_work
 
 
+def test_logprobs_are_said_with_their_token() -> None:
+    """Of those who want them; in the same word as all else."""
+    bench = Bench()
+    assert bench.say(submit(1)).logprobs == {}
+    wanting = SamplingParams(max_tokens=8, temperature=0.0, logprobs=1)
+    out = bench.say(Submit((SequenceMessage(rid=2, prompt_token_ids=(1, 2), sampling=wanting),)))
+    assert (out.rids, list(out.logprobs)) == ([1, 2], [1])
+    assert out.logprobs[1].top_ids == (out.token_ids[1],)
+
+
 def test_rejection_is_said_when_a_request_is_refused() -> None:
     """Although no step runs."""
     out = Bench().say(submit(1, 2, n_prompt=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from sluiceway.core.plan import Plan, Row
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.errors import InvariantError
-from sluiceway.types import BlockId, Rid, SamplingParams, TokenId
+from sluiceway.types import BlockId, Logprobs, Rid, SamplingParams, TokenId
 
 GREEDY = SamplingParams(temperature=0.0)
 WARM = SamplingParams(temperature=1.0)
@@ -311,3 +312,47 @@ def test_wait_raises_when_wrong_drafts_were_written_over_what_another_reads() ->
     step(runner, row([*PROMPT, answer[0]], 16, rid=2, drafts=wrong[:5], block_ids=blocks), step_id=3)
     with pytest.raises(InvariantError, match="sequence 1: block 1 does not hold its tokens"):
         step(runner, row(rid=1, start=8), step_id=4)
+
+
+def told(*rows: Row) -> Sequence[Logprobs | None]:
+    return fake().launch(Plan(1, rows, ())).wait().logprobs
+
+
+def wanting(n: int | None, temperature: float = 0.0) -> SamplingParams:
+    return SamplingParams(temperature=temperature, logprobs=n)
+
+
+def test_nothing_is_told_of_tokens_when_nobody_asks() -> None:
+    """Not even that nothing is."""
+    assert told(row(), row(rid=2, block_ids=range(4, 8))) == []
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 20])
+def test_token_is_the_likeliest_when_it_is_greedy(n: int) -> None:
+    """As many others as were asked for, each half as likely as the one before."""
+    (token_id,) = step(fake(), row())
+    plain, one = told(row(rid=2, block_ids=range(4, 8)), row(sampling=wanting(n)))
+    assert plain is None and one is not None
+    assert one.logprob == pytest.approx(math.log(0.5))
+    assert one.top_ids[:1] == (token_id,)[:n] and len(set(one.top_ids)) == n
+    assert one.top_logprobs == pytest.approx([math.log(0.5 ** (place + 1)) for place in range(n)])
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 20])
+def test_token_is_one_of_the_likely_when_it_is_drawn(n: int) -> None:
+    """Not always the same; where it is among those that are told it has the same number there."""
+    logprobs = set()
+    for seed in range(16):
+        (token_id,) = step(fake(), row(sampling=wanting(None, 1.0), seed=seed))
+        (one,) = told(row(sampling=wanting(n, 1.0), seed=seed))
+        assert one is not None and len(one.top_ids) == len(one.top_logprobs) == n
+        assert list(one.top_logprobs) == sorted(one.top_logprobs, reverse=True)
+        by_id = dict(zip(one.top_ids, one.top_logprobs, strict=True))
+        assert by_id.get(token_id, one.logprob) == one.logprob
+        logprobs.add(one.logprob)
+    assert len(logprobs) > 1
+
+
+def test_each_token_is_told_when_drafts_are_run_along() -> None:
+    """One for each that is sampled."""
+    assert [type(one) for one in told(row(drafts=(1, 2), sampling=wanting(1), block_ids=range(8)))] == [Logprobs] * 3

@@ -12,9 +12,20 @@ from sluiceway.messages import to_api, to_child, to_engine, to_supervisor, to_to
 from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_api import Accepted, Delta, Events, Finished, Rejected, ToApi
 from sluiceway.messages.to_engine import Abort, Sequence, Submit, ToEngine
-from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, FromApi, TextPrompt, Tokenize, TokenPrompt
-from sluiceway.types import FinishReason, SamplingParams
+from sluiceway.messages.to_tokenizer import (
+    ChatMessage,
+    ChatPrompt,
+    FromApi,
+    FromEngine,
+    StepOut,
+    TextPrompt,
+    Tokenize,
+    TokenPrompt,
+)
+from sluiceway.types import FinishReason, LikelyToken, Logprobs, SamplingParams, ToldToken
+from support.snapshots import engine_stats
 
+STATS = engine_stats(step_id=1)
 SAMPLING = SamplingParams(temperature=0.5, seed=2**64 - 1, logit_bias=((3, -1.0),), max_tokens=7)
 REFUSAL = Refusal(status=400, code="invalid_value", message="no", param="prompt", retry_after_s=0.5)
 
@@ -40,18 +51,31 @@ REFUSAL = Refusal(status=400, code="invalid_value", message="no", param="prompt"
         (Submit((Sequence(rid=1, prompt_token_ids=(1, 2), sampling=SAMPLING),)), ToEngine),
         (Abort(5, FinishReason.SLOW_CLIENT), ToEngine),
         (
+            StepOut(
+                rids=[1, 2],
+                token_ids=[3, 4],
+                starts=[],
+                rejections=[],
+                ends=[],
+                stats=STATS,
+                logprobs={1: Logprobs(-0.5, (4, 5), (-0.5, -9999.0))},
+            ),
+            FromEngine,
+        ),
+        (
             Events(
                 events=[
                     Accepted(1, 2, 0),
                     Rejected((2, 3), REFUSAL),
                     Delta(1, "", (9,)),
+                    Delta(1, "a", (9,), (ToldToken(LikelyToken(9, "a", b"a", -0.5), (), 0, None),)),
                     Finished(rid=1, reason=FinishReason.ERROR, completion_tokens=1, refusal=REFUSAL),
                 ]
             ),
             ToApi,
         ),
     ],
-    ids=["tokenize", "submit", "abort", "events"],
+    ids=["tokenize", "submit", "abort", "step_out", "events"],
 )
 def test_a_message_comes_out_as_it_went_in(message: msgspec.Struct, union: object) -> None:
     """Every field, and every type of a union within."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from sluiceway.errors import PeerGone, Refusal, invalid
@@ -30,8 +31,8 @@ from sluiceway.messages.to_tokenizer import (
 )
 from sluiceway.procs.translator import Encoded, Translator
 from sluiceway.refusals import ENGINE_UNAVAILABLE
-from sluiceway.text.byte_tokenizer import ByteTokenizer
-from sluiceway.types import FinishReason, Held, SamplingParams
+from sluiceway.text.byte_tokenizer import EOS_ID, ByteTokenizer
+from sluiceway.types import FinishReason, Held, Logprobs, SamplingParams
 from support.snapshots import engine_stats
 
 STATS = engine_stats(step_id=1, blocks_free=8, blocks_total=8)
@@ -85,6 +86,7 @@ class Desk:
         starts: list[SequenceStart] | None = None,
         rejections: list[GroupRejection] | None = None,
         ends: list[SequenceEnd] | None = None,
+        logprobs: dict[int, Logprobs] | None = None,
     ) -> list[Event]:
         """One step of the engine; the events that it led to."""
         tokens = tokens or []
@@ -96,6 +98,7 @@ class Desk:
                 rejections=rejections or [],
                 ends=ends or [],
                 stats=STATS,
+                logprobs=logprobs or {},
             )
         )
         return self.take_events()
@@ -439,3 +442,18 @@ def test_audit_is_answered_with_both_tables_when_asked() -> None:
 def test_vocabulary_is_the_tokenizers() -> None:
     """For the log of the process."""
     assert Desk().translator.vocab_size == ByteTokenizer().vocab_size
+
+
+def test_logprobs_go_with_the_tokens_of_those_who_want_them() -> None:
+    """At once, though the text is held back; and with the token that ends it."""
+    desk = Desk()
+    desk.ask(1, 2, stop=("END",), sampling=msgspec.structs.replace(GREEDY, logprobs=1))
+    logprobs = [Logprobs(-float(place), (65,), (-0.5,)) for place in range(4)]
+    first, second = desk.step([(1, 97), (2, 98), (1, 69)], logprobs={0: logprobs[0], 2: logprobs[2]})
+    assert isinstance(first, Delta) and isinstance(second, Delta)
+    assert first.text == "a" and [(one.token.shown, one.token.logprob) for one in first.told] == [("a", 0), ("E", -2)]
+    assert second == Delta(2, "b", (98,))
+    ends = [SequenceEnd(1, FinishReason.STOP)]
+    last, tail, _ = desk.step([(1, EOS_ID)], ends=ends, logprobs={0: logprobs[3]})
+    assert isinstance(last, Delta) and [(one.token.shown, one.text_end) for one in last.told] == [("<eos>", None)]
+    assert tail == Delta(1, "E", ())

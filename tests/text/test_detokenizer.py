@@ -83,3 +83,46 @@ def test_memory_does_not_grow_with_the_text() -> None:
     for byte in "é😀漢".encode() * 1000 + b"\xf0\x9f\x98":
         detokenizer.push(byte)
         assert len(detokenizer._tail) <= 3
+
+
+TABLE = TokenBytes([b" one", "é".encode()[:1], b"", b"\\"], drops_first_space=True, specials={2: "<end>"})
+
+
+@pytest.mark.parametrize(
+    ("token_id", "shown"), [(0, " one"), (1, "\\xc3"), (2, "<end>"), (3, "\\"), (4, "token_id:4"), (-1, "token_id:-1")]
+)
+def test_token_by_itself_is_shown_as_what_it_is(token_id: int, shown: str) -> None:
+    """Half a character escaped, a special token by its name, an unknown id by its number."""
+    assert TABLE.shown(token_id) == shown
+
+
+def test_data_is_what_a_token_would_add_to_the_text() -> None:
+    """Without the first space where that is dropped: of the first with a text, not of one that ends a character."""
+    detokenizer = Detokenizer(TABLE)
+    assert (detokenizer.data(0), detokenizer.data(2), detokenizer.data(99)) == (b"one", b"", b"")
+    detokenizer.push(1)
+    assert detokenizer.data(0) == b" one"
+    assert detokenizer.push(0) == "\ufffd one"
+    assert detokenizer.data(0) == b" one"
+
+
+def test_it_is_inside_a_character_until_that_is_whole() -> None:
+    """Or proves to be none."""
+    detokenizer = Detokenizer(BYTES)
+    inside = []
+    for byte in b"a" + "é".encode() + b"\xf0a":
+        detokenizer.push(byte)
+        inside.append(detokenizer.is_inside_character)
+    assert inside == [False, True, False, True, False]
+
+
+@settings(deadline=None, derandomize=True)
+@given(tokens=st.lists(st.binary(max_size=4) | st.just(b" x"), max_size=8))
+def test_data_of_all_tokens_is_the_text_for_any_tokens(tokens: list[bytes]) -> None:
+    """Whether or not a first space is dropped."""
+    detokenizer = Detokenizer(TokenBytes(tokens, drops_first_space=True))
+    data, text = b"", ""
+    for token_id in range(len(tokens)):
+        data += detokenizer.data(token_id)
+        text += detokenizer.push(token_id)
+    assert data.decode("utf-8", "replace") == text + detokenizer.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sluiceway.text.byte_tokenizer import EOS_ID, ByteTokenizer
 from sluiceway.text.sequence_text import SequenceText
 from sluiceway.text.stops import StopMatcher
+from sluiceway.types import LikelyToken, Logprobs
 
 
 def text_of(*stops: str, min_tokens: int = 0) -> SequenceText:
@@ -77,3 +78,56 @@ def test_stop_string_is_text_before_the_least_number_of_tokens() -> None:
     text = text_of("x", min_tokens=3)
     assert pushed(text, "axx") == "ax"
     assert (text.stop_match, text.n_tokens) == ("x", 3)
+
+
+def told_of(text: SequenceText, data: bytes) -> list[tuple[bytes, int, int | None]]:
+    """What is told of a token for each byte, as they are pushed."""
+    for byte in data:
+        text.push(byte, Logprobs(-0.5, (), ()))
+    return [(one.token.data, one.text_start, one.text_end) for one in text.take()[2]]
+
+
+def test_token_is_told_with_its_place() -> None:
+    """Those of one character begin where it does, and end with it."""
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    assert told_of(text_of(), "aéb".encode()) == [(b"a", 0, 1), (first, 1, 2), (second, 1, 2), (b"b", 2, 3)]
+
+
+def test_token_is_told_at_once_when_its_text_is_held_back() -> None:
+    """The text may come with a later one, or never."""
+    text = text_of("STOP")
+    assert told_of(text, b"aST") == [(b"a", 0, 1), (b"S", 1, 2), (b"T", 2, 3)]
+    assert told_of(text, b"OP") == [(b"O", 3, 4), (b"P", 4, 5)]
+    assert text.is_over
+
+
+def test_token_is_told_without_an_end_when_it_is_no_text() -> None:
+    """It ended the answer."""
+    text = text_of()
+    text.push(104, Logprobs(-0.5, (), ()))
+    assert not text.push(105, Logprobs(-1.5, (), ()), is_text=False)
+    told = text.take()[2]
+    assert [(one.token.token_id, one.token.logprob, one.text_end) for one in told] == [
+        (104, -0.5, 1),
+        (105, -1.5, None),
+    ]
+
+
+def test_likeliest_tokens_are_told_in_their_order() -> None:
+    """As they would be in this place: special ones by name and without bytes."""
+    text = text_of()
+    text.push(104, Logprobs(-0.5, (104, EOS_ID, 0xC3), (-0.5, -1.0, -2.0)))
+    (one,) = text.take()[2]
+    assert one.top == (
+        LikelyToken(104, "h", b"h", -0.5),
+        LikelyToken(EOS_ID, "<eos>", b"", -1.0),
+        LikelyToken(0xC3, "\\xc3", b"\xc3", -2.0),
+    )
+    assert text.take()[2] == ()
+
+
+def test_nothing_is_told_when_nobody_asks() -> None:
+    """No token has log-probabilities."""
+    text = text_of()
+    text.push(104)
+    assert text.take() == ("h", (104,), ())

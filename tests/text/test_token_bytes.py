@@ -63,6 +63,7 @@ def test_added_tokens_are_shown_as_they_are_spelled_unless_special() -> None:
     table = token_bytes_of(tokenizer)
     ids = [tokenizer.get_vocab()[token] for token in ("two words", "日本", "<hidden>")]
     assert table.decode(ids) == "two words日本" == tokenizer.decode(ids, skip_special_tokens=True)
+    assert [table.shown(token_id) for token_id in ids] == ["two words", "日本", "<hidden>"]
 
 
 def test_ids_without_a_token_stand_for_nothing() -> None:

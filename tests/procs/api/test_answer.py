@@ -19,6 +19,7 @@ from sluiceway.stream.replay import START
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason, Held
 from support.asgi_driver import completion, finished
+from support.told import told_text
 
 REFUSAL = Refusal(status=503, code="engine_lost", message="Lost.")
 
@@ -85,6 +86,17 @@ def test_a_whole_answer_collects_its_deltas() -> None:
     choice = json.loads(written(answer))["choices"][0]
     assert (choice["text"], choice["token_ids"], answer.stream.n_delivered) == ("Hello", [1, 2, 3], 3)
     assert answer.head is not None and (b"x-stream-id", b"s-1") in answer.head.headers  # type: ignore[unreachable]
+
+
+def test_a_whole_answer_tells_of_its_tokens_when_that_is_asked_for() -> None:
+    """Those of all deltas, as far as they are its text."""
+    answer = answer_of(logprobs=0)
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.delta(0, Delta(10, "H", (1, 2), told_text("He")))
+    answer.delta(0, Delta(10, "e", ()))
+    answer.finished(0, finished(10, completion_tokens=2))
+    answer.end(FinishReason.STOP, None)
+    assert json.loads(written(answer))["choices"][0]["logprobs"]["tokens"] == ["H", "e"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -13,6 +13,7 @@ from sluiceway.protocols.generation import Choice, Usage
 from sluiceway.protocols.native.framer import NativeFramer
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason
+from support.told import likely, told
 
 USAGE = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
 USAGE_FIELDS = {"prompt_tokens": 5, "cached_tokens": 4, "completion_tokens": 3}
@@ -56,6 +57,30 @@ def test_each_token_is_an_event_when_a_step_gave_several() -> None:
         (3, 4, ""),
         (3, None, "tail"),
     ]
+
+
+TOLD = (told(b"a", 0, 1, likely(b"a", -0.5), likely(b"\xc3", -1.5, 9)), told(b"", 1, None, logprob=-2.5))
+TOLD_FIELDS = [
+    {"logprob": -0.5, "top": [{"id": 7, "token": "a", "logprob": -0.5}, {"id": 9, "token": "\\xc3", "logprob": -1.5}]},
+    {"logprob": -2.5, "top": []},
+]
+
+
+def test_each_token_has_its_logprob_when_asked_for() -> None:
+    """At once, also one that ends the answer; text without a token has none."""
+    one = framer()
+    raw = one.delta(0, Delta(1, "a", (7, 256), TOLD)) + one.delta(0, delta("tail"))
+    assert [fields for _, fields in events(raw)] == [
+        {"index": 0, "id": 7, "text": "", **TOLD_FIELDS[0]},
+        {"index": 1, "id": 256, "text": "a", **TOLD_FIELDS[1]},
+        {"index": 1, "id": None, "text": "tail"},
+    ]
+
+
+def test_body_has_a_logprob_for_each_token_when_asked_for() -> None:
+    """Beside the ids."""
+    body = json.loads(framer().body([Choice("a", [7, 256], STOPPED, TOLD)], USAGE))
+    assert (body["token_ids"], body["logprobs"]) == ([7, 256], TOLD_FIELDS)
 
 
 def test_error_is_the_last_event_when_the_stream_breaks() -> None:

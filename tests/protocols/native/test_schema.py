@@ -43,11 +43,12 @@ def test_fields_are_lowered_when_all_are_given() -> None:
         temperature=0,
         stop="x",
         speculation="ngram",
+        logprobs=20,
         stream_id="mine",
         slow_client="drop",
     )
     assert generation.model == "other" and generation.prompts == (TokenPrompt((1, 2)),)
-    assert generation.sampling == SamplingParams(max_tokens=9, temperature=0.0, speculation="ngram")
+    assert generation.sampling == SamplingParams(max_tokens=9, temperature=0.0, speculation="ngram", logprobs=20)
     assert (generation.stop, generation.stream) == (("x",), False)
     assert generation.wishes == Wishes(stream_id="mine", slow_client="drop")
 
@@ -79,6 +80,9 @@ def test_conversation_is_lowered_when_there_are_messages() -> None:
         ({"prompt": "a", "max_tokens": 1, "min_tokens": 2}, "min_tokens"),
         ({"prompt": "a", "temperature": float("nan")}, "temperature"),
         ({"prompt": "a", "speculation": "on"}, "speculation"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "top_logprobs": 1}, "top_logprobs"),
         ({"prompt": "a", "stream_id": "a/b"}, "stream_id"),
         ({"prompt": "a", "on_disconnect": "detach"}, "on_disconnect"),
     ],

@@ -20,6 +20,7 @@ from sluiceway.protocols.generation import Choice, Framer, Usage
 from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason
+from support.told import told, told_text
 
 USAGE = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
 USAGE_FIELDS = {
@@ -63,6 +64,12 @@ def choices(raw: bytes) -> list[dict[str, Any]]:
     return [choice for chunk in chunks(raw) for choice in chunk["choices"]]
 
 
+def entries(choice: dict[str, Any]) -> list[str]:
+    """The tokens that a choice tells of, in either shape."""
+    logprobs = choice["logprobs"]
+    return logprobs["tokens"] if "tokens" in logprobs else [entry["token"] for entry in logprobs["content"]]
+
+
 def test_chat_stream_is_exact_when_written() -> None:
     """The whole of the format once, byte for byte."""
     framer = chat()
@@ -88,6 +95,84 @@ def test_completion_stream_is_exact_when_written() -> None:
 
 
 MAKERS: list[Callable[..., Framer]] = [chat, completion]
+
+
+def test_chat_stream_tells_logprobs_with_their_text_when_asked() -> None:
+    """Of what is held back with the next text; of what was cut, or has no text, with the finish. No empty lists."""
+    framer = chat(tells_logprobs=True)
+    one, half, cut, end = told(b"one", 0, 3), told(b"\xc3", 3, 4), told(b"\xa9STOP", 3, 8), told(b"", 8, None)
+    raw = (
+        framer.start(USAGE)
+        + framer.delta(0, Delta(1, "one", (1,), (one,)))
+        + framer.delta(0, Delta(1, "", (2,), (half,)))
+    )
+    raw += framer.delta(0, Delta(1, "", (3,), (cut,))) + framer.delta(0, Delta(1, "é", (4,), (end,)))
+    told_choices = choices(raw + framer.finish(0, finished()))
+    assert [choice["logprobs"] and entries(choice) for choice in told_choices] == [
+        None,
+        ["one"],
+        ["\\xc3"],
+        ["\\xa9STOP"],
+    ]
+    assert [choice["delta"].get("content") for choice in told_choices] == ["", "one", "é", None]
+    assert told_choices[3]["logprobs"]["content"][0]["bytes"] == [0xA9]
+    for chunk in chunks(raw):
+        ChatCompletionChunk.model_validate(chunk)
+
+
+def test_chat_chunk_has_null_when_no_token_is_out_with_its_text() -> None:
+    """As where nobody asked."""
+    framer = chat(tells_logprobs=True)
+    raw = framer.delta(0, Delta(1, "a", (1,), (told(b"aS", 0, 2),))) + framer.finish(0, finished(FinishReason.LENGTH))
+    first, last = choices(raw)
+    assert first["logprobs"] is None and entries(last) == ["aS"]
+    assert choices(chat(tells_logprobs=True).finish(0, finished()))[0]["logprobs"] is None
+
+
+def test_completion_stream_tells_logprobs_in_every_chunk_when_asked() -> None:
+    """Also in one without; the text that is kept for the finish keeps its tokens. Offsets go on from chunk to chunk."""
+    framer = completion(2, max_tokens=3, tells_logprobs=True)
+    a, b, c = told_text("abc")
+    raw = framer.delta(0, Delta(1, "a", (1,), (a,))) + framer.delta(1, Delta(2, "x", (9,), (told(b"xS", 0, 2),)))
+    raw += framer.delta(0, Delta(1, "bc", (2, 3), (b, c)))
+    raw += framer.finish(0, finished(FinishReason.LENGTH)) + framer.finish(1, finished())
+    told_choices = choices(raw)
+    assert [(choice["index"], choice["text"], choice["logprobs"]["tokens"]) for choice in told_choices] == [
+        (0, "a", ["a"]),
+        (1, "x", []),
+        (0, "bc", ["b", "c"]),
+        (1, "", ["xS"]),
+    ]
+    assert [offset for choice in told_choices for offset in choice["logprobs"]["text_offset"]] == [0, 1, 2, 0]
+
+
+def test_kept_text_takes_its_logprobs_along_when_the_stream_breaks() -> None:
+    """Before the error."""
+    framer = completion(max_tokens=1, tells_logprobs=True)
+    framer.delta(0, Delta(1, "a", (1,), told_text("a")))
+    kept, _ = chunks(framer.error(REFUSAL, USAGE))
+    assert kept["choices"][0]["logprobs"]["tokens"] == ["a"]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_token_ids_and_logprobs_may_both_be_asked_for(make: Callable[..., Framer]) -> None:
+    """Each in its key."""
+    framer = make(return_token_ids=True, tells_logprobs=True)
+    (choice,) = choices(framer.delta(0, Delta(1, "a", (1,), told_text("a"))))
+    assert choice["token_ids"] == [1] and choice["logprobs"]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_body_tells_what_the_stream_tells_when_asked(make: Callable[..., Framer]) -> None:
+    """The token that ended it is not told, the one that was cut is told as far as it goes; whole lists, if empty."""
+    tokens = [*told_text("ab"), told(b"cSTOP", 2, 7), told(b"", 7, None)]
+    raw = make(tells_logprobs=True).body([Choice("abc", (1, 2, 3, 4), finished(), tokens)], USAGE)
+    (choice,) = json.loads(raw)["choices"]
+    assert entries(choice) == ["a", "b", "cSTOP"]
+    (choice,) = json.loads(make(tells_logprobs=True).body([Choice("", (4,), finished(), tokens[-1:])], USAGE))[
+        "choices"
+    ]
+    assert entries(choice) == []
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -11,7 +11,9 @@ from sluiceway.messages.to_tokenizer import TextPrompt
 from sluiceway.protocols.openai.schema import (
     COMPLETION_MAX_TOKENS,
     GREEDY_BELOW,
+    MAX_COMPLETION_LOGPROBS,
     MAX_LOGIT_BIASES,
+    MAX_LOGPROBS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
@@ -82,6 +84,8 @@ def test_fields_are_lowered_when_all_are_given() -> None:
         stop=["a", "b"],
         stop_token_ids=[1, 2],
         return_token_ids=True,
+        logprobs=True,
+        top_logprobs=3,
         sluiceway={"speculation": "ngram", "resumable": True, "stream_id": "mine"},
     )
     lowered = fields.generation((TextPrompt("x"),))
@@ -104,6 +108,7 @@ def test_fields_are_lowered_when_all_are_given() -> None:
         max_tokens=9,
         stop_token_ids=(1, 2),
         speculation="ngram",
+        logprobs=3,
     )
 
 
@@ -139,6 +144,9 @@ GOOD: list[tuple[str, Any]] = [
     ("stop_token_ids", []),
     ("stop_token_ids", [0] * MAX_STOP_TOKEN_IDS),
     ("stream_options", None),
+    ("logprobs", True),
+    ("logprobs", False),
+    ("top_logprobs", 0),
     ("sluiceway", {}),
     ("sluiceway", {"speculation": None}),
     ("sluiceway", {"speculation": "off"}),
@@ -176,6 +184,8 @@ BAD: list[tuple[str, Any]] = [
     *each("ignore_eos", *FLAGS),
     *each("stream", *FLAGS),
     *each("return_token_ids", *FLAGS),
+    *each("logprobs", *FLAGS),
+    *each("top_logprobs", *COUNTS[1:], 1, 20, 21),
     *each("model", None, 1, [], "\ud800"),
     *each("logit_bias", [], "x", 1, {str(i): 1 for i in range(MAX_LOGIT_BIASES + 1)}),
     *each("stop", 1, {}, True, "", "x" * (MAX_STOP_CHARACTERS + 1), ["x"] * (MAX_STOPS + 1)),
@@ -296,6 +306,41 @@ def test_best_of_is_refused_when_it_is_not_n() -> None:
     assert refusal_of(completion, best_of=2).param == "best_of"
     assert refusal_of(completion, best_of=1, n=2).param == "best_of"
     assert refusal_of(completion, best_of=10**400).param == "best_of"
+
+
+@pytest.mark.parametrize(
+    ("given", "n"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": None}, 0),
+        ({"logprobs": True, "top_logprobs": 0}, 0),
+        ({"logprobs": True, "top_logprobs": MAX_LOGPROBS}, MAX_LOGPROBS),
+    ],
+)
+def test_chat_has_one_field_that_asks_for_logprobs_and_one_that_says_how_many(given: dict[str, Any], n: int) -> None:
+    """Zero of the likeliest still is the token's own."""
+    assert chat(**given).generation(()).sampling.logprobs == n
+
+
+@pytest.mark.parametrize("n", [None, 0, MAX_COMPLETION_LOGPROBS])
+def test_completion_asks_for_logprobs_by_their_number(n: int | None) -> None:
+    """Zero is not none."""
+    assert completion(logprobs=n).generation(()).sampling.logprobs == n
+
+
+@pytest.mark.parametrize("value", [True, False, -1, MAX_COMPLETION_LOGPROBS + 1, "3"])
+def test_completion_names_the_field_when_it_is_no_number_of_logprobs(value: Any) -> None:
+    """It is not chat's flag."""
+    assert refusal_of(completion, logprobs=value).param == "logprobs"
+
+
+@pytest.mark.parametrize("value", [21, 10**400, True])
+def test_top_logprobs_are_bounded_when_logprobs_are_asked_for(value: Any) -> None:
+    """By twenty."""
+    assert refusal_of(chat, logprobs=True, top_logprobs=value).param == "top_logprobs"
 
 
 def test_choices_are_bounded_when_prompts_and_n_multiply() -> None:

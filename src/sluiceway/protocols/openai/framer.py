@@ -54,7 +54,6 @@ class _Framer(ABC):
     def __init__(self, response: Response) -> None:
         self._response = response
         self._return_token_ids = response.return_token_ids
-        self._tells_logprobs = response.tells_logprobs
         self._identity = {
             "id": response.id,
             "object": self._body_object,
@@ -69,13 +68,13 @@ class _Framer(ABC):
         self._plain_closing = self._closing(self._text_closing, b"null", b"null", b"")
         # Ids that no chunk has told yet, per choice; nothing is put there unless a client wants them.
         self._untold: list[list[int]] = [[] for _ in range(response.n_choices)]
-        self._told_texts = [ToldText() for _ in range(response.n_choices)]
+        self._told_texts = [ToldText() for _ in range(response.n_choices)] if response.tells_logprobs else None
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """At most one event; none for text of length zero."""
         if self._return_token_ids:
             self._untold[index].extend(delta.token_ids)
-        if self._tells_logprobs:
+        if self._told_texts is not None:
             self._told_texts[index].add(delta.told)
         return self._text_event(index, delta.text) if delta.text else b""
 
@@ -103,6 +102,10 @@ class _Framer(ABC):
     def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
         """Log-probabilities as the endpoint tells them."""
 
+    def _chunk_logprobs(self, told: Sequence[ToldToken]) -> dict[str, Any] | None:
+        """The same in a chunk."""
+        return self._logprobs_fields(told)
+
     def _choice_fields(self, index: int, choice: Choice) -> dict[str, Any]:
         fields = {
             "index": index,
@@ -115,7 +118,7 @@ class _Framer(ABC):
         return fields
 
     def _choice_logprobs(self, choice: Choice) -> dict[str, Any] | None:
-        if not self._tells_logprobs:
+        if not self._response.tells_logprobs:
             return None
         return self._logprobs_fields(ToldText(choice.told).take_last(choice.text))
 
@@ -127,8 +130,8 @@ class _Framer(ABC):
     def _text_event(self, index: int, text: str) -> bytes:
         """A chunk of an unfinished choice."""
         closing = self._plain_closing
-        if self._return_token_ids or self._tells_logprobs:
-            logprobs = self._logprobs(self._told_texts[index].take(text))
+        if self._return_token_ids or self._told_texts is not None:
+            logprobs = self._logprobs(index, text)
             closing = self._closing(self._text_closing, logprobs, b"null", self._take_ids(index))
         return self._text_openings[index] + encode_json(text) + closing
 
@@ -136,12 +139,17 @@ class _Framer(ABC):
         fields = (content_closing, logprobs, finish_reason, token_ids, self._tail)
         return b'%b,"logprobs":%b,"finish_reason":%b%b}%b' % fields
 
-    def _finish_closing(self, content_closing: bytes, logprobs: bytes, index: int, finished: Finished) -> bytes:
+    def _finish_closing(self, content_closing: bytes, index: int, finished: Finished, text: str = "") -> bytes:
         reason = b'"%b"' % _finish_word(finished).encode()
+        logprobs = self._logprobs(index, text, is_last=True)
         return self._closing(content_closing, logprobs, reason, self._take_ids(index))
 
-    def _logprobs(self, told: Sequence[ToldToken]) -> bytes:
-        return encode_json(self._logprobs_fields(told)) if self._tells_logprobs else b"null"
+    def _logprobs(self, index: int, text: str, *, is_last: bool = False) -> bytes:
+        """Those of the tokens that are out with this text."""
+        if self._told_texts is None:
+            return b"null"
+        told_text = self._told_texts[index]
+        return encode_json(self._chunk_logprobs(told_text.take_last(text) if is_last else told_text.take(text)))
 
     def _take_ids(self, index: int) -> bytes:
         if not self._return_token_ids:
@@ -166,16 +174,17 @@ class ChatFramer(_Framer):
         )
 
     def finish(self, index: int, finished: Finished) -> bytes:
-        """Log-probabilities are in it only where the last text had none: of a token without text, or one that was cut."""
-        told = self._told_texts[index].take_last("")
-        logprobs = self._logprobs(told) if told else b"null"
-        return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", logprobs, index, finished))
+        return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", index, finished))
 
     def _content_fields(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
     def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
         return chat_logprobs(told)
+
+    def _chunk_logprobs(self, told: Sequence[ToldToken]) -> dict[str, Any] | None:
+        """None where there are none, as in the last chunk: clients look at the first of them."""
+        return chat_logprobs(told) if told else None
 
 
 class CompletionFramer(_Framer):
@@ -209,9 +218,7 @@ class CompletionFramer(_Framer):
 
     def finish(self, index: int, finished: Finished) -> bytes:
         text, self._last_text[index] = self._last_text[index], ""
-        logprobs = self._logprobs(self._told_texts[index].take_last(text))
-        closing = self._finish_closing(b"", logprobs, index, finished)
-        return self._text_openings[index] + encode_json(text) + closing
+        return self._text_openings[index] + encode_json(text) + self._finish_closing(b"", index, finished, text)
 
     def error(self, refusal: Refusal, usage: Usage) -> bytes:
         """Text that was kept back goes out before the error: what was generated is not lost."""
