@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from sluiceway.cli.main import app
 from sluiceway.errors import ConfigError
 from sluiceway.lab.bench import BenchConfig
 from sluiceway.lab.load.calls import Target
+from sluiceway.lab.load.processes import family
 from sluiceway.lab.load.record import SCHEMA, Record
 from sluiceway.lab.session import Own, Session, There
 from support.records import record, run
@@ -50,10 +54,12 @@ def test_quick_run_measures_a_server_of_its_own(tmp_path: Path) -> None:
     assert code == 0, err
     made = msgspec.json.decode(path.read_bytes(), type=Record, strict=True)
     assert made.schema == SCHEMA and made.subjects[0].kind == "sluiceway"
-    scenarios = ["start", "alone", "together", "together", "prefill", "joiner", "close_stream", "close_plain", "memory"]
+    scenarios = ["start", "alone", "together", "together", "together_short", "prefill", "joiner"]
+    scenarios += ["close_stream", "close_plain", "memory"]
     assert [one.scenario for one in made.runs] == scenarios
     assert not any(one.errors for one in made.runs)
     four = made.runs[3].figures
+    assert made.runs[4].figures["tokens"] == 4 * 4 and "cpu_api_per_request_s" in four
     assert (four["tokens"], four["short_answers"], four["chunks_per_token"]) == (4 * 32, 0.0, 1.0)
     assert four["steps"] >= 32 and four["over_alone"] > 0
     assert four["model_share"] + four["scheduler_share"] + four["delivery_share"] == pytest.approx(1.0, abs=1e-4)
@@ -105,6 +111,38 @@ def test_run_with_failed_requests_fails(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Session, "run", lambda self, say: record(failed))
     code, out, _ = bench("fake")
     assert code == 1 and "ours, together 1, repeat 0: 1 failed: busy" in out
+
+
+def test_run_that_was_stopped_is_told_as_far_as_it_went(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On the screen and in the file, with a mark in both."""
+    partial = record(run("ours", "together", 1, tokens_per_s=100.0), is_partial=True)
+    monkeypatch.setattr(Session, "run", lambda self, say: partial)
+    code, out, _ = bench("fake", "--json", str(tmp_path / "record.json"))
+    assert code == 130 and "ours, together 1" in out and "Stopped before its end" in out
+    assert json.loads((tmp_path / "record.json").read_bytes())["is_partial"] is True
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(60)
+def test_interruption_ends_the_server_that_was_started(tmp_path: Path) -> None:
+    """As Ctrl-C does, which reaches every process of the terminal, in the middle of a run."""
+    path = tmp_path / "record.json"
+    flags = ["--no-floor", "--scenario", "streams", "--levels", "2", "--repeats", "50", "--json", str(path)]
+    command = [sys.executable, "-m", "sluiceway", "bench", "fake", *flags, "--serve-args", "--fake-step 0.005"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    while "together 2, repeat 0" not in (line := process.stderr.readline()):
+        assert line, "it has ended"
+    started = family(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "sluiceway, together 2" in out and "Stopped before its end" in out
+    made = msgspec.json.decode(path.read_bytes(), type=Record)
+    assert made.is_partial and [one.scenario for one in made.runs[:2]] == ["alone", "together"]
+    assert len(started) > 3 and not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
 def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.bench import ALL_SCENARIOS, BenchConfig, Contender, jobs, run_bench
+from sluiceway.lab.bench import ALL_SCENARIOS, BenchConfig, Contender, Say, bench_runs, completed, jobs
 from sluiceway.lab.load.record import Run
 from sluiceway.lab.load.replies import LoadError
 from sluiceway.lab.load.soak import SOAK_PARTS
@@ -27,6 +27,11 @@ async def server() -> AsyncIterator[ScriptedServer]:
 
     async with scripted_server({"/v1/completions": answering}) as script:
         yield script
+
+
+async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> list[Run]:
+    """All of it."""
+    return completed([run async for run in bench_runs(config, contenders, say)])
 
 
 def places(runs: Sequence[Run]) -> list[tuple[str, str, int, int]]:
@@ -62,6 +67,33 @@ async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None
             assert one.figures["over_alone"] == pytest.approx(expected, rel=1e-4)
         else:
             assert "over_alone" not in one.figures
+
+
+async def test_short_answers_tell_what_a_request_costs(server: ScriptedServer) -> None:
+    """Of a server whose processes are seen: once more the highest level, in each round, and the line through both."""
+    config = BenchConfig(levels=(1, 2), repeats=2, tokens=16, alone=1, scenarios=("streams",))
+    seen = Contender(subject=subject(server.target, processes={os.getpid(): "api"}))
+    runs = await run_bench(config, [seen], lambda line: None)
+    assert [one.streams for one in runs if one.scenario == "together_short"] == [2, 2]
+    assert [one.figures["tokens"] for one in runs if one.scenario == "together_short"] == [4.0, 4.0]
+    split = [one for one in runs if "cpu_api_per_request_s" in one.figures]
+    assert [(one.scenario, one.streams) for one in split] == [("together", 2)] * 2
+
+
+def test_costs_are_split_within_a_repeat() -> None:
+    """And where the short answers failed there is nothing to set against the long ones."""
+    long = {"cpu_api_s": 0.14, "requests": 2.0, "chunks_per_token": 1.0, "tokens": 128.0}
+    short = {"cpu_api_s": 0.028, "requests": 2.0, "chunks_per_token": 1.0, "tokens": 16.0}
+    runs = [
+        run("s", "together", 2, 0, **long),
+        run("s", "together_short", 2, 0, **short),
+        run("s", "together", 2, 1, **long),
+        run("s", "together_short", 2, 1),
+        run("s", "together", 1, 0, **long),
+    ]
+    made = completed(runs)
+    assert made[0].figures == long | {"cpu_api_per_further_chunk_s": 0.001, "cpu_api_per_request_s": 0.006}
+    assert made[1:] == runs[1:]
 
 
 async def test_servers_take_turns(server: ScriptedServer) -> None:
@@ -143,6 +175,7 @@ def test_quick_is_a_part_of_the_whole() -> None:
     assert BenchConfig(levels=(2, 4), tokens=3).quick() == BenchConfig(levels=(2, 4), repeats=1, tokens=3, alone=4)
     chosen = BenchConfig(repeats=2).quick({"repeats", "levels"})
     assert chosen == BenchConfig(repeats=2, tokens=32, alone=4)
+    assert (BenchConfig().short_tokens, BenchConfig(tokens=2).short_tokens) == (8, 1)
 
 
 @pytest.mark.parametrize(

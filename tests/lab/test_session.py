@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -82,6 +83,34 @@ def test_record_says_all_of_it(target: Target, questions: list[Question]) -> Non
     assert (record.floor, record.weights, record.ratios) == (FLOOR, None, [])
     assert questions == [Question()]
     assert record.duration_s > 0 and record.started_at.endswith("+00:00")
+
+
+def interrupted(target: Target, *, after: int) -> Any:
+    """What is left of a measurement when somebody presses Ctrl-C after so many lines of progress."""
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if len(lines) == after:
+            signal.raise_signal(signal.SIGINT)
+
+    return Session(config=CONFIG, first=There(target=target), measures_floor=False).run(say)
+
+
+def test_interruption_leaves_the_runs_that_had_been_made(target: Target) -> None:
+    """Summed up as ever, with a mark; whoever is not interrupted has none."""
+    record = interrupted(target, after=3)
+    assert record.is_partial
+    places = [("alone", 1), ("together", 1)]
+    assert [(one.scenario, one.streams) for one in record.runs] == places
+    assert [(one.scenario, one.streams) for one in record.summary] == places
+    assert not run(There(target=target), measures_floor=False).is_partial
+
+
+def test_interruption_before_the_first_run_leaves_nothing(target: Target) -> None:
+    """So there is no record of it either."""
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(target, after=1)
 
 
 def test_rival_takes_turns_and_is_set_against_the_first(target: Target) -> None:

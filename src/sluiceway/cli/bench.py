@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluiceway.cli.exits import FAILED, command
+from sluiceway.cli.exits import FAILED, INTERRUPTED, command
 from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option
 from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
@@ -100,7 +100,8 @@ def bench(
 ) -> None:
     """Measure a server, or two in turns. Streams at rising concurrency, long prompts, newcomers, leavers, memory.
 
-    Fails (exit code 1) if a request did; what was measured is printed all the same.
+    Fails (exit code 1) if a request did; what was measured is printed all the same. Ctrl-C ends it early: the runs that
+    had been made are printed and written, marked as partial (exit code 130).
     """
     from sluiceway.lab.bench import SCENARIOS, BenchConfig
     from sluiceway.lab.load.calls import Target
@@ -131,6 +132,8 @@ def bench(
     )
     record = session.run(lambda line: typer.echo(line, err=True))
     report(record, json_file, plot)
+    if record.is_partial:
+        raise typer.Exit(INTERRUPTED)
     if any(run.errors for run in record.runs):
         raise typer.Exit(FAILED)
 

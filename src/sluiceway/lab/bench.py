@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -13,7 +13,7 @@ from sluiceway.lab.load.record import Run, Weights
 from sluiceway.lab.load.replies import LoadError
 from sluiceway.lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, joiner, leaver, memory, prefill, start
 from sluiceway.lab.load.soak import SOAK_PARTS, soak
-from sluiceway.lab.load.streams import observe, one_by_one, stream_run, together
+from sluiceway.lab.load.streams import observe, one_by_one, split_costs, stream_run, together
 from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.workload import prompts
 
@@ -28,6 +28,8 @@ _QUICK_ALONE = 4
 _WARM_UP_TOKENS = 4
 _SIGNIFICANT_DIGITS = 6
 _SPEED = "tokens_per_s"
+_SHORTER = 8
+"""By so much are the short answers shorter that tell what a request costs from what an event costs."""
 
 
 class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +69,10 @@ class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
         }
         return msgspec.structs.replace(self, **{name: value for name, value in shorter.items() if name not in chosen})
 
+    @property
+    def short_tokens(self) -> int:
+        return max(1, self.tokens // _SHORTER)
+
     def repeats_of(self, level: int) -> int:
         return self.repeats if level in (min(self.levels), max(self.levels)) else min(self.repeats, _OTHER_REPEATS)
 
@@ -84,7 +90,9 @@ Say = Callable[[str], None]
 """Shows a line of progress."""
 
 
-Kind = Literal["start", "alone", "together", "prefill", "joiner", "close_stream", "close_plain", "memory", "soak"]
+Kind = Literal[
+    "start", "alone", "together", "together_short", "prefill", "joiner", "close_stream", "close_plain", "memory", "soak"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +105,11 @@ class Job:
     repeat: int = 0
 
 
-async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> list[Run]:
-    """Every scenario on every contender, in turns. Raises `LoadError` for a server that answers nothing from the first.
+async def bench_runs(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> AsyncIterator[Run]:
+    """Every scenario on every contender, in turns; see `completed` for what they come to together.
 
-    And where nothing is left to measure. A run that fails later is one without figures: what was measured before it is
-    worth keeping.
+    Raises `LoadError` for a server that answers nothing from the first, and where nothing is left to measure. A run
+    that fails later is one without figures: what was measured before it is worth keeping.
     """
     for line in left_out(config, contenders):
         say(line)
@@ -110,12 +118,15 @@ async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: S
     for contender in contenders:
         say(f"{contender.subject.name}: warming up")
         await _warm_up(contender, max(config.levels), config.seed)
-    runs = []
     for job in jobs(config, contenders):
         run = await _attempt(job, config)
-        runs.append(run)
         say(_progress(run))
-    return [_rounded(run) for run in _with_ratio_to_alone(runs)]
+        yield run
+
+
+def completed(runs: Sequence[Run]) -> list[Run]:
+    """With the figures that take several runs: of the same server, in the same repeat, whichever of them there are."""
+    return [_rounded(run) for run in _with_split_costs(_with_ratio_to_alone(runs))]
 
 
 def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
@@ -157,6 +168,8 @@ def _stream_round(config: BenchConfig, contenders: Sequence[Contender], repeat: 
     for level in config.levels:
         if repeat < config.repeats_of(level):
             yield from (Job(contender, "together", level, repeat) for contender in ordered)
+    seen = [contender for contender in ordered if contender.subject.processes]
+    yield from (Job(contender, "together_short", max(config.levels), repeat) for contender in seen)
 
 
 def _rounds(kind: Kind, streams: int, repeats: int, contenders: Sequence[Contender]) -> Iterator[Job]:
@@ -191,8 +204,8 @@ async def _run(job: Job, config: BenchConfig) -> Run:
         case "alone":
             texts = prompts(seed, f"alone/{repeat}", min(config.alone, max(config.levels)))
             return await _run_streams(job, config, texts)
-        case "together":
-            return await _run_streams(job, config, prompts(seed, f"together/{job.streams}/{repeat}", job.streams))
+        case "together" | "together_short":
+            return await _run_streams(job, config, prompts(seed, f"{job.kind}/{job.streams}/{repeat}", job.streams))
         case "prefill":
             return await prefill(contender.subject, contender.weights, seed, repeat)
         case "joiner":
@@ -212,10 +225,11 @@ async def _run(job: Job, config: BenchConfig) -> Run:
 
 async def _run_streams(job: Job, config: BenchConfig, texts: Sequence[str]) -> Run:
     subject = job.contender.subject
-    requests = [subject.request(text, config.tokens) for text in texts]
+    n_tokens = config.short_tokens if job.kind == "together_short" else config.tokens
+    requests = [subject.request(text, n_tokens) for text in texts]
     pace = one_by_one if job.kind == "alone" else together
     seen = await observe(subject, job.contender.weights, lambda: pace(subject, requests))
-    return stream_run(subject, job.kind, job.streams, job.repeat, seen, config.tokens)
+    return stream_run(subject, job.kind, job.streams, job.repeat, seen, n_tokens)
 
 
 def _with_ratio_to_alone(runs: Sequence[Run]) -> list[Run]:
@@ -228,6 +242,18 @@ def _with_ratio(run: Run, single: float | None) -> Run:
     if run.scenario != "together" or run.streams == 1 or single is None or _SPEED not in run.figures:
         return run
     return msgspec.structs.replace(run, figures=run.figures | {"over_alone": run.figures[_SPEED] / single})
+
+
+def _with_split_costs(runs: Sequence[Run]) -> list[Run]:
+    """Adds to each run of long answers what a request costs and what an event costs, where one of short ones is by."""
+    short = {(run.subject, run.streams, run.repeat): run for run in runs if run.scenario == "together_short"}
+    return [_with_split(run, short.get((run.subject, run.streams, run.repeat))) for run in runs]
+
+
+def _with_split(run: Run, short: Run | None) -> Run:
+    if run.scenario != "together" or short is None:
+        return run
+    return msgspec.structs.replace(run, figures=run.figures | split_costs(run.figures, short.figures))
 
 
 def _rounded(run: Run) -> Run:

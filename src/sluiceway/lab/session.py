@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 import uvloop
 
 from sluiceway.config import Dtype, ModelFiles, ModelKind
-from sluiceway.lab.bench import BenchConfig, Contender, Say, run_bench
+from sluiceway.lab.bench import BenchConfig, Contender, Say, bench_runs, completed
 from sluiceway.lab.load import floor
 from sluiceway.lab.load.calls import Target
 from sluiceway.lab.load.machine import describe_host, load, sources, versions
@@ -63,10 +63,20 @@ class Session:
     command: Sequence[str] = ()
 
     def run(self, say: Say) -> Record:
-        """Takes minutes. Raises `LoadError`; nothing that was started is left behind."""
+        """Takes minutes. Raises `LoadError`; nothing that was started is left behind.
+
+        An interruption ends it early, with the runs that had been made; `KeyboardInterrupt` goes on where none had.
+        """
         started_at, started_s, load_before = datetime.now(UTC), time.perf_counter(), load()
         ground = self._ground(say)
-        facts, runs = uvloop.run(self._measure(None if ground is None else ground.weights, say))
+        measured = _Measured()
+        try:
+            uvloop.run(self._measure(None if ground is None else ground.weights, say, measured))
+        except KeyboardInterrupt:
+            if not measured.runs:
+                raise
+            measured.is_partial = True
+        facts, runs = measured.facts, completed(measured.runs)
         git_sha, is_dirty = sources()
         return Record(
             experiment="bench",
@@ -85,6 +95,7 @@ class Session:
             runs=runs,
             summary=summarize(runs),
             ratios=compare(runs, facts[0].name, facts[1].name) if len(facts) > 1 else [],
+            is_partial=measured.is_partial,
         )
 
     def _ground(self, say: Say) -> floor.Ground | None:
@@ -96,16 +107,27 @@ class Session:
         files = None if first.files is None or first.files.kind is ModelKind.FAKE else first.files
         return floor.ask(floor.Question(threads=first.threads, dtype=first.dtype, files=files))
 
-    async def _measure(self, weights: Weights | None, say: Say) -> tuple[list[SubjectFacts], list[Run]]:
+    async def _measure(self, weights: Weights | None, say: Say, measured: _Measured) -> None:
         async with _entered(self.first, weights, say) as first:
-            contenders, facts = [first], [first.subject.facts(_flags_of(self.first))]
+            contenders = [first]
+            measured.facts.append(first.subject.facts(_flags_of(self.first)))
             if self.rival is not None:
                 rival = await _met(self.rival)
                 if rival.subject.name == first.subject.name:
                     rival = replace(rival, subject=replace(rival.subject, name=rival.subject.target.url))
                 contenders.append(rival)
-                facts.append(rival.subject.facts())
-            return facts, await run_bench(self.config, contenders, say)
+                measured.facts.append(rival.subject.facts())
+            async for run in bench_runs(self.config, contenders, say):
+                measured.runs.append(run)
+
+
+@dataclass
+class _Measured:
+    """What there is so far."""
+
+    facts: list[SubjectFacts] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    is_partial: bool = False
 
 
 @contextlib.asynccontextmanager

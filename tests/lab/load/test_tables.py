@@ -51,6 +51,24 @@ def test_median_stands_with_its_spread() -> None:
     assert row_of(costs, "ours, together 32") == ["0.50", "0.25", "40", "20"]
 
 
+def test_what_a_request_costs_stands_beside_what_an_event_costs() -> None:
+    """In microseconds; the short answers that tell it are streams too."""
+    split = {"cpu_api_per_further_chunk_s": 0.00003, "cpu_api_per_request_s": 0.0007}
+    short = run("ours", "together_short", 32, tokens_per_s=90.0)
+    speeds, costs = shown(record(run("ours", "together", 32, **STREAMS | split), short)).split(
+        "Processor seconds, ours"
+    )
+    assert row_of(speeds, "ours, together_short 32") == ["90"]
+    assert row_of(costs, "ours, together 32") == ["0.50", "0.25", "40", "30", "700", "20"]
+
+
+def test_record_that_is_partial_says_so() -> None:
+    """With how much there is of it."""
+    text = shown(record(run("ours", "start", 0, ready_s=3.5), is_partial=True))
+    assert "Stopped before its end: 1 runs had been made.\n" in text
+    assert "Stopped" not in shown(record(run("ours", "start", 0, ready_s=3.5)))
+
+
 def test_tables_without_a_figure_are_left_out() -> None:
     """As are their columns."""
     text = shown(record(run("ours", "start", 0, ready_s=3.5), floor=None))

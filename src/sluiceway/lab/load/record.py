@@ -108,6 +108,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Run]
     summary: list[Summary]
     ratios: list[Ratio]
+    is_partial: bool = False
+    """Whether it was stopped before its end: these are the runs that had been made."""
 
 
 def summarize(runs: Sequence[Run]) -> list[Summary]:

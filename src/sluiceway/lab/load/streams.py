@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluiceway.lab.load.answers import Answer, read_answer
@@ -82,6 +82,7 @@ def stream_run(subject: Subject, scenario: str, streams: int, repeat: int, seen:
     makespan_s = max(answer.chunk_s[-1] for answer in answers) - min(answer.started_s for answer in answers)
     tokens, chunks = sum(answer.n_tokens for answer in answers), sum(len(answer.chunk_s) for answer in answers)
     figures = {
+        "requests": float(len(answers)),
         "tokens": float(tokens),
         "makespan_s": makespan_s,
         "tokens_per_s": tokens / makespan_s,
@@ -99,6 +100,31 @@ def stream_run(subject: Subject, scenario: str, streams: int, repeat: int, seen:
     return Run(
         subject=subject.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=seen.errors
     )
+
+
+def split_costs(long: Mapping[str, float], short: Mapping[str, float]) -> dict[str, float]:
+    """What a request costs the API process beside its events, and what each of these costs: the straight line through
+    two runs of equally many streams, whose answers are long in one and short in the other.
+
+    Empty where a run failed, where the process cannot be seen, and where the answers are equally long.
+    """
+    if not all(name in figures for figures in (long, short) for name in ("cpu_api_s", "chunks_per_token", "requests")):
+        return {}
+    (long_s, long_chunks), (short_s, short_chunks) = (
+        (figures["cpu_api_s"] / figures["requests"], _chunks(figures) / figures["requests"])
+        for figures in (long, short)
+    )
+    if long_chunks == short_chunks:
+        return {}
+    per_chunk_s = (long_s - short_s) / (long_chunks - short_chunks)
+    return {
+        "cpu_api_per_further_chunk_s": per_chunk_s,
+        "cpu_api_per_request_s": short_s - per_chunk_s * short_chunks,
+    }
+
+
+def _chunks(figures: Mapping[str, float]) -> float:
+    return figures["chunks_per_token"] * figures["tokens"]
 
 
 def cpu_figures(before: dict[str, list[Usage]], after: dict[str, list[Usage]]) -> dict[str, float]:

@@ -69,7 +69,7 @@ _OTHER_RATIOS = (
 )
 _ONE_EACH = (0.95, 1.05)
 """Events a token between which the two are as good as the same: half a character makes no event."""
-_STREAM_SCENARIOS = ("together", "alone")
+_STREAM_SCENARIOS = ("together", "together_short", "alone")
 
 _Place = TypeVar("_Place", Summary, Ratio)
 _Row = tuple[str, Mapping[str, Spread]]
@@ -151,6 +151,8 @@ def _cpu_columns(rows: Sequence[Summary]) -> list[Column]:
     """The client, all of the server, one for each of its processes, and what the way out costs them per event."""
     per_event = [
         Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0),
+        Column("cpu_api_per_further_chunk_s", "µs/further chunk", 1e6, 0),
+        Column("cpu_api_per_request_s", "µs/request", 1e6, 0),
         Column("cpu_tokenizer_per_token_s", "tokenizer µs/token", 1e6, 0),
     ]
     known = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("cpu_"))
@@ -226,6 +228,8 @@ def _process_of(figure: str) -> str:
 
 def _warnings(record: Record) -> Iterator[str]:
     """What makes a figure mean less than it seems to."""
+    if record.is_partial:
+        yield f"Stopped before its end: {len(record.runs)} runs had been made."
     for one in record.summary:
         chunks, short = one.figures.get("chunks_per_token"), one.figures.get("short_answers")
         if chunks is not None and not _ONE_EACH[0] <= chunks.median <= _ONE_EACH[1]:
