@@ -16,7 +16,7 @@ from sluiceway.errors import ConfigError
 from sluiceway.lab.check.card import CheckRecord
 from sluiceway.lab.check.question import Finding, Verdict
 from sluiceway.lab.check.registry import QUESTIONS
-from sluiceway.lab.check.session import CheckSession
+from sluiceway.lab.check.session import TOTAL_S, CheckSession
 from sluiceway.lab.load.calls import Target
 from support.check_records import check_record
 
@@ -51,17 +51,18 @@ def test_everything_is_asked_by_default(sessions: list[CheckSession]) -> None:
     assert (code, err) == (1, "asking\n") and "1 pass, 16 fail" in out
     assert made.target == Target("127.0.0.1", 1) and made.questions == list(QUESTIONS)
     assert (made.model, made.pid, made.drain_pid, made.config.timeout_s) == (None, None, None, 120.0)
+    assert made.total_s == TOTAL_S
 
 
 def test_flags_reach_the_session(sessions: list[CheckSession], tmp_path: Path) -> None:
     """A check without a failure is exit code 0; the file is the record."""
     path = tmp_path / "card.json"
-    flags = ["--model", "m", "--api-key", "k", "--pid", "7", "--drain-pid", "8", "--timeout", "9", "--json", str(path)]
-    code, out, _ = check(URL + "/v1", "--only", "fin", *flags)
+    flags = ["--model", "m", "--api-key", "k", "--pid", "7", "--drain-pid", "8", "--timeout", "9", "--total", "99"]
+    code, out, _ = check(URL + "/v1", "--only", "fin", *flags, "--json", str(path))
     (made,) = sessions
     assert code == 0 and "all well" in out
     assert made.target == Target("127.0.0.1", 1, api_key="k") and [one.name for one in made.questions] == ["fin"]
-    assert (made.model, made.pid, made.drain_pid, made.config.timeout_s) == ("m", 7, 8, 9.0)
+    assert (made.model, made.pid, made.drain_pid, made.config.timeout_s, made.total_s) == ("m", 7, 8, 9.0, 99.0)
     assert msgspec.json.decode(path.read_bytes(), type=CheckRecord).findings[0].question == "fin"
     assert json.loads(path.read_bytes())["schema"] == "sluiceway.lab/1"
 

@@ -26,6 +26,9 @@ Fault = Literal[
     "half characters",  # each token is decoded by itself
     "leaks stop",  # what may begin a stop string is sent at once
     "one shot",  # the connection is closed after an answer, without notice
+    "says close",  # the same, with notice
+    "deaf",  # only the first request on a connection is answered
+    "loses its end",  # what is held back for a stop string is not sent when the answer has its length
     "crashes",  # a wrong request is the server's fault
     "blocks",  # all wait for the slowest reader
     "runs on",  # nobody looks whether the reader is still there
@@ -117,7 +120,9 @@ class ModelServer:
         else:
             writer.write(whole(404, error("no such page")))
         await writer.drain()
-        return "Connection: close" not in head and self.fault != "one shot"
+        if self.fault == "deaf" and "Connection: close" not in head:
+            await reader.read()
+        return "Connection: close" not in head and self.fault not in ("one shot", "says close", "deaf")
 
     def _metrics(self) -> str:
         samples = {
@@ -214,6 +219,8 @@ class _Out:
     async def _write(self, raw: bytes) -> None:
         if self._server.fault == "runs on" and (self._reader.at_eof() or self._writer.is_closing()):
             return
+        if self._server.fault == "says close":
+            raw = raw.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) if raw.startswith(b"HTTP/") else raw
         async with self._server._pen if self._server.fault == "blocks" else contextlib.nullcontext():
             self._writer.write(raw)
             await self._writer.drain()
@@ -265,7 +272,8 @@ def speak(prompt: str, n_tokens: int, stops: list[str], fault: str | None) -> It
         if ends:
             yield text[n_said : max(n_said, min(ends))], "stop"
             return
-        n_held = 0 if is_last or fault == "leaks stop" else max((held(text, stop) for stop in stops), default=0)
+        is_all_said = is_last and fault != "loses its end"
+        n_held = 0 if is_all_said or fault == "leaks stop" else max((held(text, stop) for stop in stops), default=0)
         yield text[n_said : max(n_said, len(text) - n_held)], "length" if is_last else None
         n_said = max(n_said, len(text) - n_held)
 

@@ -31,7 +31,11 @@ DrainPid = Annotated[
     int | None, option("--drain-pid", "Process that is told to end (SIGTERM) by the last question; it is over then.")
 ]
 Timeout = Annotated[
-    float, option("--timeout", "Seconds for each question; later it has failed.", min=1.0, callback=finite)
+    float, option("--timeout", "Seconds for each question; what is not over then is unknown.", min=1.0, callback=finite)
+]
+Total = Annotated[
+    float,
+    option("--total", "Seconds for all questions; those that are left then are not asked.", min=1.0, callback=finite),
 ]
 ListQuestions = Annotated[bool, option("--list", "Say what would be asked, and leave.")]
 
@@ -46,6 +50,7 @@ def check(
     pid: CheckPid = None,
     drain_pid: DrainPid = None,
     timeout: Timeout = 120.0,
+    total: Total = 1800.0,
     list_questions: ListQuestions = False,
 ) -> None:
     """Ask a server how it treats its streams: overlap, isolation, slow and leaving readers, ends, overload, drain.
@@ -72,6 +77,7 @@ def check(
         model=model,
         pid=pid,
         drain_pid=drain_pid,
+        total_s=total,
         command=["sluiceway", *sys.argv[1:]],
     )
     record = session.run(lambda line: typer.echo(line, err=True))

@@ -7,7 +7,8 @@ import dataclasses
 import msgspec
 import pytest
 
-from sluiceway.lab.check.first_byte import HEADERS, SILENCE, judge_headers, judge_silence
+from sluiceway.lab.check import first_byte
+from sluiceway.lab.check.first_byte import HEADERS, SILENCE, enough_to_wait, judge_headers, judge_silence
 from sluiceway.lab.check.question import Question, Verdict
 from support.model_server import SMALL, ask, model_server, peer_of
 
@@ -38,6 +39,34 @@ async def test_server_that_says_nothing_for_long_cannot_be_judged(question: Ques
         peer = dataclasses.replace(await peer_of(script), config=hurried)
         script.slots = 0
         assert (await question.ask(peer)).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("question", [HEADERS, SILENCE], ids=["first-byte", "silence"])
+async def test_server_that_refuses_long_prompts_cannot_be_judged(question: Question) -> None:
+    """A queue may be short."""
+    async with model_server() as (script, _):
+        peer = await peer_of(script)
+        script.is_draining = True
+        found = await question.ask(peer)
+    assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "none of the long prompts was served")
+
+
+async def test_more_are_asked_where_few_do_not_wait_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among enough of them one waits long; here, two hundredths of a second are long."""
+    monkeypatch.setattr(first_byte, "_PATIENT_S", 0.08)
+    monkeypatch.setattr(first_byte, "_LONG_ENOUGH_S", 0.2)
+    async with model_server() as (script, _):
+        script.slots, script.n_queued_most = 1, 512
+        hurried = msgspec.structs.replace(SMALL, streams=1, tokens=4, prompt_words=100)
+        found = await SILENCE.ask(await peer_of(script, hurried))
+    assert found.verdict is Verdict.WARN and found.figures["longest_silence_s"] > 0.08
+
+
+def test_how_many_wait_long_enough() -> None:
+    """In proportion, as far as that is decent."""
+    assert enough_to_wait(16, 10.0) == 32
+    assert enough_to_wait(16, 40.0) is None  # it was enough
+    assert enough_to_wait(16, 0.1) is enough_to_wait(16, 0.0) is None
 
 
 def test_headers_cannot_be_judged_when_the_first_token_is_quick() -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from sluiceway.lab.check.line import dial, keeping
+from sluiceway.lab.check.line import HungUp, dial, keeping
 from sluiceway.lab.load.calls import Target
 from sluiceway.lab.load.replies import LoadError
 from support.scripted_http import chunk, plain
@@ -68,7 +68,7 @@ async def test_replies_are_read_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"", "closed the connection before"),
+        (b"HTTP/1.1 200", "closed the connection before"),
         (plain(200, b"abc")[:-1], "closed the connection before"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n", "no HTTP answer"),
         (b"no\r\n\r\n", "no HTTP answer"),
@@ -79,6 +79,20 @@ async def test_reply_that_is_none_is_a_fault(raw: bytes, words: str) -> None:
     async with serving(saying(raw)) as target, dial(target) as line:
         await line.send(b"x")
         with pytest.raises(LoadError, match=words):
+            await line.read_reply(LIMIT_S)
+
+
+@pytest.mark.parametrize("is_at_once", [False, True])
+async def test_connection_that_has_gone_is_told_from_an_answer_that_breaks_off(is_at_once: bool) -> None:
+    """Whether it ends in order or by a reset."""
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        (writer.transport.abort if is_at_once else writer.close)()
+
+    async with serving(leave) as target, dial(target) as line:
+        await line.send(b"xy")  # what is not read makes the end a reset
+        with pytest.raises(HungUp, match="had closed the connection without saying so"):
             await line.read_reply(LIMIT_S)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import queue
+import threading
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -43,7 +47,7 @@ def test_our_own_server_fails_nothing() -> None:
         record = session.run(lines.append)
         assert server.wait_exit() == 0
     verdicts = {found.question: found.verdict for found in record.findings}
-    assert list(verdicts) == [question.name for question in QUESTIONS] and len(lines) == len(QUESTIONS)
+    assert list(verdicts) == [question.name for question in QUESTIONS] and len(lines) == 2 * len(QUESTIONS)
     assert {name for name in NEVER_FAILS if verdicts[name] is Verdict.FAIL} == set(), record.findings
     certain = {"isolation", "terminal", "stop-strings", "connections", "bad-requests", "overload", "drain"}
     assert {verdicts[name] for name in certain} == {Verdict.PASS}, record.findings
@@ -59,11 +63,19 @@ async def test_question_that_breaks_off_has_failed() -> None:
         raise LoadError("the server broke off its answer")
 
     async with model_server() as (script, _):
-        found = await finding(Question("x", "?", breaks), await peer_of(script))
+        found = await finding(Question("x", "?", breaks), await peer_of(script), 60.0)
     assert found == Finding(Verdict.FAIL, "the server broke off its answer")
 
 
-async def test_question_that_takes_too_long_has_no_answer() -> None:
+@pytest.mark.parametrize(
+    ("left_s", "sentence"),
+    [
+        (60.0, "it was not over after 0.05 s: the server is too slow for that (--timeout)"),
+        (0.02, "it was not over when the time for all questions was (--total)"),
+        (0.0, "not asked: the time for all questions is over (--total)"),
+    ],
+)
+async def test_question_that_takes_too_long_has_no_answer(left_s: float, sentence: str) -> None:
     """Each request in it has a limit of its own, so the server did answer. The flag is named."""
 
     async def hangs(peer: Peer) -> Finding:
@@ -73,6 +85,51 @@ async def test_question_that_takes_too_long_has_no_answer() -> None:
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.05)
         peer = dataclasses.replace(await peer_of(script), config=hurried)
-        found = await finding(Question("x", "?", hangs), peer)
-    assert found.verdict is Verdict.UNKNOWN
-    assert found.sentence == "it was not over after 0.05 s: the server is too slow for that (--timeout)"
+        found = await finding(Question("x", "?", hangs), peer, left_s)
+    assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, sentence)
+
+
+def test_questions_are_announced_and_answered() -> None:
+    """So that whoever waits sees for what. After the time for all of them none is asked."""
+
+    async def passes(peer: Peer) -> Finding:
+        return Finding(Verdict.PASS, "as it should be")
+
+    lines: list[str] = []
+    with served() as target:
+        questions = [Question("x", "Is it?", passes)]
+        session = CheckSession(target=target, questions=questions, config=SMALL)
+        assert [found.verdict for found in session.run(lines.append).findings] == [Verdict.PASS]
+        late = dataclasses.replace(session, total_s=0.0)
+        assert [found.verdict for found in late.run(lines.append).findings] == [Verdict.UNKNOWN]
+    assert lines[0] == "1/1 x: Is it?" and lines[1].startswith("    pass, as it should be (")
+
+
+def test_server_that_is_silent_from_the_first_is_not_waited_for() -> None:
+    """In the time of one question it must have answered a few small requests."""
+    with served(slots=0) as target:
+        session = CheckSession(target=target, questions=[], config=msgspec.structs.replace(SMALL, timeout_s=0.3))
+        with pytest.raises(LoadError, match=r"a few small requests took over 0.3 s \(--timeout\)"):
+            session.run(print)
+
+
+@contextlib.contextmanager
+def served(slots: int = 8) -> Iterator[Target]:
+    """The small server in a loop of its own, since a session has one too."""
+    ready: queue.Queue[tuple[Target, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+
+    async def serve() -> None:
+        async with model_server() as (script, _):
+            script.slots = slots
+            over = asyncio.Event()
+            ready.put((script.target, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    target, loop, over = ready.get()
+    try:
+        yield target
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()

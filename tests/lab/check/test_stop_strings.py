@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.lab.check.question import Verdict
-from sluiceway.lab.check.stop_strings import QUESTION, faults_of, stops_across
+from sluiceway.lab.check.stop_strings import QUESTION, faults_of, lost, stops_across
 from support.model_server import ask
 from support.transcripts import transcript
 
@@ -20,6 +20,19 @@ async def test_leak_fails() -> None:
     """The plain answer is right, the streamed one is not."""
     found = await ask(QUESTION, "leaks stop")
     assert found.verdict is Verdict.FAIL and "of the stop string" in found.sentence and "whole:" not in found.sentence
+
+
+async def test_lost_end_fails() -> None:
+    """The answer has its length while text is held back that may begin a stop string."""
+    found = await ask(QUESTION, "loses its end")
+    assert found.verdict is Verdict.FAIL
+    assert found.sentence.startswith("the stream lost its last 2 characters ")
+
+
+def test_other_difference_is_told_too() -> None:
+    """A server may do something else altogether."""
+    assert lost("abcd", "ab") == "the stream lost its last 2 characters 'cd'"
+    assert lost("abcd", "bcd") == "the stream has 3 characters and not 4"
 
 
 def test_stops_lie_across_borders_in_the_middle() -> None:

@@ -23,7 +23,7 @@ async def test_orderly_end_passes() -> None:
 async def test_missing_end_fails() -> None:
     """Both streams are named."""
     found = await ask(QUESTION, "no done")
-    assert (found.verdict, found.sentence) == (Verdict.FAIL, "at the length: no [DONE]; at a stop string: no [DONE]")
+    assert (found.verdict, found.sentence) == (Verdict.FAIL, "no [DONE] (at the length, at a stop string)")
 
 
 @pytest.mark.parametrize(

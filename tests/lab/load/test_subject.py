@@ -56,6 +56,13 @@ async def test_llama_cpp_is_recognized() -> None:
         assert (facts.url, facts.serve_flags) == (server.target.url, None)
 
 
+async def test_server_may_stumble_over_what_it_does_not_have() -> None:
+    """Only what the protocol has is asked of everybody."""
+    async with scripted_server(routes(metrics=[b"no"], version=[b""], props=[plain(500, b"no")])) as server:
+        subject = await meet(server.target)
+    assert (subject.kind, subject.version) == (None, None)
+
+
 async def test_vllm_is_recognized() -> None:
     """Its version has a page of its own."""
     gauges = plain(200, b'vllm:num_requests_running{engine="0"} 0.0\n', "text/plain")

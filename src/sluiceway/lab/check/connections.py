@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.lab.check.line import dial, keeping
+from sluiceway.lab.check.line import HungUp, dial, keeping
 from sluiceway.lab.check.peer import Peer
 from sluiceway.lab.check.question import Finding, Question, by_faults
 from sluiceway.lab.check.transcript import read_plain, read_transcript
@@ -13,11 +13,17 @@ _ORDERS = {"a plain answer": (False, True), "a stream": (True, False)}
 """Whether the first and the second are streamed."""
 
 
+class _Closes(LoadError):
+    """The server says that it will close: its right, but it costs a connection each time."""
+
+
 async def _ask(peer: Peer) -> Finding:
     faults, blemishes = [], []
     for what, (first, second) in _ORDERS.items():
         try:
             await _in_turn(peer, is_streamed=(first, second))
+        except (HungUp, _Closes) as fault:
+            blemishes.append(f"a request after {what}: {fault}")
         except LoadError as fault:
             faults.append(f"a request after {what}: {fault}")
     try:
@@ -31,7 +37,11 @@ async def _ask(peer: Peer) -> Finding:
 
 
 async def _in_turn(peer: Peer, is_streamed: tuple[bool, bool]) -> None:
-    """Two answers on one connection, each a stream or not. Raises `LoadError`."""
+    """Two answers on one connection, each a stream or not. Raises `LoadError`.
+
+    A server that closes without `Connection: close` breaks a rule (https://www.rfc-editor.org/rfc/rfc9112#section-9.6),
+    but a client has to live with that at any time, and most do.
+    """
     async with dial(peer.subject.target) as line:
         for prompt, is_stream in zip(peer.prompts("connections", 2), is_streamed, strict=True):
             request = peer.subject.request(prompt, _TOKENS) if is_stream else peer.plain_request(prompt, _TOKENS)
@@ -51,9 +61,9 @@ async def _sent_together(peer: Peer) -> bool:
 
 
 def _kept(reply: Reply) -> Reply:
-    """Raises `LoadError` where the server says that it will close: its right, but it costs a connection each time."""
+    """Raises `_Closes`."""
     if reply.headers.get("connection", "").lower() == "close":
-        raise LoadError("the server closes after each answer")
+        raise _Closes("the server closes after each answer")
     return reply
 
 

@@ -24,6 +24,10 @@ reader that has stopped before the server feels anything; with this, some 40 kB.
 _CLOSE = b"Connection: close\r\n"
 
 
+class HungUp(LoadError):
+    """A connection that should have gone on was closed, and nothing told so before."""
+
+
 def keeping(request: bytes) -> bytes:
     """The same request, on a connection that outlasts its answer."""
     return request.replace(_CLOSE, b"", 1)
@@ -70,10 +74,10 @@ class Line:
         return b"".join(parts)
 
     async def read_reply(self, limit_s: float) -> Reply:
-        """One whole answer, by its framing, and nothing of what follows it."""
+        """One whole answer, by its framing, and nothing of what follows it. Raises `HungUp` where none begins."""
         with _complaints("answer", limit_s):
             async with asyncio.timeout(limit_s):
-                head = await self._reader.readuntil(_HEAD_END)
+                head = await self._read_head()
                 parts = [head]
                 headers = parse_reply([(0.0, head)]).headers
                 if "chunked" in headers.get("transfer-encoding", ""):
@@ -81,6 +85,16 @@ class Line:
                 else:
                     parts.append(await self._reader.readexactly(int(headers.get("content-length", "0"))))
         return parse_reply([(time.perf_counter(), b"".join(parts))])
+
+    async def _read_head(self) -> bytes:
+        try:
+            return await self._reader.readuntil(_HEAD_END)
+        except asyncio.IncompleteReadError as fault:
+            if fault.partial:
+                raise
+        except ConnectionError:
+            pass
+        raise HungUp("the server had closed the connection without saying so")
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         is_last = False

@@ -19,6 +19,8 @@ from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.workload import prompts
 
 _POLL_S = 0.005
+_POLL = 0.02
+"""Of what was waited so far: who looks all the time keeps a server from its work."""
 _REFRESH_S = 0.25
 _USUAL_GAP_S = 0.05
 _LEAST_TOKENS, _LEAST_LONG_TOKENS, _LEAST_BURST, _LEAST_WORDS = 16, 240, 64, 100
@@ -137,13 +139,14 @@ class Peer:
         started_s = asked_s = time.perf_counter()
         while not await self.subject.is_idle():
             now_s = time.perf_counter()
-            if now_s - started_s > limit_s:
+            waited_s = now_s - started_s
+            if waited_s > limit_s:
                 return None
             if now_s - asked_s > _REFRESH_S:
                 with contextlib.suppress(LoadError):  # a refusal is what a busy server says
                     await self.plain("now", 1)
                 asked_s = time.perf_counter()
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(max(_POLL_S, _POLL * waited_s))
         return time.perf_counter() - started_s
 
     async def generated(self) -> float | None:

@@ -20,6 +20,8 @@ from sluiceway.lab.load.record import summarize
 from sluiceway.lab.load.replies import LoadError
 from sluiceway.lab.load.subject import meet
 
+TOTAL_S = 1800.0
+
 Say = Callable[[str], None]
 """Shows a line of progress."""
 
@@ -29,6 +31,7 @@ class CheckSession:
     """One check of a server that runs. `pid` is its first process, if that is on this machine.
 
     `drain_pid` is the process to which the last question sends SIGTERM. `command` is how a person would repeat it.
+    All questions together take at most `total_s`.
     """
 
     target: Target
@@ -38,9 +41,13 @@ class CheckSession:
     pid: int | None = None
     drain_pid: int | None = None
     command: Sequence[str] = ()
+    total_s: float = TOTAL_S
 
     def run(self, say: Say) -> CheckRecord:
-        """Takes minutes. Raises `LoadError` for a server that answers nothing from the first."""
+        """Takes minutes; each question is announced, then answered.
+
+        Raises `LoadError` for a server that answers nothing from the first.
+        """
         started_at, started_s, load_before = datetime.now(UTC), time.perf_counter(), load()
         peer, findings = uvloop.run(self._ask_all(say))
         git_sha, is_dirty = sources()
@@ -67,24 +74,42 @@ class CheckSession:
         )
 
     async def _ask_all(self, say: Say) -> tuple[Peer, list[Finding]]:
-        subject = await meet(self.target, model=self.model, pid=self.pid)
-        pace = await paced(subject, self.config)
-        peer = Peer(subject=subject, pace=pace, config=fitted(self.config, pace), drain_pid=self.drain_pid)
+        ends_s = time.perf_counter() + self.total_s
+        peer = await self._meet()
         findings = []
-        for question in self.questions:
-            found = await finding(question, peer)
-            say(f"{question.name}: {found.verdict}, {found.sentence}")
+        for place, question in enumerate(self.questions, 1):
+            say(f"{place}/{len(self.questions)} {question.name}: {question.asks}")
+            started_s = time.perf_counter()
+            found = await finding(question, peer, ends_s - started_s)
+            say(f"    {found.verdict}, {found.sentence} ({time.perf_counter() - started_s:.0f} s)")
             findings.append(found)
         return peer, findings
 
+    async def _meet(self) -> Peer:
+        """Raises `LoadError` for a server that answers nothing, or not in the time of a question."""
+        try:
+            async with asyncio.timeout(self.config.timeout_s):
+                subject = await meet(self.target, model=self.model, pid=self.pid)
+                pace = await paced(subject, self.config)
+        except TimeoutError:
+            raise LoadError(f"a few small requests took over {self.config.timeout_s:g} s (--timeout)") from None
+        return Peer(subject=subject, pace=pace, config=fitted(self.config, pace), drain_pid=self.drain_pid)
 
-async def finding(question: Question, peer: Peer) -> Finding:
-    """A server that breaks off, or that leaves a request without an end, has failed; one may also just be slow."""
+
+async def finding(question: Question, peer: Peer, left_s: float) -> Finding:
+    """A server that breaks off, or that leaves a request without an end, has failed; one may also just be slow.
+
+    `left_s` is what is left of the time for all questions.
+    """
+    if left_s <= 0:
+        return unknown("not asked: the time for all questions is over (--total)")
     limit_s = peer.config.timeout_s
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(min(limit_s, left_s)):
             return await question.ask(peer)
     except LoadError as fault:
         return Finding(Verdict.FAIL, str(fault))
     except TimeoutError:
+        if left_s < limit_s:
+            return unknown("it was not over when the time for all questions was (--total)")
         return unknown(f"it was not over after {limit_s:g} s: the server is too slow for that (--timeout)")

@@ -30,8 +30,14 @@ async def _ask(peer: Peer) -> Finding:
             faults.append(f"the finish reason at a stop string is {streamed.finish_reasons}")
     held = await peer.stream(prompt, n_tokens, stop=[text[-_SPAN:] + _NEVER])
     if held.text != text:
-        faults.append("text that only began like a stop string was lost")
+        faults.append(f"{lost(text, held.text)}, where it ends like the beginning of a stop string")
     return by_faults(faults, [], f"{len(stops)} stop strings across pieces: the text ends right before each")
+
+
+def lost(text: str, held: str) -> str:
+    if text.startswith(held):
+        return f"the stream lost its last {len(text) - len(held)} characters {text[len(held) :]!r}"
+    return f"the stream has {len(held)} characters and not {len(text)}"
 
 
 def stops_across(deltas: list[Part]) -> list[str]:

@@ -17,10 +17,19 @@ async def _ask(peer: Peer) -> Finding:
     streams = {"at the length": at_length, "at a stop string": await peer.stream(prompt, peer.config.tokens, stop=stop)}
     if (chat := await _chat(peer, prompt)) is not None:
         streams["of a chat"] = chat
-    faults = [f"{name}: {fault}" for name, said in streams.items() for fault in faults_of(said, peer.has_usage)]
-    blemishes = [f"{name}: {one}" for name, said in streams.items() for one in blemishes_of(said, peer.has_usage)]
+    faults = _told({name: faults_of(said, peer.has_usage) for name, said in streams.items()})
+    blemishes = _told({name: blemishes_of(said, peer.has_usage) for name, said in streams.items()})
     praise = f"{len(streams)} streams ({', '.join(streams)}) had one finish reason, then [DONE], then nothing"
     return by_faults(faults, blemishes, praise)
+
+
+def _told(found: dict[str, list[str]]) -> list[str]:
+    """Each once, with the streams that it was found in."""
+    streams_by_fault: dict[str, list[str]] = {}
+    for name, faults in found.items():
+        for fault in faults:
+            streams_by_fault.setdefault(fault, []).append(name)
+    return [f"{fault} ({', '.join(names)})" for fault, names in streams_by_fault.items()]
 
 
 async def _chat(peer: Peer, prompt: str) -> Transcript | None:
