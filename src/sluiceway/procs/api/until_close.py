@@ -7,6 +7,8 @@ https://www.rfc-editor.org/rfc/rfc9112#section-6.3. The connection is closed aft
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -15,8 +17,8 @@ def takes_no_chunks(scope: Scope) -> bool:
     return scope["http_version"] == "1.0"
 
 
-def until_close(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
-    """`app` as `cycle` shall run it for such a client."""
+def until_close(app: ASGIApp, cycle: RequestResponseCycle) -> Any:
+    """`app` as `cycle` shall run it for such a client; uvicorn and Starlette have different types for the same."""
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         is_open_ended = False
