@@ -67,6 +67,12 @@ def test_flags_reach_the_session(sessions: list[CheckSession], tmp_path: Path) -
     assert json.loads(path.read_bytes())["schema"] == "sluiceway.lab/1"
 
 
+def test_record_may_have_standard_output_for_itself(sessions: list[CheckSession]) -> None:
+    """For a pipe; the card is then for whoever watches."""
+    code, out, err = check(URL, "--only", "fin", "--json", "-")
+    assert code == 0 and json.loads(out)["findings"][0]["verdict"] == "pass" and "1 pass" in err
+
+
 def test_questions_are_listed(sessions: list[CheckSession]) -> None:
     """Without a server."""
     code, out, _ = check("--list")

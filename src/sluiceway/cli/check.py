@@ -15,6 +15,7 @@ from sluiceway.errors import ConfigError
 if TYPE_CHECKING:
     from sluiceway.lab.check.card import CheckRecord
 
+_STDOUT = Path("-")
 _PIPE_COLUMNS = 160
 """So that sentences stay on few lines where there is no screen to say how wide it is."""
 
@@ -25,7 +26,9 @@ CheckUrl = Annotated[
 CheckModel = Annotated[str | None, option("--model", "The server's name for its model (default: its first).")]
 CheckKey = Annotated[str | None, option("--api-key", "Sent as a bearer token.")]
 Only = Annotated[list[str] | None, option("--only", "Ask only this question; may be given several times. See --list.")]
-JsonFile = Annotated[Path | None, option("--json", "Write the record to this file, as one JSON object.")]
+JsonFile = Annotated[
+    Path | None, option("--json", "Write the record to this file, as one JSON object; -: to standard output.")
+]
 CheckPid = Annotated[int | None, option("--pid", "First process of the server, if it runs here: for its memory.")]
 DrainPid = Annotated[
     int | None, option("--drain-pid", "Process that is told to end (SIGTERM) by the last question; it is over then.")
@@ -87,15 +90,22 @@ def check(
 
 
 def report(record: CheckRecord, json_file: Path | None) -> None:
-    """The score card for a person; the file last, so that a full disk costs only it."""
+    """The score card for a person; then JSON for a program, which gets standard output for itself if it wants it.
+
+    The file comes last, so that a full disk costs only it.
+    """
     import msgspec
     from rich.console import Console
 
     from sluiceway.lab.check.card import show
 
-    show(record, Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS))
-    if json_file is not None:
+    is_screen = sys.stderr.isatty() if json_file == _STDOUT else sys.stdout.isatty()
+    show(record, Console(stderr=json_file == _STDOUT, width=None if is_screen else _PIPE_COLUMNS))
+    raw = msgspec.json.encode(record)
+    if json_file == _STDOUT:
+        typer.echo(raw)
+    elif json_file is not None:
         try:
-            json_file.write_bytes(msgspec.json.encode(record) + b"\n")
+            json_file.write_bytes(raw + b"\n")
         except OSError as fault:
             raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault

@@ -56,9 +56,8 @@ def judge(outcomes: list[str], *, is_moving: bool) -> Finding:
         blemishes.append(
             f"{n_waited} of {len(outcomes)} requests at once got nothing in time, while others were served"
         )
-    praise = (
-        f"of {len(outcomes)} requests at once {n_served} were served and {n_refused} refused with a time to come again"
-    )
+    refusals = f"and {n_refused} refused with a time to come again" if n_refused else "and none was refused"
+    praise = f"of {len(outcomes)} requests at once {n_served} were served {refusals}"
     return by_faults(faults, blemishes, praise, {"served": float(n_served), "refused": float(n_refused)})
 
 
