@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -107,7 +108,7 @@ async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a sentence that says what did not come."""
     async with gauge_of(account(1)) as (gauge, _):
         monkeypatch.setattr(module, "LIMIT_S", 1.0)
-        monkeypatch.setattr(module.time, "perf_counter", iter(range(1000)).__next__)
+        monkeypatch.setattr(time, "perf_counter", iter(range(1000)).__next__)
         with pytest.raises(LoadError, match="1 s went by without a release"):
             await gauge.until_released()
         with pytest.raises(LoadError, match="1 s went by without a start"):
