@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from sluiceway.engine.runner import Runner
-from sluiceway.types import SamplingParams, TokenId
+from sluiceway.types import Logprobs, SamplingParams, TokenId
 from support.runners import RUNNERS, VOCAB_SIZE, Driver, Sequence
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -149,3 +150,80 @@ def test_tokens_are_plain_numbers_of_the_vocabulary(make_runner: MakeRunner, sam
     """They go into messages as they are."""
     for token_id in alone(make_runner, 3, sampling):
         assert type(token_id) is int and token_id >= 0
+
+
+def wanting(sampling: SamplingParams) -> SamplingParams:
+    return msgspec.structs.replace(sampling, logprobs=4)
+
+
+def told_alone(make_runner: MakeRunner, rid: int, sampling: SamplingParams) -> list[Logprobs]:
+    driver, one = Driver(make_runner()), sequence(rid, wanting(sampling))
+    for _ in range(N_TOKENS):
+        driver.step(one)
+    return one.told
+
+
+def same(found: list[Logprobs], wanted: list[Logprobs]) -> bool:
+    """The same ids, and numbers that differ by no more than float32 does between chunks."""
+    numbers = [[number for one in told for number in (one.logprob, *one.top_logprobs)] for told in (found, wanted)]
+    return [one.top_ids for one in found] == [one.top_ids for one in wanted] and numbers[0] == pytest.approx(
+        numbers[1], abs=1e-4
+    )
+
+
+def test_tokens_are_told_in_good_order(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """The likeliest first, none above zero; the token's own number is that of the list, where it is in it."""
+    driver, one = Driver(make_runner()), sequence(5, wanting(sampling))
+    for _ in range(N_TOKENS):
+        driver.step(one)
+    assert len(one.told) == N_TOKENS
+    for token_id, told in zip(one.answer, one.told, strict=True):
+        assert len(set(told.top_ids)) == len(told.top_logprobs) == 4
+        assert list(told.top_logprobs) == sorted(told.top_logprobs, reverse=True) and told.top_logprobs[0] <= 0
+        assert dict(zip(told.top_ids, told.top_logprobs, strict=True)).get(token_id, told.logprob) == told.logprob
+        assert sampling.temperature or token_id == told.top_ids[0]
+
+
+def test_tokens_are_the_same_when_they_are_told(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """To ask changes nothing."""
+    driver, one = Driver(make_runner()), sequence(5, wanting(sampling))
+    for _ in range(N_TOKENS):
+        driver.step(one)
+    assert one.answer == alone(make_runner, 5, sampling)
+
+
+def test_the_same_is_told_in_a_crowd(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Half of which does not ask."""
+    driver = Driver(make_runner())
+    crowd = [sequence(rid, wanting(sampling) if rid % 2 else sampling) for rid in range(6)]
+    for _ in range(N_TOKENS):
+        driver.step(*crowd)
+    for rid, one in enumerate(crowd):
+        assert same(one.told, told_alone(make_runner, rid, sampling) if rid % 2 else [])
+
+
+@pytest.mark.parametrize("n_right", range(N_TOKENS))
+def test_the_same_is_told_when_drafts_are_run_along(
+    make_runner: MakeRunner, sampling: SamplingParams, n_right: int
+) -> None:
+    """Of the accepted ones, and of the token after them."""
+    answer = alone(make_runner, 7, sampling)
+    driver, one = Driver(make_runner()), sequence(7, wanting(sampling))
+    while len(one.answer) < N_TOKENS:
+        n = len(one.answer)
+        one.drafts = [
+            *answer[n : n + n_right],
+            *((token_id + 1) % VOCAB_SIZE for token_id in answer[n + n_right :][:1]),
+        ]
+        driver.step(one)
+    assert same(one.told[:N_TOKENS], told_alone(make_runner, 7, sampling))
+
+
+def test_the_same_is_told_when_all_is_computed_again(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Of tokens that come after it; of those before it nothing is told again."""
+    driver, one = Driver(make_runner()), sequence(4, wanting(sampling))
+    for n in range(N_TOKENS):
+        if n == N_TOKENS // 2:
+            driver.forget(one)
+        driver.step(one)
+    assert same(one.told, told_alone(make_runner, 4, sampling))

@@ -26,7 +26,7 @@ from sluiceway.core.request import Request, State
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.engine.runner import Step
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import BlockId, FinishReason, Rid, Speculation, StepId, TokenId
+from sluiceway.types import BlockId, FinishReason, Logprobs, Rid, Speculation, StepId, TokenId
 from support.scheduling import EOS, Wheel, engine_config, sampling, submission
 
 CONFIG = engine_config(n_blocks=8, max_model_len=32, max_running=3, max_waiting=4, max_step_tokens=8)
@@ -248,9 +248,11 @@ class ForgetfulScheduler(Scheduler):
 class CredulousScheduler(Scheduler):
     """Takes what was computed for wrong drafts for computed."""
 
-    def _commit_row(self, step_id: StepId, row: Row, sampled: Sequence[TokenId]) -> None:
+    def _commit_row(
+        self, step_id: StepId, row: Row, sampled: Sequence[TokenId], logprobs: Sequence[Logprobs | None]
+    ) -> None:
         request = self._receiver(step_id, row)
-        super()._commit_row(step_id, row, sampled)
+        super()._commit_row(step_id, row, sampled, logprobs)
         if request is not None and request.n_computed:
             request.n_computed = row.start + row.n_tokens
 

@@ -16,6 +16,7 @@ from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.load import load_model
 from sluiceway.model.runner import TorchRunner
 from sluiceway.text.gguf_metadata import read_metadata
+from sluiceway.types import SamplingParams
 from support.tiny_models import GREEDY, row
 
 QUESTIONS = [
@@ -180,3 +181,23 @@ def test_forty_answers_equal_those_of_transformers(
             logits = reference(torch.tensor([[*prompt, *answer]]), logits_to_keep=N_TOKENS + 1).logits[0]
         expected = logits[:-1].argmax(-1).tolist()
         assert answer == expected, tokenizer.decode(prompt)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")
+def test_logprobs_equal_those_of_transformers(path: str, float32_runner: TorchRunner, tokenizer: Tokenizer) -> None:
+    """A log-softmax in float64 of the reference's logits, for the twenty likeliest tokens behind each prompt."""
+    asked = prompts(tokenizer)
+    sampling = SamplingParams(temperature=0.0, logprobs=20)
+    rows = [row(tokens, 0, len(tokens), 12 * i, rid=i, sampling=sampling) for i, tokens in enumerate(asked)]
+    result = float32_runner.launch(Plan(1, tuple(rows), ())).wait()
+    reference = independent_reference(path)
+    for prompt, token_id, told in zip(asked, result.token_ids, result.logprobs, strict=True):
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt]), logits_to_keep=1).logits[0, -1]
+        exact = logits.double().log_softmax(-1)
+        assert told is not None
+        assert told.logprob == pytest.approx(float(exact[token_id]), abs=1e-3)
+        assert told.top_logprobs == pytest.approx(exact[list(told.top_ids)].tolist(), abs=1e-3)
+        assert told.top_logprobs == pytest.approx(exact.topk(20).values.tolist(), abs=1e-3)

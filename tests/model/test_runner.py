@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from sluiceway.core.plan import Plan, Row
 from sluiceway.model.load import LoadedModel
 from sluiceway.model.runner import TorchRunner
-from sluiceway.types import SamplingParams
+from sluiceway.types import Logprobs, SamplingParams
 from support.tiny_models import GREEDY, loaded, reference_logits, reference_model, row
 
 PROMPT = [(3 * i * i + i) % 160 for i in range(40)]
@@ -34,6 +35,43 @@ def test_greedy_tokens_are_the_largest_logits(model: LoadedModel) -> None:
     runner = TorchRunner(model, 16, threads=1)
     tokens = run(runner, row(PROMPT, 0, 30, 0), row(PROMPT, 0, 9, 4, samples=False), row(PROMPT[:12], 0, 12, 8))
     assert tokens == [int(reference_logits(REFERENCE, PROMPT[:n])[-1].argmax()) for n in (30, 12)]
+
+
+def told(runner: TorchRunner, *rows: Row) -> list[Logprobs | None]:
+    return list(runner.launch(Plan(1, rows, ())).wait().logprobs)
+
+
+def test_nothing_is_told_of_tokens_when_no_row_wants_it(model: LoadedModel) -> None:
+    """Not even for each token that nothing is."""
+    assert told(TorchRunner(model, 16, threads=1), row(PROMPT, 0, 30, 0)) == []
+
+
+BIASED = SamplingParams(temperature=0.0, logprobs=3, logit_bias=((5, 90.0),), presence_penalty=1.0)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingParams(temperature=0.0, logprobs=3), SamplingParams(temperature=1.7, top_k=4, logprobs=3), BIASED],
+    ids=["greedy", "drawn", "biased"],
+)
+def test_tokens_are_told_by_the_logits_as_the_model_gave_them(model: LoadedModel, sampling: SamplingParams) -> None:
+    """Whatever was made of them to choose the token; beside rows that want nothing, and of which nothing is told."""
+    runner = TorchRunner(model, 16, threads=1)
+    drawn = SamplingParams(temperature=1.0)
+    rows = (
+        row(PROMPT[:12], 0, 12, 0, sampling=drawn),
+        row(PROMPT, 0, 30, 1, rid=1, sampling=sampling),
+        row(PROMPT[:9], 0, 9, 3, rid=2),
+    )
+    result = runner.launch(Plan(1, rows, ())).wait()
+    exact = reference_logits(REFERENCE, PROMPT[:30])[-1].double().log_softmax(-1)
+    before, found, after = result.logprobs
+    assert before is None and found is not None and after is None
+    assert found.logprob == pytest.approx(float(exact[result.token_ids[1]]), abs=1e-4)
+    assert list(found.top_ids) == exact.topk(3).indices.tolist()
+    assert found.top_logprobs == pytest.approx(exact.topk(3).values.tolist(), abs=1e-4)
+    without = [replace(one, sampling=replace(one.sampling, logprobs=None)) for one in rows]
+    assert run(TorchRunner(model, 16, threads=1), *without) == list(result.token_ids)
 
 
 def test_a_plan_without_rows_has_no_tokens(model: LoadedModel) -> None:

@@ -20,7 +20,7 @@ from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
 from sluiceway.model.load import LoadedModel
 from sluiceway.model.runner import TorchRunner
-from sluiceway.types import BlockId, Rid, SamplingParams, TokenId
+from sluiceway.types import BlockId, Logprobs, Rid, SamplingParams, TokenId
 from support.tiny_models import loaded, reference_model
 
 N_BLOCKS = 64
@@ -51,6 +51,8 @@ class Sequence:
         self.block_ids: list[BlockId] = []
         self.drafts: list[TokenId] = []
         """For each row that samples, until they are replaced."""
+        self.told: list[Logprobs] = []
+        """Of each token of the answer, if the sampling wants that."""
         self.sampling = sampling
         self.seed = seed
 
@@ -78,11 +80,12 @@ class Sequence:
             drafts=drafts,
         )
 
-    def take(self, row: Row, token_ids: list[TokenId]) -> None:
+    def take(self, row: Row, token_ids: list[TokenId], logprobs: Iterable[Logprobs | None]) -> None:
         """What a step computed for it and sampled."""
         n_accepted = count_accepted(row.drafts, token_ids)
         self.n_computed += row.n_tokens - len(row.drafts) + n_accepted
         self.known += token_ids[: n_accepted + 1]
+        self.told += [one for one in itertools.islice(logprobs, n_accepted + 1) if one is not None]
 
 
 class Driver:
@@ -99,10 +102,11 @@ class Driver:
         plan = self.plan(*sequences, max_tokens=max_tokens)
         result = self.runner.launch(plan).wait()
         assert result.step_id == plan.step_id
-        token_ids = iter(result.token_ids)
+        token_ids, logprobs = iter(result.token_ids), iter(result.logprobs)
         for each, row in zip(sequences, plan.rows, strict=True):
-            each.take(row, list(itertools.islice(token_ids, row.n_samples)))
-        assert next(token_ids, None) is None
+            n = row.n_samples
+            each.take(row, list(itertools.islice(token_ids, n)), list(itertools.islice(logprobs, n)))
+        assert next(token_ids, None) is None and next(logprobs, None) is None
 
     def plan(self, *sequences: Sequence, max_tokens: int = 10_000) -> Plan:
         self.step_id += 1

@@ -9,6 +9,10 @@ import numpy as np
 from sluiceway.model.penalties import FloatRow, FloatRows
 from sluiceway.types import LEAST_LOGPROB, Logprobs, TokenId
 
+_FAR = 1e30
+"""As good as infinite, and differences of it stay finite."""
+_LEAST = np.float32(LEAST_LOGPROB)
+
 _BLOCK = 256
 """The k-th largest of the largest of blocks is a bound that the k largest of all reach, and few others do."""
 
@@ -22,20 +26,21 @@ def logprobs_of(logits: FloatRows, token_ids: Sequence[TokenId], n_top: Sequence
 
 
 def _of_row(logits: FloatRow, token_id: TokenId, n_top: int) -> Logprobs:
-    norm = _log_sum_exp(logits)
-    if not np.isfinite(norm):
-        largest = float(np.finfo(np.float32).max)
-        logits = np.nan_to_num(logits, nan=-largest, posinf=largest, neginf=-largest)
-        norm = _log_sum_exp(logits)
+    largest = logits.max()
+    if not np.isfinite(largest):
+        logits = np.nan_to_num(logits, nan=-_FAR, posinf=_FAR, neginf=-_FAR)
+        largest = logits.max()
     top_ids = _likeliest(logits, n_top)
-    values = np.maximum(logits[[token_id, *top_ids]] - norm, np.float32(LEAST_LOGPROB)).tolist()
+    # Not from their log-sum-exp: where logits are large, that has lost its last digits.
+    differences = logits[[token_id, *top_ids]] - largest
+    values = np.maximum(differences - _log_sum(logits, largest), _LEAST).tolist()
     return Logprobs(values[0], tuple(top_ids), tuple(values[1:]))
 
 
-def _log_sum_exp(logits: FloatRow) -> np.float32:
-    largest = logits.max()
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.float32(largest + np.log(np.exp(logits - largest).sum()))
+def _log_sum(logits: FloatRow, largest: np.float32) -> np.float32:
+    """Of the weights of all tokens, that of the likeliest being 1."""
+    weights = logits - largest
+    return np.float32(np.log(np.exp(weights, out=weights).sum()))
 
 
 def _likeliest(logits: FloatRow, n: int) -> list[TokenId]:
