@@ -57,6 +57,15 @@ def test_answers_are_the_same_with_speculation(llm: LLM, prompts: list[str]) -> 
         assert speculating.generate(prompts, params) == answers
 
 
+def test_tokens_are_told_with_their_logprobs_when_the_sampling_wants_them(llm: LLM) -> None:
+    """Each token; without that wish there is nothing."""
+    (plain,) = llm.generate("tell me", SHORT)
+    (answer,) = llm.generate("tell me", msgspec.structs.replace(SHORT, logprobs=2))
+    assert plain.told == () and answer.text == plain.text
+    assert tuple(one.token.token_id for one in answer.told) == answer.token_ids
+    assert all(one.token == one.top[0] and len(one.top) == 2 for one in answer.told)
+
+
 def test_text_is_cut_when_a_stop_string_is_given(llm: LLM) -> None:
     """The answer ends before the stop string."""
     whole = llm.generate("stop here", SHORT)[0].text

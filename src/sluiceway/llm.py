@@ -93,7 +93,8 @@ class _Answer:
 class LLM:
     """A model in this process, batching whatever is asked at the same time. Close it, or use it in a `with`.
 
-    Methods may be called from several threads. A request that cannot be served raises `RequestError`.
+    Methods may be called from several threads. A request that cannot be served raises `RequestError`. Pieces
+    of text come without log-probabilities.
     """
 
     def __init__(
