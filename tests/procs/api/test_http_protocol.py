@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from sluiceway.messages.to_tokenizer import Cancel
 from sluiceway.procs.api import http_protocol
+from sluiceway.procs.api.chunks import chunks_of
 from sluiceway.procs.api.http_protocol import Buffers
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, chat, completion
@@ -150,6 +153,35 @@ def test_a_client_that_takes_nothing_of_an_answer_is_cut_off(loop: Callable[[], 
             slow.finish()
 
     run(loop, scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems name the times of their probes differently")
+@loops
+def test_the_kernel_asks_for_a_client_that_may_be_gone_without_a_word(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """After 30 s of silence, and three times: also where nothing is written that it could leave unanswered."""
+    options: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        chunks = chunks_of(scope)
+        assert chunks is not None
+        connection = chunks._transport.get_extra_info("socket")
+        options.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        options.extend(connection.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def scenario() -> None:
+        async with live_http(app) as port:
+            client = await LiveClient.connect(port)
+            await client.request("GET", "/")
+            await client.read_answer()
+            client.finish()
+
+    run(loop, scenario())
+    assert options == [1, 30, 10, 3]
 
 
 async def test_a_connection_that_is_not_used_again_is_closed_though_its_answer_was_not_taken() -> None:

@@ -8,6 +8,8 @@
 * The owner of a streamed answer may write to the transport by itself: see `chunks`.
 * A client of HTTP/1.0 gets no chunks, which it does not know: see `until_close`.
 * Buffers are small, so that a client that stops reading shows soon; one that takes nothing at all is cut off.
+* A client that is gone without a word, with its machine or its network, is noticed within a minute also while it waits
+  for an answer of which nothing is written yet: the kernel asks for it.
 """
 
 from __future__ import annotations
@@ -41,19 +43,24 @@ SEND_TIMEOUT_S = 60.0
 _NOTSENT_LOWAT = 25
 """TCP_NOTSENT_LOWAT of Linux, which not every Python has a name for."""
 
+_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 30, 10, 3
+"""When the kernel asks a client that says nothing and is told nothing whether it is there, and when it gives it up."""
+
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
-    """What may wait for a client, outside of what is waited for inside: bytes. 0: as the system has it.
+    """What may wait for a client, outside of what is waited for inside: bytes.
+
+    `write_bytes` is the transport's, `unsent_bytes` the kernel's (0: as much as it likes). There is no limit for what is
+    on its way: a reader that stopped has it all, and for one that reads it is what makes it fast.
 
     `send_timeout_s` is how long a client may take nothing of what is sent to it, where nobody else looks after that.
     """
 
-    write_bytes: int = 16 * 1024
-    send_buffer_bytes: int = 32 * 1024
-    unsent_bytes: int = 8 * 1024
+    write_bytes: int = 0
+    unsent_bytes: int = 4 * 1024
     send_timeout_s: float = SEND_TIMEOUT_S
 
 
@@ -82,13 +89,12 @@ class WatchfulProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_buffers(transport)
+        _ask_whether_it_is_there(transport.get_extra_info("socket"))
         self._arm_keep_alive()
 
     def _set_buffers(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=self._buffers.write_bytes)
         connection = transport.get_extra_info("socket")
-        if self._buffers.send_buffer_bytes:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffers.send_buffer_bytes)
         if self._buffers.unsent_bytes and sys.platform == "linux":
             connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._buffers.unsent_bytes)
 
@@ -152,7 +158,7 @@ class WatchfulProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
         is_bare = takes_no_chunks(cast("Scope", cycle.scope))
-        self._chunks = ChunkWriter(cycle, is_bare=is_bare)
+        self._chunks = ChunkWriter(cycle, is_bare=is_bare, unsent_bytes=self._buffers.unsent_bytes)
         offer_chunks(cast("Scope", cycle.scope), self._chunks)
         self._ahead_bytes = 0
         super()._start_asgi_task(cycle, until_close(app, cycle) if is_bare else app)
@@ -257,6 +263,15 @@ class WatchfulProtocol(HttpToolsProtocol):
             return
         self.transport.write(_raw_refusal(status))
         self.transport.close()
+
+
+def _ask_whether_it_is_there(connection: socket.socket) -> None:
+    """Keep-alive probes; a client that answers them is waited for: https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4"""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
 def _without_offer(field: tuple[bytes, bytes]) -> tuple[bytes, bytes] | None:
