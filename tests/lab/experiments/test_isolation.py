@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
-from sluiceway.lab.experiments.isolation import compared, verdict
+from sluiceway.lab.experiments.isolation import Told, compared, verdict
 from support.labs import lab_of
 from support.records import run
 
 
+def told(*token_ids: int, leads: tuple[float, ...] = (0.5, 0.25, 0.75)) -> Told:
+    return Told(token_ids, leads[: len(token_ids)])
+
+
 def test_answers_are_compared_token_by_token() -> None:
-    """Where one parts is where the first token differs."""
-    assert compared([(1, 2), (3, 4)], [(1, 2), (3, 4)]) == {"answers": 2.0, "same": 2.0}
-    found = compared([(1, 2, 3), (3, 4, 5), (6, 7, 8)], [(1, 2, 9), (3, 0, 5), (6, 7, 8)])
-    assert found == {"answers": 3.0, "same": 1.0, "first_divergence_tokens": 1.0}
+    """Where one parts is where the first token differs; the lead is that of the likeliest token there, alone."""
+    alone = [told(1, 2), told(3, 4, leads=(0.5, 0.125))]
+    assert compared(alone, alone) == {"answers": 2.0, "same": 2.0, "least_lead": 0.125}
+    alone = [told(1, 2, 3), told(3, 4, 5, leads=(1.0, 0.0625, 2.0)), told(6, 7, 8)]
+    found = compared(alone, [told(1, 2, 9), told(3, 0, 5, leads=(1.0, 9.0, 2.0)), told(6, 7, 8)])
+    assert found == {
+        "answers": 3.0,
+        "same": 1.0,
+        "least_lead": 0.0625,
+        "first_divergence_tokens": 1.0,
+        "divergence_lead": 0.0625,
+    }
 
 
 def test_answer_that_is_cut_short_parts_where_it_ends() -> None:
-    """In either direction."""
-    assert compared([(1, 2, 3)], [(1, 2)])["first_divergence_tokens"] == 2.0
-    assert compared([(1, 2)], [(1, 2, 3)])["first_divergence_tokens"] == 2.0
+    """In either direction; where the one alone has ended there is no lead."""
+    found = compared([told(1, 2, 3)], [told(1, 2)])
+    assert (found["first_divergence_tokens"], found["divergence_lead"]) == (2.0, 0.75)
+    found = compared([told(1, 2)], [told(1, 2, 3)])
+    assert found["first_divergence_tokens"] == 2.0 and "divergence_lead" not in found
 
 
 def test_verdict_counts_all_runs_of_a_server() -> None:
-    """And names the earliest place where an answer parted."""
+    """And names the earliest place where an answer parted, and what the lead was there."""
     lab = lab_of(
-        run("bfloat16", "greedy", 2, answers=2.0, same=2.0),
-        run("bfloat16", "greedy", 4, answers=4.0, same=3.0, first_divergence_tokens=9.0),
-        run("float32", "greedy", 4, answers=4.0, same=4.0),
+        run("bfloat16", "greedy", 2, answers=2.0, same=2.0, least_lead=0.5),
+        run("bfloat16", "greedy", 4, answers=4.0, same=3.0, least_lead=0.25, first_divergence_tokens=9.0),
+        run(
+            "int8",
+            "greedy",
+            4,
+            answers=4.0,
+            same=3.0,
+            least_lead=0.25,
+            first_divergence_tokens=9.0,
+            divergence_lead=0.25,
+        ),
+        run("float32", "greedy", 4, answers=4.0, same=4.0, least_lead=0.001234),
     )
-    parted, kept = verdict(lab, "bfloat16", "greedy"), verdict(lab, "float32", "greedy")
-    assert not parted.stood and kept.stood
-    assert parted.sentence.startswith("5 of 6 answers") and parted.sentence.endswith("did so after 9 tokens")
-    assert kept.sentence == "4 of 4 answers have the token ids that they have alone"
+    parted, led, kept = (verdict(lab, name, "greedy") for name in ("bfloat16", "int8", "float32"))
+    assert (parted.stood, led.stood, kept.stood) == (False, False, True)
+    assert parted.sentence.startswith("5 of 6 answers") and "did so after 9 tokens; the closest" in parted.sentence
+    assert "after 9 tokens, and where they part the likeliest token had led by at most 0.25; the" in led.sentence
+    assert kept.sentence == (
+        "4 of 4 answers have the token ids that they have alone; the closest lead of all was 0.00123 in log-probability"
+    )

@@ -6,6 +6,7 @@ import pytest
 
 from sluiceway.lab.experiments import native
 from sluiceway.lab.load.replies import LoadError
+from sluiceway.sse.decoder import Decoder
 from support.labs import native_answer, native_event, native_events
 from support.scripted_http import plain, scripted_server
 from support.subjects import subject
@@ -24,6 +25,16 @@ async def test_stream_is_read_with_its_ids() -> None:
     assert body == {
         "model": "m", "prompt": "hi", "max_tokens": 2, "temperature": 0, "ignore_eos": True, "seed": 3,
     }  # fmt: skip
+
+
+def test_leads_are_those_of_the_likeliest_tokens() -> None:
+    """Of each token; text without one has none."""
+    top = [{"id": 7, "token": "a", "logprob": -0.25}, {"id": 8, "token": "b", "logprob": -1.5}]
+    events = [
+        native_event(1, "token", index=0, id=8, text="b", logprob=-1.5, top=top),
+        native_event(2, "token", index=0, id=None, text="tail"),
+    ]
+    assert native.NativeStream(tuple(Decoder().feed(b"".join(events))), 0).leads == (1.25,)
 
 
 async def test_streams_have_fields_of_their_own() -> None:

@@ -37,6 +37,15 @@ class NativeStream:
         return tuple(token["id"] for token in self.fields("token") if token["id"] is not None)
 
     @property
+    def leads(self) -> tuple[float, ...]:
+        """By how much the likeliest token was ahead of the next, in log-probability, in the place of each token.
+
+        Only where the request had `logprobs` of 2 or more.
+        """
+        tops = [token["top"] for token in self.fields("token") if token["id"] is not None]
+        return tuple(top[0]["logprob"] - top[1]["logprob"] for top in tops)
+
+    @property
     def text(self) -> str:
         return "".join(token["text"] for token in self.fields("token"))
 
