@@ -106,7 +106,6 @@ def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: 
         ("history_ttl_s", 1.0, 86_400.0),
         ("idempotency_keys", 1, 1_000_000),
         ("idempotency_ttl_s", 1.0, 86_400.0),
-        ("send_buffer_bytes", 0, 1 << 30),
         ("unsent_bytes", 0, 1 << 30),
         ("write_bytes", 0, 1 << 30),
     ],

@@ -119,11 +119,9 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_keys: int = 4096
     idempotency_ttl_s: float = 60.0
     """How long the key of a response is remembered after its end."""
-    send_buffer_bytes: int = 32 * 1024
-    """What the kernel buffers for one connection (SO_SNDBUF); 0: as much as it likes."""
-    unsent_bytes: int = 8 * 1024
-    """What it accepts of that beyond what is on its way (TCP_NOTSENT_LOWAT); 0: all of it."""
-    write_bytes: int = 16 * 1024
+    unsent_bytes: int = 4 * 1024
+    """What the kernel accepts for one connection beyond what is on its way; 0: as much as it likes."""
+    write_bytes: int = 0
     """What waits above the kernel before a connection counts as full."""
     lab_response: LabResponse = "own"
     """Whose responses answer requests. The others are there for the lab to compare ours with, and for nothing else."""
@@ -141,7 +139,6 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_range(self, "history_ttl_s", 1.0, 86_400.0)
         _check_range(self, "idempotency_keys", 1, 1_000_000)
         _check_range(self, "idempotency_ttl_s", 1.0, 86_400.0)
-        _check_range(self, "send_buffer_bytes", 0, 1 << 30)
         _check_range(self, "unsent_bytes", 0, 1 << 30)
         _check_range(self, "write_bytes", 0, 1 << 30)
 

@@ -48,7 +48,7 @@ OF_STREAMS: dict[str, object] = {
     "detach_grace_s": 4.5,
     "detach_ahead_tokens": 7,
     "history_ttl_s": 5.5,
-    "send_buffer_bytes": 4096,
+    "unsent_bytes": 2048,
     "lab_response": "write-only",
 }
 """The same for the settings of streams that have a flag of their own."""

@@ -70,10 +70,12 @@ DetachAhead = Annotated[int, option("--detach-ahead-tokens", "Tokens that a stre
 HistoryTtl = Annotated[
     float, option("--history-ttl", "Seconds for which one can ask what became of a stream that has ended.")
 ]
-SendBuffer = Annotated[
+UnsentBytes = Annotated[
     int,
     option(
-        "--send-buffer-bytes", "Kernel buffer of a connection; small shows a slow reader early. 0: the system's own."
+        "--unsent-bytes",
+        "What the kernel may hold of a connection beyond what is on its way; little shows a slow reader early. "
+        "0: as much as it likes.",
     ),
 ]
 LabResponseOption = Annotated[
@@ -119,7 +121,7 @@ def serve(
     detach_grace: DetachGrace = DEFAULT.streams.detach_grace_s,
     detach_ahead_tokens: DetachAhead = DEFAULT.streams.detach_ahead_tokens,
     history_ttl: HistoryTtl = DEFAULT.streams.history_ttl_s,
-    send_buffer_bytes: SendBuffer = DEFAULT.streams.send_buffer_bytes,
+    unsent_bytes: UnsentBytes = DEFAULT.streams.unsent_bytes,
     lab_response: LabResponseOption = DEFAULT.streams.lab_response,
     threads: Threads = DEFAULT.threads,
     fake_step: FakeStep = DEFAULT.fake_step_s,
@@ -131,7 +133,7 @@ def serve(
     streams = msgspec.structs.replace(
         _with_policy(slow_client), sse_keep_alive_s=sse_keep_alive, max_stream_bytes=max_stream_bytes,
         replay_bytes=replay_bytes, replay_ttl_s=replay_ttl, detach_grace_s=detach_grace,
-        detach_ahead_tokens=detach_ahead_tokens, history_ttl_s=history_ttl, send_buffer_bytes=send_buffer_bytes,
+        detach_ahead_tokens=detach_ahead_tokens, history_ttl_s=history_ttl, unsent_bytes=unsent_bytes,
         lab_response=lab_response,
     )  # fmt: skip
     config = ServeConfig(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sluiceway.procs.api.chunks import ChunkWriter, chunks_of, offer_chunks
+from sluiceway.procs.api.kernel_queue import KernelQueue
 
 
 class Transport:
@@ -87,6 +89,19 @@ def test_what_a_transport_holds_is_told_where_that_says_something() -> None:
     assert (chunks.held_bytes, chunks.unsent_bytes) == (0, 7)
     of.flow.write_paused = True
     assert chunks.held_bytes == 7
+
+
+async def test_there_is_no_room_while_the_kernel_has_not_sent_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes count as held; when it has sent them, the owner is told."""
+    unsent, told = iter([5000, 5000, 6000, 0, 0, 0]), asyncio.Event()
+    monkeypatch.setattr(KernelQueue, "unsent_bytes", property(lambda queue: next(unsent)))
+    of = cycle()
+    chunks = ChunkWriter(of, unsent_bytes=4096)
+    chunks.on_writable = told.set
+    chunks.write(b"x" * 4096)
+    assert (chunks.is_writable, chunks.held_bytes, chunks.unsent_bytes) == (False, 5000, 6007)
+    await asyncio.wait_for(told.wait(), 10.0)
+    assert (chunks.is_writable, chunks.held_bytes, chunks.unsent_bytes) == (True, 0, 7)
 
 
 def test_a_connection_that_is_broken_off_holds_nothing() -> None:

@@ -20,7 +20,7 @@ from sluiceway.lab.load.tables import Column
 
 _PADS = (0, 1024, 16 * 1024, 64 * 1024)
 _SMOKE_PADS = (16 * 1024,)
-_LIMITS = {"ours": (), "the system's": ("--send-buffer-bytes", "0")}
+_LIMITS = {"ours": (), "the system's": ("--unsent-bytes", "0")}
 _TOKENS = 30_000
 _SAMPLE_TOKENS = 9
 _POLL_S = 0.1

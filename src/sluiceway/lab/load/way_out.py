@@ -124,7 +124,6 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_bytes)
         connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes)
         if sys.platform == "linux":
             connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._limits.unsent_bytes)
         self._opened.release()

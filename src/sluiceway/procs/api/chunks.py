@@ -17,41 +17,47 @@ from collections.abc import Callable
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from sluiceway.procs.api.kernel_queue import KernelQueue
+
 _EXTENSION = "sluiceway.chunks"
 
 _NO_LINGERING = struct.pack("ii", 1, 0)
 
 
 class ChunkWriter:
-    """Of one response. `on_writable` is called whenever the transport has room again, and when the client has left."""
+    """Of one response. `on_writable` is called whenever there is room again, and when the client has left."""
 
-    __slots__ = ("_cycle", "_flow", "_is_bare", "_transport", "is_watched", "on_writable")
+    __slots__ = ("_cycle", "_flow", "_is_bare", "_kernel", "_transport", "is_watched", "on_writable")
 
-    def __init__(self, cycle: RequestResponseCycle, *, is_bare: bool = False) -> None:
-        """`is_bare` is for a client that knows no chunks: see `until_close`."""
+    def __init__(self, cycle: RequestResponseCycle, *, is_bare: bool = False, unsent_bytes: int = 0) -> None:
+        """`is_bare` is for a client that knows no chunks: see `until_close`. `unsent_bytes` is how much the kernel may
+        have yet to send; 0: as much as it likes."""
         self._cycle = cycle
         self._is_bare = is_bare
         self._flow = cycle.flow
         self._transport = cycle.transport
+        self._kernel = KernelQueue(cycle.transport, unsent_bytes, self._find_room)
         self.on_writable: Callable[[], None] = _nobody_waits
         self.is_watched = False
         """Whether its owner looks after a client that takes nothing; else the connection does."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client is there, and what it has not taken yet is below the transport's high-water mark."""
-        return not (self._flow.write_paused or self._cycle.disconnected or self._transport.is_closing())
+        """Whether the client is there, and neither the transport nor the kernel holds too much for it."""
+        is_full = self._flow.write_paused or self._kernel.is_full
+        return not (is_full or self._cycle.disconnected or self._transport.is_closing())
 
     @property
     def held_bytes(self) -> int:
-        """What the transport holds after a write that has filled it, else 0: a loop may hand bytes on at its next turn
-        only, so that after any write it seems to hold some."""
-        return self._transport.get_write_buffer_size() if self._flow.write_paused else 0
+        """What transport and kernel hold after a write that has filled them, else 0: a loop may hand bytes on at its
+        next turn only, so that after any write it seems to hold some."""
+        in_transport = self._transport.get_write_buffer_size() if self._flow.write_paused else 0
+        return in_transport + (self._kernel.unsent_bytes if self._kernel.is_full else 0)
 
     @property
     def unsent_bytes(self) -> int:
-        """What the transport holds, at any other moment."""
-        return self._transport.get_write_buffer_size()
+        """What the transport holds at any other moment, and the kernel."""
+        return self._transport.get_write_buffer_size() + self._kernel.unsent_bytes
 
     def abort(self) -> None:
         """See `break_off`."""
@@ -60,6 +66,10 @@ class ChunkWriter:
     def write(self, piece: bytes) -> None:
         """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`."""
         self._transport.write(piece if self._is_bare else b"".join((_size_line(len(piece)), piece, b"\r\n")))
+        self._kernel.wrote(len(piece))
+
+    def _find_room(self) -> None:
+        self.on_writable()
 
 
 def break_off(transport: asyncio.Transport) -> None:

@@ -53,8 +53,8 @@ _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header 
 class Buffers:
     """What may wait for a client, outside of what is waited for inside: bytes.
 
-    `write_bytes` is the transport's, `unsent_bytes` the kernel's (0: as much as it likes). There is no limit for what is
-    on its way: a reader that stopped has it all, and for one that reads it is what makes it fast.
+    `write_bytes` is the transport's, `unsent_bytes` the kernel's (0: as much as it likes). What is on its way has no
+    limit: a reader that stopped gets all of it, and for one that reads it is what makes it fast.
 
     `send_timeout_s` is how long a client may take nothing of what is sent to it, where nobody else looks after that.
     """

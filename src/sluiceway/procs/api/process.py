@@ -108,7 +108,6 @@ def buffers_of(streams: StreamsConfig) -> Buffers:
     """Where no policy says how long a silent client is waited for, it is a minute."""
     return Buffers(
         write_bytes=streams.write_bytes,
-        send_buffer_bytes=streams.send_buffer_bytes,
         unsent_bytes=streams.unsent_bytes,
         send_timeout_s=policy_of(streams).stall_timeout_s or SEND_TIMEOUT_S,
     )
