@@ -34,8 +34,8 @@ MARKS: dict[str, Any] = {
     "high_bytes": 20,
     "limit_bytes": 40,
     "low_events": 1,
-    "high_events": 2,
-    "limit_events": 4,
+    "high_events": 4,
+    "limit_events": 6,
 }
 PAUSE = Policy(name=PolicyName.PAUSE, **MARKS, stall_timeout_s=9.0)
 DROP = Policy(name=PolicyName.DROP, **MARKS, drop_after_s=3.0, stall_timeout_s=9.0)
@@ -71,12 +71,12 @@ def test_only_the_naive_policy_blocks_the_loop() -> None:
 
 @pytest.mark.parametrize(
     ("queued_bytes", "unsent_bytes", "queued_events", "expected"),
-    [(20, 0, 2, False), (21, 0, 0, True), (1, 20, 0, True), (0, 0, 3, True)],
+    [(20, 0, 4, False), (21, 0, 3, True), (1, 20, 3, True), (0, 0, 5, True), (21, 20, 2, False), (0, 41, 0, False)],
 )
 def test_a_reader_falls_behind_above_a_high_mark(
     queued_bytes: int, unsent_bytes: int, queued_events: int, expected: bool
 ) -> None:
-    """In bytes, wherever they wait, or in events; not at the mark itself."""
+    """In bytes, wherever they wait, or in events; not at the mark itself, nor for two events, however large."""
     measure = NEAR._replace(queued_bytes=queued_bytes, unsent_bytes=unsent_bytes, queued_events=queued_events)
     assert is_behind(PAUSE, measure) is expected
     assert decide(PAUSE, measure) is (Decision.PAUSE if expected else Decision.FLOW)
@@ -139,25 +139,33 @@ def test_a_reader_is_dropped_when_it_takes_nothing_for_too_long(policy: Policy) 
 
 
 @pytest.mark.parametrize("policy", [PAUSE, DROP, BY_DEGREES])
-@pytest.mark.parametrize("much", [{"queued_bytes": 41}, {"queued_events": 5}])
+@pytest.mark.parametrize("much", [{"queued_bytes": 41, "queued_events": 3}, {"queued_events": 7}])
 def test_a_reader_is_dropped_above_the_limit(policy: Policy, much: dict[str, Any]) -> None:
     """At once: the bound holds, whatever else is decided."""
     assert decide(policy, NEAR._replace(**much)) is Decision.DROP
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
-@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 3))
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 6))
 def test_a_reader_is_not_behind_until_it_was_sent_what_is_spare(queued: int, unsent: int, events: int) -> None:
-    """And it is with one byte, or one event, more."""
+    """And it is with one event more, or with one more byte. Where a few large ones wait, the next event decides."""
     measure = NEAR._replace(queued_bytes=queued, unsent_bytes=unsent, queued_events=events)
     spare_bytes, spare_events = spare(PAUSE, measure)
+    assert is_behind(PAUSE, measure) is (spare_bytes < 0)
     if spare_bytes < 0:
-        assert is_behind(PAUSE, measure)
         return
     full = measure._replace(queued_bytes=queued + spare_bytes, queued_events=events + spare_events)
-    assert not is_behind(PAUSE, full)
     assert is_behind(PAUSE, full._replace(queued_bytes=full.queued_bytes + 1))
     assert is_behind(PAUSE, full._replace(queued_events=full.queued_events + 1))
+    assert is_behind(PAUSE, full) is (queued + unsent > 20)
+
+
+def test_two_events_are_too_much_for_a_short_memory_only() -> None:
+    """However large they are; then they count as all others do."""
+    large = NEAR._replace(queued_bytes=1 << 30, queued_events=2)
+    assert decide(PAUSE, large) is decide(DROP, large) is Decision.FLOW
+    assert decide(PAUSE, large._replace(pressure=Pressure.TIGHT)) is Decision.PAUSE
+    assert decide(PAUSE, large._replace(pressure=Pressure.FULL)) is Decision.DROP
 
 
 def test_everything_is_spare_without_marks() -> None:
@@ -177,7 +185,7 @@ def test_the_naive_policy_decides_nothing() -> None:
     st.builds(
         Measure,
         queued_bytes=st.integers(0, 50),
-        queued_events=st.integers(0, 6),
+        queued_events=st.integers(0, 8),
         unsent_bytes=st.integers(0, 50),
         stalled_s=st.floats(0, 12),
         behind_s=st.none() | st.floats(0, 7),
@@ -220,8 +228,8 @@ def test_a_number_out_of_range_is_refused(field: str, value: float) -> None:
     [
         ("low_bytes", 21, "high_bytes"),
         ("high_bytes", 41, "limit_bytes"),
-        ("low_events", 3, "high_events"),
-        ("high_events", 5, "limit_events"),
+        ("low_events", 5, "high_events"),
+        ("high_events", 7, "limit_events"),
         ("park_after_s", 6.0, "drop_after_s"),
     ],
 )

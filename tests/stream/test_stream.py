@@ -410,8 +410,19 @@ def test_unsent_bytes_pause_too() -> None:
     """It makes no difference in which buffer they wait; a later look at the transport shows that they have gone."""
     hall = Hall()
     hall.say(1)
-    assert hall.read(unsent_bytes=101) == (b"x", (PauseUpstream((1, 2)),))
+    assert hall.read(unsent_bytes=101) == (b"x", ())
+    assert hall.say(3) == (PauseUpstream((1, 2)),)
+    assert hall.read(unsent_bytes=101) == (b"xxx", ())
     assert hall.stream.tick(1.0, {hall.reader: 50}) == (ResumeUpstream((1, 2)),)
+
+
+def test_a_reader_of_large_events_is_not_behind_for_two_of_them() -> None:
+    """Each may be above the high-water mark: who has taken them before the third is there keeps up."""
+    hall = Hall()
+    for _ in range(3):
+        assert hall.stream.delivered(b"x" * 101, 1) == hall.stream.delivered(b"x" * 101, 1) == ()
+        assert hall.read() == (b"x" * 202, ())
+    assert [hall.stream.delivered(b"x" * 60, 1) for _ in range(3)] == [(), (), (PauseUpstream((1, 2)),)]
 
 
 def test_what_was_being_written_is_no_delivery_when_the_reader_was_dropped() -> None:

@@ -11,8 +11,9 @@ pause-park-drop       the request pays by degrees: paused; after a while parked,
 
 A reader is *behind* from the moment when more waits for it than the high-water mark until no more than the low-water
 mark does. Two marks and not one, so that a reader at the edge does not make the engine stop and go with every token.
-Comparisons are `>` against a mark, so that a mark of 0 works. A reader is *stalled* while something waits for it and
-it takes nothing.
+Comparisons are `>` against a mark, so that a mark of 0 works. Two events are no backlog, however large: a mark in bytes
+puts nobody behind for whom no more than two of them wait beside what the transport holds. A reader is *stalled* while
+something waits for it and it takes nothing.
 
 What this file does not know: who measures, and who carries a decision out.
 """
@@ -89,6 +90,10 @@ _MEANINGS: Mapping[PolicyName, frozenset[str]] = MappingProxyType(
 
 _LOW_BYTES, _LOW_EVENTS = 8 * 1024, 32
 """What nobody is reproached with, even when memory is short; also that of policies without marks."""
+
+_FEW_EVENTS = 2
+"""So many may wait whatever their size: the one that is to be written now, and one that came while its reader took the
+one before. Were that a reason to pause, events above the mark would cost a step each, however fast they are read."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,17 +175,18 @@ def is_behind(policy: Policy, measure: Measure) -> bool:
     if measure.behind_s is not None or measure.pressure:
         bytes_mark = _LOW_BYTES if policy.low_bytes is None else policy.low_bytes
         events_mark = _LOW_EVENTS if policy.low_events is None else policy.low_events
-        return _exceeds(measure, bytes_mark, events_mark)
+        return _is_above(measure, bytes_mark, events_mark)
     return _exceeds(measure, policy.high_bytes, policy.high_events)
 
 
 def spare(policy: Policy, measure: Measure) -> tuple[int, int]:
-    """How many bytes and how many events a reader may still be sent until it falls behind; below 0 where it is."""
+    """How many bytes and how many events a reader may still be sent until it may be behind; below 0 where it is."""
     if is_behind(policy, measure):
         return -1, -1
+    waiting_bytes, high_bytes, high_events = _waiting_bytes(measure), policy.high_bytes, policy.high_events
     return (
-        MAX_AMOUNT if policy.high_bytes is None else policy.high_bytes - measure.queued_bytes - measure.unsent_bytes,
-        MAX_AMOUNT if policy.high_events is None else policy.high_events - measure.queued_events,
+        MAX_AMOUNT if high_bytes is None else max(0, high_bytes - waiting_bytes),
+        MAX_AMOUNT if high_events is None else high_events - measure.queued_events,
     )
 
 
@@ -207,7 +213,16 @@ def _is_stalled(policy: Policy, measure: Measure) -> bool:
 
 
 def _exceeds(measure: Measure, bytes_mark: int | None, events_mark: int | None) -> bool:
-    """Unsent bytes count as queued: it makes no difference to the reader which buffer they wait in."""
-    return (bytes_mark is not None and measure.queued_bytes + measure.unsent_bytes > bytes_mark) or (
+    """Whether it is above a mark, and not for a few events alone."""
+    return _is_above(measure, bytes_mark if measure.queued_events > _FEW_EVENTS else None, events_mark)
+
+
+def _is_above(measure: Measure, bytes_mark: int | None, events_mark: int | None) -> bool:
+    return (bytes_mark is not None and _waiting_bytes(measure) > bytes_mark) or (
         events_mark is not None and measure.queued_events > events_mark
     )
+
+
+def _waiting_bytes(measure: Measure) -> int:
+    """Unsent bytes count as queued: it makes no difference to the reader which buffer they wait in."""
+    return measure.queued_bytes + measure.unsent_bytes

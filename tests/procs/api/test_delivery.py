@@ -141,9 +141,8 @@ def test_what_the_engine_does_not_hear_is_no_error(api: Api) -> None:
 
 def test_unsent_bytes_are_asked_for_when_time_goes_by(api: Api) -> None:
     """What the transport holds counts as what waits."""
-    client = opened(api, n_tokens=1)
-    client.unsent_bytes = 1 << 20
-    client.read()
+    client = opened(api, n_tokens=3)
+    client.unsent_bytes = 100_000
     wait(api, TICK_S)
     assert api.upstream.pushed[-1] == Pause((1,))
 

@@ -69,13 +69,16 @@ async def test_a_paused_request_goes_on_as_soon_as_its_reader_has_taken_what_was
     api = Api(streams=StreamsConfig(slow_client="pause"))
     driver = await opened(api, chunks=True)
     api.upstream.speak("x")
-    driver.unsent_bytes = 1_000_000
+    driver.unsent_bytes = 100_000
+    driver.stall()
+    for _ in range(3):
+        api.upstream.speak("x")
     for answer in api.hub.streams:
         api.hub.delivery.watch(answer)
     pass_time(api, 1.0)
     assert api.upstream.pushed[-1:] == [Pause((1,))]
     driver.unsent_bytes = 0
-    driver.chunks.on_writable()
+    driver.catch_up()
     assert api.upstream.pushed[-1:] == [Resume((1,))]
     api.upstream.finish()
     await driver.done()
