@@ -10,11 +10,11 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sluiceway.lab.check.line import Line, dial
 from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
 from sluiceway.lab.experiments.gauge import LIMIT_S, Gauge
+from sluiceway.lab.experiments.native import generate_request, stream_request
 from sluiceway.lab.experiments.readers import Reading
 from sluiceway.lab.load.record import Run
 from sluiceway.lab.load.replies import LoadError
@@ -85,7 +85,7 @@ async def _decode_step_s(subject: Subject) -> float:
     """From one token of a stream to the next, where it is alone."""
     reading = Reading(time.perf_counter())
     async with dial(subject.target) as line:
-        await line.send(subject.request("once", 32))
+        await line.send(stream_request(subject, "once", 32))
         while raw := await line.read_some(LIMIT_S):
             reading.take(raw)
     return statistics.median(reading.gaps_s)
@@ -95,7 +95,7 @@ async def _prefill_step_s(lab: Lab, subject: Subject) -> float:
     """Of the steps of a long prompt, on average: they have more tokens than others."""
     async with dial(subject.target) as line, dial(subject.target) as own:
         before = await Gauge(subject, own).samples()
-        await line.send(subject.request(_prompt(lab, "before all", is_long=True), 1, stream=False, stream_options=None))
+        await line.send(generate_request(subject, _prompt(lab, "before all", is_long=True), 1))
         await line.read_reply(LIMIT_S)
         after = await Gauge(subject, own).samples()
     seconds, steps = (
@@ -144,10 +144,10 @@ def _prompt(lab: Lab, name: str, *, is_long: bool) -> str:
 
 
 def _request(lab: Lab, subject: Subject, case: Case, stream_id: str) -> bytes:
-    fields: dict[str, Any] = {"sluiceway": {"stream_id": stream_id}}
-    if case.kind == _PLAIN:
-        fields |= {"stream": False, "stream_options": None}
-    return subject.request(_prompt(lab, stream_id, is_long=case.when == _PREFILL), _n_tokens(lab), **fields)
+    """The native stream has an event for each token, also for one without text: what was read can be counted."""
+    ask = stream_request if case.kind == _STREAMED else generate_request
+    prompt = _prompt(lab, stream_id, is_long=case.when == _PREFILL)
+    return ask(subject, prompt, _n_tokens(lab), stream_id=stream_id)
 
 
 async def _moment(gauge: Gauge, line: Line, when: str, stream_id: str, n_tokens: int, reading: Reading | None) -> None:
@@ -185,7 +185,7 @@ async def _occupied(subject: Subject, is_wanted: bool) -> AsyncIterator[None]:
     """Somebody has the only slot meanwhile."""
     async with dial(subject.target) as line:
         if is_wanted:
-            await line.send(subject.request("again", _ENDLESS))
+            await line.send(stream_request(subject, "again", _ENDLESS))
             reading = Reading(time.perf_counter())
             while not reading.n_tokens:
                 reading.take(await line.read_some(LIMIT_S))

@@ -55,9 +55,14 @@ def stream_request(subject: Subject, prompt: str, n_tokens: int, **fields: Any) 
     return _request(subject, "/v1/stream", prompt, n_tokens, fields)
 
 
+def generate_request(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+    """For the same answer as one object."""
+    return _request(subject, "/v1/generate", prompt, n_tokens, fields)
+
+
 async def generate(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
-    """The same answer as one object. Raises `LoadError`."""
-    reply = await _asked(subject, _request(subject, "/v1/generate", prompt, n_tokens, fields))
+    """The answer to that. Raises `LoadError`."""
+    reply = await _asked(subject, generate_request(subject, prompt, n_tokens, **fields))
     answer: dict[str, Any] = msgspec.json.decode(reply.body)
     return answer
 
