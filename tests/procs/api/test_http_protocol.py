@@ -141,7 +141,7 @@ def test_a_client_that_takes_nothing_of_an_answer_is_cut_off(loop: Callable[[], 
         await send({"type": "http.response.body", "body": b"x" * 20_000_000})
 
     async def scenario() -> None:
-        async with live_http(app, buffers=Buffers(send_timeout_s=0.2)) as port:
+        async with live_http(app, buffers=Buffers(send_timeout_s=1.0)) as port:
             silent, slow = [await LiveClient.connect(port, receive_buffer_bytes=4096) for _ in range(2)]
             for client in (silent, slow):
                 await client.request("GET", "/")
