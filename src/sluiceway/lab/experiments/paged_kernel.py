@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from sluiceway.config import BLOCK_TOKENS
@@ -29,7 +30,8 @@ BOTH = "both"
 _STEP, _ATTENTION, _APART = "step_s", "attention_s", "logits_apart"
 _GREEDY = SamplingParams(temperature=0.0)
 _PROMPT_TOKENS = 70
-_AT_ONCE = 3
+_ROUNDS = 4
+"""Of which one more is run before, that does not count."""
 _ROUNDING = 0.05
 _HALF, _NEAR = 0.5, 1.1
 
@@ -121,22 +123,20 @@ def _row(known: Sequence[int], start: int, n_tokens: int, block_ids: Sequence[in
 
 
 def _time(lab: Lab, ways: Mapping[str, Way], subject: str, name: str, rows: list[Row], repeat: int) -> None:
-    """The way that goes first changes. What it takes without attention is not attention's."""
+    """A step each way in turns, several times. What it takes without attention is not attention's."""
     ordered = WAYS if repeat % 2 == 0 else WAYS[::-1]
-    took = {way: _median_s(ways[way], rows) for way in ordered}
-    for way, step_s in took.items():
-        figures = {_STEP: step_s} | ({} if way == NONE else {_ATTENTION: step_s - took[NONE]})
+    rounds = [{way: _seconds(ways[way], rows) for way in ordered} for _ in range(_ROUNDS + 1)][1:]
+    for way in WAYS:
+        figures = {_STEP: statistics.median(took[way] for took in rounds)}
+        if way != NONE:
+            figures[_ATTENTION] = statistics.median(took[way] - took[NONE] for took in rounds)
         lab.note(Run(subject=subject, scenario=f"{way}, {name}", streams=len(rows), repeat=repeat, figures=figures))
 
 
-def _median_s(way: Way, rows: Sequence[Row]) -> float:
-    """Of a few steps, after one that does not count."""
-    durations = []
-    for _ in range(_AT_ONCE + 1):
-        started_s = time.perf_counter()
-        way.step(rows)
-        durations.append(time.perf_counter() - started_s)
-    return statistics.median(durations[1:])
+def _seconds(way: Way, rows: Sequence[Row]) -> float:
+    started_s = time.perf_counter()
+    way.step(rows)
+    return time.perf_counter() - started_s
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
@@ -168,12 +168,17 @@ def _alone(lab: Lab, scale: Scale) -> Verdict:
 def _further(lab: Lab, scale: Scale, context: int) -> Verdict:
     """A step as a straight line over its sequences: what is fixed, and what each adds."""
     lines = {way: _line(lab, scale, _STEP, way, context) for way in (GATHER, KERNEL)}
-    said = [f"{way} {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms a sequence" for way, (slope, fixed) in lines.items()]
-    own = [f"{_line(lab, scale, _ATTENTION, way, context)[0] * 1e3:.2f}" for way in (GATHER, KERNEL)]
+    said, top = [], max(scale.rows)
+    for way, (slope, fixed) in lines.items():
+        most, own = _median(lab, _STEP, way, f"{context} tokens", top), _line(lab, scale, _ATTENTION, way, context)[0]
+        said.append(
+            f"{way} {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms a sequence, {own * 1e3:.2f} of them attention's; "
+            f"{top} take {most * 1e3:.0f} ms"
+        )
     return lab.timed(
         f"at {context} tokens a further sequence costs the kernel less than half of what it costs the gather",
         lines[KERNEL][0] < _HALF * lines[GATHER][0],
-        f"{', '.join(said)}; of that attention {' and '.join(own)} ms",
+        ". ".join(said),
     )
 
 
@@ -191,10 +196,10 @@ def _padding(lab: Lab, scale: Scale) -> Verdict:
 
 
 def _line(lab: Lab, scale: Scale, figure: str, way: str, context: int) -> tuple[float, float]:
-    """Slope and what is fixed."""
-    times = [_median(lab, figure, way, f"{context} tokens", n_rows) for n_rows in scale.rows]
-    slope, fixed = statistics.linear_regression(scale.rows, times)
-    return slope, fixed
+    """Slope and what is fixed: medians, by which no single batch bends the line."""
+    times = {n_rows: _median(lab, figure, way, f"{context} tokens", n_rows) for n_rows in scale.rows}
+    slope = statistics.median((times[more] - times[less]) / (more - less) for less, more in combinations(scale.rows, 2))
+    return slope, statistics.median(took - slope * n_rows for n_rows, took in times.items())
 
 
 def _median(lab: Lab, figure: str, way: str, name: str, n_rows: int) -> float:
