@@ -8,8 +8,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sluiceway.model import logprobs as module
+from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.logprobs import logprobs_of
 from sluiceway.types import LEAST_LOGPROB, Logprobs
+
+pytestmark = pytest.mark.usefixtures("way")
+
+
+@pytest.fixture(params=["native", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it holds with the kernels and without."""
+    if request.param == "numpy":
+        monkeypatch.setattr(module, "best_kernels", lambda: None)
+    elif best_kernels() is None:
+        pytest.skip("there are no native kernels")
+
 
 SIZES = [1, 2, 255, 256, 257, 1001, 49_152]
 
@@ -96,8 +110,14 @@ def test_numbers_are_finite_when_logits_are_odd_in_every_way() -> None:
     values = logits(1, 600)
     values[0, :3] = np.nan, np.inf, -np.inf
     (found,) = logprobs_of(values, [0], [3])
-    assert (found.logprob, found.top_ids[0]) == (LEAST_LOGPROB, 1)
-    assert found.top_logprobs == (0.0, LEAST_LOGPROB, LEAST_LOGPROB)
+    assert found == Logprobs(LEAST_LOGPROB, (1, *found.top_ids[1:]), (0.0, LEAST_LOGPROB, LEAST_LOGPROB))
+
+
+def test_all_are_equally_likely_when_all_are_impossible() -> None:
+    """The first of them come first."""
+    (found,) = logprobs_of(np.full((1, 600), -np.inf, np.float32), [7], [2])
+    assert found.top_ids == (0, 1)
+    assert (found.logprob, *found.top_logprobs) == pytest.approx([-math.log(600)] * 3)
 
 
 def test_large_logits_do_not_overflow() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
+from sluiceway.model.kernels.loader import best_kernels, pool
+from sluiceway.model.kernels.telling import tell_natively
 from sluiceway.model.penalties import FloatRow, FloatRows
 from sluiceway.types import LEAST_LOGPROB, Logprobs, TokenId
 
-_FAR = 1e30
-"""As good as infinite, and differences of it stay finite."""
+_LARGEST = float(np.finfo(np.float32).max)
 _LEAST = np.float32(LEAST_LOGPROB)
 
 _BLOCK = 256
@@ -20,16 +22,21 @@ _BLOCK = 256
 def logprobs_of(logits: FloatRows, token_ids: Sequence[TokenId], n_top: Sequence[int]) -> list[Logprobs]:
     """For each row of logits (rows, vocab_size), as the model gave them, and the token that came of it.
 
-    A row's result depends on nothing but the row. One with NaN or infinities is taken as far as it makes sense.
+    A row's result depends on nothing but the row. NaN counts as impossible, infinity as the largest number.
     """
+    kernels = best_kernels()
+    if kernels is not None and token_ids:
+        return tell_natively(kernels, pool(torch.get_num_threads()), logits, token_ids, n_top)
     return [_of_row(row, *wanted) for row, *wanted in zip(logits, token_ids, n_top, strict=True)]
 
 
 def _of_row(logits: FloatRow, token_id: TokenId, n_top: int) -> Logprobs:
     largest = logits.max()
     if not np.isfinite(largest):
-        logits = np.nan_to_num(logits, nan=-_FAR, posinf=_FAR, neginf=-_FAR)
+        logits = np.nan_to_num(logits, nan=-np.inf, posinf=_LARGEST, neginf=-np.inf)
         largest = logits.max()
+    if np.isneginf(largest):  # nothing is possible: all are equally so
+        logits, largest = np.zeros_like(logits), np.float32(0)
     top_ids = _likeliest(logits, n_top)
     # Not from their log-sum-exp: where logits are large, that has lost its last digits.
     differences = logits[[token_id, *top_ids]] - largest

@@ -74,13 +74,13 @@ class TorchRunner:
         told = [index for index, row in enumerate(sampled) if row.sampling.logprobs is not None]
         wanted = sorted({*chosen, *told})
         outcome = self._pass.compute(rows, logits_of=wanted)
-        # A copy: the sampler writes over its own.
-        raw = _rows_of(outcome.logits, wanted, told) if told else None
+        # The sampler writes over its own: where it has any, what is told is told by a copy.
+        raw = _rows_of(outcome.logits, wanted, told) if told and chosen else outcome.logits
         logits = outcome.logits if wanted == chosen else _rows_of(outcome.logits, wanted, chosen)
         tokens: list[TokenId] = outcome.largest.tolist()
         for index, token in zip(chosen, self._sampler.sample(logits, [sampled[i] for i in chosen]), strict=True):
             tokens[index] = token
-        return tokens, [] if raw is None else _logprobs(raw, sampled, tokens, told)
+        return tokens, _logprobs(raw, sampled, tokens, told) if told else []
 
 
 def _rows_of(logits: Tensor, of: Sequence[int], wanted: Sequence[int]) -> Tensor:

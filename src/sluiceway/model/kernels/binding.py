@@ -89,6 +89,16 @@ class Draw(Structure):
     ]
 
 
+class Telling(Structure):
+    _fields_ = [
+        ("logits", c_void_p),
+        ("logprobs", c_void_p),
+        ("top_ids", c_void_p),
+        ("token", c_int32),
+        ("n_top", c_int32),
+    ]
+
+
 class Pool(Structure):
     _fields_ = [("parallel", c_void_p), ("n_threads", c_int32)]
 
@@ -102,6 +112,7 @@ class Kernels(Structure):
         ("multiply", CFUNCTYPE(c_int, POINTER(Product), c_void_p, c_int32, c_void_p, Pool)),
         ("attend", CFUNCTYPE(c_int, POINTER(Model), POINTER(Cache), POINTER(Rows), c_void_p, c_void_p, Pool)),
         ("draw", CFUNCTYPE(c_int, POINTER(Draw), c_int32, c_int32, c_void_p, Pool)),
+        ("tell", CFUNCTYPE(c_int, POINTER(Telling), c_int32, c_int32, Pool)),
         ("norm", CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("swiglu", CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
     ]

@@ -86,6 +86,14 @@ struct Draw {
     int32_t top_k;             // 0: off
 };
 
+struct Telling {
+    const float* logits;       // (vocab_size)
+    float* logprobs;           // (1 + n_top): of the token, then of the likeliest in falling order
+    int32_t* top_ids;          // (n_top): of equal ones the lowest first
+    int32_t token;
+    int32_t n_top;             // at most vocab_size
+};
+
 typedef void (*Work)(void*);
 // libgomp's GOMP_parallel: runs the work once on each of so many threads.
 typedef void (*Parallel)(Work work, void* data, unsigned n_threads, unsigned flags);
@@ -103,11 +111,12 @@ struct Kernels {
     const char* name;
     Workspace* (*open)();      // null where memory ran out
     void (*close)(Workspace*);
-    // The next four return 0, or -1 where memory ran out.
+    // The next five return 0, or -1 where memory ran out.
     int (*forward)(Workspace*, const Model*, const Step*, Pool);
     int (*multiply)(const Product*, const float* x, int32_t n_rows, float* out, Pool);
     int (*attend)(const Model*, const Cache*, const Rows*, const float* qkv, float* out, Pool);
     int (*draw)(const Draw* draws, int32_t n_draws, int32_t vocab_size, int32_t* tokens, Pool);
+    int (*tell)(const Telling* tellings, int32_t n_tellings, int32_t vocab_size, Pool);
     void (*norm)(const float* x, const float* weight, float eps, int32_t n, float* out);
     void (*swiglu)(const float* gate, const float* up, int32_t n, float* out);
 };

@@ -5,6 +5,7 @@
 
 #include "drawing.hpp"
 #include "forward.hpp"
+#include "telling.hpp"
 
 #ifndef SLUICEWAY_VARIANT
 #error "SLUICEWAY_VARIANT names the table"
@@ -87,6 +88,18 @@ int draw_tokens(const Draw* draws, int32_t n_draws, int32_t vocab_size, int32_t*
     return 0;
 }
 
+int tell_tokens(const Telling* tellings, int32_t n_tellings, int32_t vocab_size, Pool pool) {
+    const int64_t n = round_up(bound_count(vocab_size), kLanes), n_threads = pool.parallel ? pool.n_threads : 1;
+    Buffer bounds, stages;
+    if (!(bounds.reserve(n_threads * n * int64_t(sizeof(float))) && stages.reserve(sizeof(Stage)))) return -1;
+    int32_t n_entered = 0;
+    run_team(pool, stages.as<Stage>(), [&](Member& member) {
+        float* own = bounds.as<float>() + __atomic_fetch_add(&n_entered, 1, __ATOMIC_RELAXED) * n;
+        member.run(n_tellings, [&](int index) { tell_token(tellings[index], vocab_size, own); });
+    });
+    return 0;
+}
+
 void norm(const float* x, const float* weight, float eps, int32_t n, float* out) { norm_row(x, weight, eps, n, out); }
 
 void gate(const float* gates, const float* ups, int32_t n, float* out) { swiglu_row(gates, ups, n, out); }
@@ -94,4 +107,4 @@ void gate(const float* gates, const float* ups, int32_t n, float* out) { swiglu_
 }  // namespace
 
 extern const Kernels SLUICEWAY_VARIANT;
-const Kernels SLUICEWAY_VARIANT = {QUOTED(SLUICEWAY_VARIANT), open, close, forward, multiply_rows, attend_rows, draw_tokens, norm, gate};
+const Kernels SLUICEWAY_VARIANT = {QUOTED(SLUICEWAY_VARIANT), open, close, forward, multiply_rows, attend_rows, draw_tokens, tell_tokens, norm, gate};
