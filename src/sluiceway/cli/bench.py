@@ -100,8 +100,7 @@ def bench(
 ) -> None:
     """Measure a server, or two in turns. Streams at rising concurrency, long prompts, newcomers, leavers, memory.
 
-    Fails (exit code 1) if a request did; what was measured is printed all the same. Ctrl-C ends it early: the runs that
-    had been made are printed and written, marked as partial (exit code 130).
+    Fails (exit code 1) if a request did; Ctrl-C ends it early (130). What was measured is printed and written anyhow.
     """
     from sluiceway.lab.bench import SCENARIOS, BenchConfig
     from sluiceway.lab.load.calls import Target
@@ -132,10 +131,8 @@ def bench(
     )
     record = session.run(lambda line: typer.echo(line, err=True))
     report(record, json_file, plot)
-    if record.is_partial:
-        raise typer.Exit(INTERRUPTED)
-    if any(run.errors for run in record.runs):
-        raise typer.Exit(FAILED)
+    if record.is_partial or any(run.errors for run in record.runs):
+        raise typer.Exit(INTERRUPTED if record.is_partial else FAILED)
 
 
 def typed_flags(context: typer.Context) -> set[str]:
