@@ -72,14 +72,14 @@ def compared(alone: Sequence[Told], crowd: Sequence[Told]) -> dict[str, float]:
     for one, other in zip(alone, crowd, strict=True):
         if one.token_ids != other.token_ids:
             place = len(os.path.commonprefix((one.token_ids, other.token_ids)))
-            parted.append((place, *one.leads[place : place + 1]))
+            parted.append((place, one.leads[place : place + 1]))
     figures = {
         "answers": float(len(alone)),
         "same": float(len(alone) - len(parted)),
         "least_lead": min(lead for one in alone for lead in one.leads),
     }
     if parted:
-        place, *leads = min(parted)
+        place, leads = min(parted)
         figures["first_divergence_tokens"] = float(place)
         if leads:
             figures["divergence_lead"] = leads[0]
