@@ -446,10 +446,13 @@ async def test_a_client_that_asks_before_it_sends_is_answered(
         b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         "GET /v1/modèls HTTP/1.1\r\n\r\n".encode(),
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /health HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
     ],
-    ids=["two-lengths", "length-and-chunks", "negative", "huge", "no-chunk", "path"],
+    ids=["two-lengths", "length-and-chunks", "negative", "huge", "no-chunk", "path", "no-host", "two-hosts", "old"],
 )
-async def test_a_request_whose_end_is_in_doubt_is_refused(raw: bytes) -> None:
+async def test_a_request_in_doubt_is_refused(raw: bytes) -> None:
     """Two readings of one request are how requests are smuggled past a proxy."""
     api = Api()
     async with connected(api) as client:
@@ -458,3 +461,10 @@ async def test_a_request_whose_end_is_in_doubt_is_refused(raw: bytes) -> None:
         assert answer.status == 400 and error_of(answer.body)["code"] == "bad_request"
         assert await client.read_to_the_end() == b""
         assert not api.upstream.pushed
+
+
+async def test_an_old_client_need_not_name_the_host() -> None:
+    """HTTP/1.0 had no such field."""
+    async with connected(Api()) as client:
+        await client.send(b"GET /health/live HTTP/1.0\r\n\r\n")
+        assert (await client.read_answer()).status == 200

@@ -236,8 +236,14 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
-        if not self._is_refused and not self.parser.should_upgrade():
-            super().on_headers_complete()
+        if self._is_refused or self.parser.should_upgrade():
+            return
+        n_hosts = sum(name == b"host" for name, _ in self.headers)
+        if n_hosts > 1 or (n_hosts == 0 and self.parser.get_http_version() != "1.0"):
+            # "A server MUST respond with a 400": https://www.rfc-editor.org/rfc/rfc9112#section-3.2
+            self._refuse(400)
+            raise httptools.HttpParserError("not one host")
+        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
