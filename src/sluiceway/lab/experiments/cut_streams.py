@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 import msgspec
-from httpx_sse import EventSource
+from httpx_sse import EventSource, ServerSentEvent
 
 from sluiceway.lab.check.line import dial
 from sluiceway.lab.load.answers import complaint
 from sluiceway.lab.load.browser import Page, own_page
-from sluiceway.lab.load.nginx import own_proxy
+from sluiceway.lab.load.nginx import ProxyRules, own_proxy
 from sluiceway.lab.load.relay import Cut, relay
 from sluiceway.lab.load.replies import LoadError, parse_reply
 from sluiceway.lab.load.subject import COMPLETIONS, Subject
@@ -168,32 +168,31 @@ async def library_client(subject: Subject, course: Course, uncut: bytes) -> Brou
     last_id = ""
     async with httpx.AsyncClient(base_url=subject.target.url, timeout=_SILENCE_S, trust_env=False) as client:
         asking = client.stream("POST", COMPLETIONS, json=course.body(subject))
-        for cut in [*course.after_events(), None]:
-            started_s, n_before = time.perf_counter(), len(brought.events)
+        for n_before, cut in enumerate([*course.after_events(), None]):
+            started_s = time.perf_counter()
             async with asking as response:
                 if response.status_code not in (200, 204):
                     raise LoadError(f"the server refused ({response.status_code}): {complaint(await response.aread())}")
                 brought.n_after_end += response.status_code == 204
-                last_id = await _take(response, cut, brought, last_id)
-            if n_before:
-                brought.waits_s.append(time.perf_counter() - started_s)
+                taken = await _take(response, cut)
+            brought.waits_s += [at_s - started_s for at_s, _ in taken[:1] if n_before]
+            brought.events += b"".join(block(event.id, event.data) for _, event in taken)
+            last_id = taken[-1][1].id if taken else last_id
             headers = {"accept": "text/event-stream"} | ({"last-event-id": last_id} if last_id else {})
             asking = client.stream("GET", f"{_STREAMS}{course.stream_id}", headers=headers)
     return brought
 
 
-async def _take(response: httpx.Response, cut: int | None, brought: Brought, last_id: str) -> str:
-    """So many of its events, or all; the id of the last."""
+async def _take(response: httpx.Response, cut: int | None) -> list[tuple[float, ServerSentEvent]]:
+    """So many of an answer's events, or all, each with the time at which it came."""
+    taken: list[tuple[float, ServerSentEvent]] = []
     if response.status_code == 204 or cut == 0:
-        return last_id
-    n_left = cut
+        return taken
     async for event in EventSource(response).aiter_sse():
-        brought.events += block(event.id, event.data)
-        last_id = event.id
-        n_left = None if n_left is None else n_left - 1
-        if n_left == 0:
+        taken.append((time.perf_counter(), event))
+        if len(taken) == cut:
             break
-    return last_id
+    return taken
 
 
 def block(event_id: str, data: str) -> bytes:
@@ -239,6 +238,6 @@ async def browser_client(subject: Subject) -> AsyncIterator[tuple[Subject, Brows
         return left.pop(0) if left else None
 
     async with relay(subject.target, choose) as between:
-        with own_proxy(between.target) as target:
+        with own_proxy(between.target, ProxyRules(http_version="1.1")) as target:
             async with own_page(target.url) as page:
                 yield replace(subject, target=target), BrowserClient(page, cuts)

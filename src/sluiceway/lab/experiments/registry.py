@@ -20,6 +20,7 @@ _MODULES = {
     "disconnect": "disconnect",
     "leak": "leak",
     "resume": "resume",
+    "keep-alive": "keep_alive",
     "eager": "eager",
     "paged-kernel": "paged_kernel",
 }

@@ -19,7 +19,7 @@ from sluiceway.lab.experiments.cut_streams import (
 )
 from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
 from sluiceway.lab.load.browser import browser_command
-from sluiceway.lab.load.nginx import nginx_command, own_proxy
+from sluiceway.lab.load.nginx import ProxyRules, nginx_command, own_proxy
 from sluiceway.lab.load.record import Run
 from sluiceway.lab.load.subject import Subject
 from sluiceway.lab.load.tables import Column
@@ -50,7 +50,7 @@ def _way(subject: Subject) -> Iterator[tuple[Subject, str]]:
     if nginx_command() is None or subject.target.is_tls:
         yield subject, "no proxy"
         return
-    with own_proxy(subject.target) as target:
+    with own_proxy(subject.target, ProxyRules(http_version="1.1")) as target:
         yield replace(subject, target=target), "nginx"
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from sluiceway.errors import ConfigError
 from sluiceway.lab.load.calls import Target
@@ -40,7 +41,6 @@ http {{
         }}
         location / {{
             proxy_pass http://{host}:{upstream_port};
-            proxy_http_version 1.1;
             proxy_set_header Host $host;
             proxy_set_header Connection "";
             {rules}
@@ -54,6 +54,9 @@ http {{
 class ProxyRules:
     """What nginx is told about answers; the defaults are its own."""
 
+    http_version: Literal["1.0", "1.1"] = "1.0"
+    """What it speaks with the server. In 1.0 nothing frames an answer of no known length but the connection's end.
+    https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_http_version"""
     buffers: bool = True
     """Whether it gathers an answer, and sends on whole buffers of it."""
     heeds_header: bool = True
@@ -66,6 +69,7 @@ class ProxyRules:
     @property
     def directives(self) -> str:
         lines = [
+            f"proxy_http_version {self.http_version};",
             f"proxy_buffering {'on' if self.buffers else 'off'};",
             f"proxy_read_timeout {self.read_timeout_s * 1e3:.0f}ms;",
             f"send_timeout {self.send_timeout_s * 1e3:.0f}ms;",

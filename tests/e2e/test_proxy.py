@@ -1,0 +1,176 @@
+"""Behind a real nginx: who leaves it is noticed by us, and what we send comes through, silences too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from sluiceway.lab.experiments.cut_streams import Client, Course, browser_client, library_client, own_client, resumed
+from sluiceway.lab.load.calls import Target, record
+from sluiceway.lab.load.nginx import ProxyRules, own_proxy
+from sluiceway.lab.load.relay import Cut, relay
+from sluiceway.lab.load.replies import parse_reply
+from sluiceway.lab.load.subject import Subject, meet
+from support.raw_http import RawConnection
+from support.requests import COMPLETIONS, ENDLESS, completion, wait_quiet
+from support.server import Server, wait_until
+from support.system import needs_browser, needs_nginx
+
+pytestmark = needs_nginx
+
+Leave = Callable[[RawConnection], None]
+leaves = pytest.mark.parametrize("leave", [RawConnection.finish, RawConnection.reset], ids=["fin", "rst"])
+streamed_or_plain = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
+
+UNBUFFERED = ProxyRules(http_version="1.1", buffers=False)
+IGNORANT = ProxyRules(heeds_header=False)
+ALL = {"as it comes": ProxyRules(), "buffering off": UNBUFFERED, "header ignored": IGNORANT}
+each_proxy = pytest.mark.parametrize("rules", ALL.values(), ids=ALL.keys())
+
+PATIENCE_S = 1.5
+"""How long nginx waits, where it is to lose its patience."""
+COMMENTS_S = 0.25
+N_COMMENTS = 8
+"""So many take longer than nginx waits."""
+
+
+@contextmanager
+def behind(server: Server, rules: ProxyRules) -> Iterator[int]:
+    """The port of a proxy before this server."""
+    with own_proxy(Target("127.0.0.1", server.port), rules) as target:
+        yield target.port
+
+
+def asked(port: int, body: object) -> RawConnection:
+    connection = RawConnection(port)
+    connection.request("POST", COMPLETIONS, body)
+    return connection
+
+
+def wait_cancelled(server: Server, before: float, n: int = 1) -> None:
+    """Until everything is given back; then exactly `n` more requests were cancelled, and each released once."""
+    wait_until(lambda: server.finished("cancelled") >= before + n, f"{n} more cancelled")
+    wait_quiet(server)
+    assert server.finished("cancelled") == before + n
+    engine = server.stats()["engine"]
+    assert engine["finished_total"] == engine["accepted_total"] == engine["released_total"]
+
+
+@each_proxy
+@leaves
+@streamed_or_plain
+def test_a_request_is_released_once_when_its_client_leaves_the_proxy(
+    fake: Server, rules: ProxyRules, leave: Leave, stream: bool
+) -> None:
+    """Nginx closes its own connection then, and nothing else tells us."""
+    before = fake.finished("cancelled")
+    with behind(fake, rules) as port:
+        connection = asked(port, completion(fake, n_tokens=ENDLESS, stream=stream))
+        wait_until(lambda: fake.stats()["engine"]["running"] == 1, "it runs")
+        leave(connection)
+        wait_cancelled(fake, before)
+
+
+@streamed_or_plain
+def test_every_choice_is_released_when_the_client_of_all_leaves_the_proxy(fake: Server, stream: bool) -> None:
+    """One request with four sequences."""
+    before, released = fake.finished("cancelled"), fake.stats()["engine"]["released_total"]
+    with behind(fake, ProxyRules()) as port:
+        connection = asked(port, completion(fake, n_tokens=ENDLESS, n=4, stream=stream))
+        wait_until(lambda: fake.stats()["engine"]["running"] == 4, "all run")
+        connection.finish()
+        wait_cancelled(fake, before, n=4)
+    assert fake.stats()["engine"]["released_total"] == released + 4
+
+
+def test_events_come_one_by_one_unless_the_proxy_ignores_our_header() -> None:
+    """Whoever has the first one has it before the others are there; else all come when the last is."""
+    with Server("fake", "--fake-step", "0.2") as server:
+        for rules in ALL.values():
+            with behind(server, rules) as port, asked(port, completion(server, n_tokens=8, stream=True)) as connection:
+                connection.read_head()
+                events = connection.read_events()
+                next(events)
+                assert server.stats()["engine"]["running"] == (0 if rules is IGNORANT else 1)
+                assert list(events)[-1] == "[DONE]"
+
+
+def test_comments_hold_a_stream_that_waits_for_longer_than_the_proxy() -> None:
+    """Behind somebody who has the only slot. Where nginx keeps the comments to itself, they hold it all the same."""
+    with ExitStack() as stack:
+        server = stack.enter_context(Server("fake", "--max-running", "1"))
+        hurried = [replace(rules, read_timeout_s=PATIENCE_S) for rules in ALL.values()]
+        ports = [stack.enter_context(behind(server, rules)) for rules in hurried]
+        first = asked(server.port, completion(server, n_tokens=ENDLESS, stream=True))
+        wait_until(lambda: server.stats()["engine"]["running"] == 1, "the slot is taken")
+        body = completion(server, n_tokens=4, stream=True, sluiceway={"keep_alive_s": COMMENTS_S})
+        *held, direct = [stack.enter_context(asked(port, body)) for port in [*ports, server.port]]
+        direct.read_head()
+        raw, chunks = b"", direct.read_chunks()
+        while raw.count(b":") < N_COMMENTS:
+            raw += next(chunks)
+        first.finish()
+        for connection in held:
+            assert connection.read_head()[0] == 200
+            assert list(connection.read_events())[-1] == "[DONE]"
+
+
+@streamed_or_plain
+def test_a_silent_answer_is_cut_by_the_proxy_and_released_by_us(stream: bool) -> None:
+    """A stream without comments breaks off, a plain answer is a 504: the proxy must wait for as long as one takes."""
+    rules = ProxyRules(http_version="1.1", buffers=False, read_timeout_s=0.5)
+    with Server("fake", "--max-running", "1") as server, behind(server, rules) as port:
+        first = asked(server.port, completion(server, n_tokens=ENDLESS, stream=True))
+        wait_until(lambda: server.stats()["engine"]["running"] == 1, "the slot is taken")
+        more = {"sluiceway": {"keep_alive_s": 0}} if stream else {}
+        with asked(port, completion(server, n_tokens=4, stream=stream, **more)) as silent:
+            assert silent.read_head()[0] == (200 if stream else 504)
+            if stream:
+                with pytest.raises(ConnectionError):
+                    list(silent.read_chunks())
+        wait_until(lambda: server.finished("cancelled") == 1, "who waited is cancelled")
+        assert server.stats()["engine"]["running"] == 1
+        first.finish()
+        wait_cancelled(server, 1)
+
+
+@pytest.mark.parametrize(("rules", "is_whole"), [(ProxyRules(), True), (UNBUFFERED, False)], ids=["1.0", "1.1"])
+async def test_a_broken_stream_is_told_from_a_whole_one_only_over_http_1_1(
+    fake: Server, rules: ProxyRules, is_whole: bool
+) -> None:
+    """By 1.0 the end of the connection is the end of the answer: only the missing `[DONE]` tells a client."""
+    subject = await subject_of(fake)
+    async with relay(subject.target, lambda line: Cut(300, resets=False)) as between:
+        with own_proxy(between.target, rules) as target:
+            request = target.request("POST", COMPLETIONS, subject.body("once", 64))
+            reply = parse_reply((await record(target, request, 30.0)).reads)
+    assert reply.is_whole is is_whole
+    assert b"data: " in reply.body and b"[DONE]" not in reply.body
+
+
+async def subject_of(server: Server) -> Subject:
+    return await meet(Target("127.0.0.1", server.port))
+
+
+@pytest.mark.parametrize(("name", "client"), [("own", own_client), ("library", library_client)])
+async def test_a_stream_that_was_cut_before_the_proxy_is_read_on(fake: Server, name: str, client: Client) -> None:
+    """By our client and by a library: ten cuts, no byte missing and none twice."""
+    subject = await subject_of(fake)
+    with own_proxy(subject.target) as target:
+        course = Course.drawn(f"proxy-{name}", "once", 100, 10)
+        one = await resumed(replace(subject, target=target), course, client)
+    assert one.has_same_bytes and one.is_in_order and one.has_same_text
+    assert one.brought.n_cuts == 10 and one.brought.events.endswith(b"data: [DONE]\n\n")
+
+
+@needs_browser
+async def test_a_browser_reads_on_by_itself_and_stops_when_it_is_told(fake: Server) -> None:
+    """Its own EventSource, cut twice behind the proxy; after the end it comes back once more and gets a 204."""
+    subject = await subject_of(fake)
+    async with browser_client(subject) as (found, client):
+        one = await resumed(found, Course.drawn("proxy-browser", "once", 100, 2), client)
+    assert one.has_same_bytes and one.is_in_order and one.has_same_text
+    assert (one.brought.n_cuts, one.brought.n_after_end) == (2, 1)
