@@ -66,6 +66,13 @@ def test_tokens_are_told_with_their_logprobs_when_the_sampling_wants_them(llm: L
     assert all(one.token == one.top[0] and len(one.top) == 2 for one in answer.told)
 
 
+@pytest.mark.parametrize("n", [-1, 1001])
+def test_number_of_logprobs_is_refused_when_it_makes_no_sense(llm: LLM, n: int) -> None:
+    """Before it reaches the loops."""
+    with pytest.raises(RequestError, match="logprobs"):
+        llm.generate("tell me", msgspec.structs.replace(SHORT, logprobs=n))
+
+
 def test_text_is_cut_when_a_stop_string_is_given(llm: LLM) -> None:
     """The answer ends before the stop string."""
     whole = llm.generate("stop here", SHORT)[0].text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -55,7 +55,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
     stop_token_ids: tuple[TokenId, ...] = ()
     speculation: Speculation | None = None
-    logprobs: int | None = None
+    logprobs: Annotated[int, msgspec.Meta(ge=0, le=1000)] | None = None
 
 
 LEAST_LOGPROB = -9999.0

@@ -72,10 +72,12 @@ class SequenceText:
 
     def take(self) -> tuple[str, tuple[TokenId, ...], tuple[ToldToken, ...]]:
         """What has come since the last time."""
-        text, token_ids, told = "".join(self._pieces), tuple(self._token_ids), tuple(self._told)
+        text, token_ids = "".join(self._pieces), tuple(self._token_ids)
         self._pieces.clear()
         self._token_ids.clear()
-        self._told.clear()
+        if not self._told:
+            return text, token_ids, ()
+        told, self._told = tuple(self._told), []
         return text, token_ids, told
 
     def _push_told(self, token_id: TokenId, logprobs: Logprobs, is_text: bool) -> str:
