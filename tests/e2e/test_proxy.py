@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -10,10 +11,11 @@ import pytest
 
 from sluiceway.lab.experiments.cut_streams import Client, Course, browser_client, library_client, own_client, resumed
 from sluiceway.lab.load.calls import Target, record
-from sluiceway.lab.load.nginx import ProxyRules, own_proxy
+from sluiceway.lab.load.nginx import ProxyRules, own_nginx, own_proxy
 from sluiceway.lab.load.relay import Cut, relay
 from sluiceway.lab.load.replies import parse_reply
 from sluiceway.lab.load.subject import Subject, meet
+from support.mirror import ROOT
 from support.raw_http import RawConnection
 from support.requests import COMPLETIONS, ENDLESS, completion, wait_quiet
 from support.server import Server, wait_until
@@ -149,6 +151,20 @@ async def test_a_broken_stream_is_told_from_a_whole_one_only_over_http_1_1(
             reply = parse_reply((await record(target, request, 30.0)).reads)
     assert reply.is_whole is is_whole
     assert b"data: " in reply.body and b"[DONE]" not in reply.body
+
+
+def test_the_configuration_of_the_docs_serves_streams_and_long_prompts(fake: Server) -> None:
+    """As it stands, before another port. A prompt of more than nginx's own limit reaches us, and is ours to refuse."""
+    (block,) = re.findall(r"^```nginx\n(.*?)^```", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE | re.DOTALL)
+    before = fake.finished("cancelled")
+    with own_nginx(block.replace("127.0.0.1:8000", f"127.0.0.1:{fake.port}")) as port:
+        with asked(port, completion(fake, "long " * 400_000)) as connection:
+            assert connection.read_answer().json()["error"]["code"] == "context_length_exceeded"
+        stream = asked(port, completion(fake, n_tokens=ENDLESS, stream=True))
+        assert stream.read_head()[1]["transfer-encoding"] == "chunked"
+        next(stream.read_events())
+        stream.finish()
+        wait_cancelled(fake, before)
 
 
 async def subject_of(server: Server) -> Subject:

@@ -16,13 +16,16 @@ from sluiceway.lab.experiments.registry import NAMES, experiment_of, experiments
 from sluiceway.lab.experiments.report import draw, show
 from sluiceway.lab.experiments.session import LabSession
 from sluiceway.lab.session import Own
+from support.system import needs_nginx
 
 FAKE = Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), flags=("--fake-step", "0.002"))
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_nginx) if name == "keep-alive" else name for name in NAMES]
+)
 def test_experiment_runs_to_its_verdicts_in_a_smoke_run(name: str, tmp_path: Path) -> None:
     """Without an error, with a figure for every column that is drawn; no hypothesis falls where it can be judged."""
     experiment = experiment_of(name)

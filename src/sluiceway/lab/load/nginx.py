@@ -35,18 +35,20 @@ http {{
     {temporary}
     server {{
         listen 127.0.0.1:{port};
+        {locations}
+    }}
+}}
+"""
+_LOCATIONS = """
         location = / {{
             default_type text/html;
             return 200 "<!doctype html><title>Sluiceway's lab</title>";
         }}
         location / {{
-            proxy_pass http://{host}:{upstream_port};
-            proxy_set_header Host $host;
+            proxy_pass http://{host}:{port};
             proxy_set_header Connection "";
-            {rules}
+            {directives}
         }}
-    }}
-}}
 """
 
 
@@ -94,18 +96,15 @@ def require_nginx() -> str:
 
 
 @contextlib.contextmanager
-def own_proxy(upstream: Target, rules: ProxyRules | None = None) -> Iterator[Target]:
-    """One on a free port of this machine, for the length of the block: where a client finds the server through it.
+def own_nginx(locations: str) -> Iterator[int]:
+    """One with these `location` blocks on a free port of this machine, which is the value, for the length of the block.
 
-    Its root is an empty page, for a browser whose scripts are to ask the server. Raises `ConfigError` where nginx is
-    not installed, or where the server speaks TLS; `LoadError` where it does not start.
+    Raises `ConfigError` where nginx is not installed, `LoadError` where it does not start.
     """
-    if upstream.is_tls:
-        raise ConfigError("url", "must be http: behind a proxy of our own, the server speaks no TLS")
     command, port, started_s = require_nginx(), free_port(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="sluiceway-nginx-") as folder, tempfile.TemporaryFile() as log:
         path = Path(folder, "nginx.conf")
-        path.write_text(_config(folder, port, upstream, rules or ProxyRules()))
+        path.write_text(_config(folder, port, locations))
         process = subprocess.Popen(
             [command, "-e", "stderr", "-p", folder, "-c", str(path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
@@ -115,24 +114,36 @@ def own_proxy(upstream: Target, rules: ProxyRules | None = None) -> Iterator[Tar
                     log.seek(0)
                     raise LoadError(f"nginx does not start: {log.read().decode(errors='replace').strip()}")
                 time.sleep(_POLL_S)
-            yield replace(upstream, host="127.0.0.1", port=port)
+            yield port
         finally:
             process.terminate()
             process.wait(_STOP_S)
 
 
-def _config(folder: str, port: int, upstream: Target, rules: ProxyRules) -> str:
-    host = f"[{upstream.host}]" if ":" in upstream.host else upstream.host
+def _config(folder: str, port: int, locations: str) -> str:
     return _CONFIG.format(
         folder=folder,
         # Else root's workers become somebody who may not look into a folder of ours.
         user="user root root;" if os.geteuid() == 0 else "",
         temporary="\n    ".join(f"{name}_temp_path {folder}/{name};" for name in _TEMPORARY),
         port=port,
-        host=host,
-        upstream_port=upstream.port,
-        rules=rules.directives,
+        locations=locations,
     )
+
+
+@contextlib.contextmanager
+def own_proxy(upstream: Target, rules: ProxyRules | None = None) -> Iterator[Target]:
+    """Where a client finds this server behind an nginx of our own, for the length of the block.
+
+    Its root is an empty page, for a browser whose scripts are to ask the server. Raises as `own_nginx` does, and
+    `ConfigError` for a server that speaks TLS.
+    """
+    if upstream.is_tls:
+        raise ConfigError("url", "must be http: behind a proxy of our own, the server speaks no TLS")
+    host = f"[{upstream.host}]" if ":" in upstream.host else upstream.host
+    directives = (rules or ProxyRules()).directives
+    with own_nginx(_LOCATIONS.format(host=host, port=upstream.port, directives=directives)) as port:
+        yield replace(upstream, host="127.0.0.1", port=port)
 
 
 def _listens(port: int) -> bool:
