@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -154,6 +155,26 @@ async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
         await asyncio.sleep(0)
         line.resume()
         assert len(await line.read_rest(LIMIT_S)) == n_bytes
+
+
+async def test_line_tells_what_arrived_and_was_not_read() -> None:
+    """Once it does not read; what it has read is not counted."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"seven..")
+        await reader.read(1)
+
+    async with serving(serve) as target, dial(target) as line:
+        line.stall()
+        await line.send(b"?")
+        raw = line._writer.get_extra_info("socket").fileno()
+        assert (await asyncio.to_thread(select.select, [raw], [], [], LIMIT_S))[0]
+        assert line.unread_bytes == 7
+        await line.send(b"!")
+        line.resume()
+        assert await line.read_some(LIMIT_S) == b"seven.."
+        assert line.unread_bytes == 0
 
 
 async def test_rest_ends_with_a_reset_too() -> None:

@@ -11,34 +11,39 @@ from sluiceway.lab.load.record import Run
 from sluiceway.lab.session import There
 
 
-def judged(events: dict[str, int]) -> list[bool | None]:
+def judged(events: dict[str, int], on_our_side: int = 20) -> list[bool | None]:
     """By how many events of 1 kB were written in each run."""
     lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     for scenario, n in events.items():
         figures = {"absorbed_events": float(n), "event_bytes": 1000, "absorbed_bytes": n * 1000}
+        figures["events_on_our_side"] = on_our_side
         lab.note(Run(subject="s", scenario=scenario, streams=0, repeat=0, figures=figures))
     return [verdict.stood for verdict in verdicts(lab)]
 
 
 USUAL, NARROW = "limits, usual reader, 0 bytes more", "limits, narrow reader, 0 bytes more"
+LONG = "limits, usual reader, 16384 bytes more"
 
 
 @pytest.mark.parametrize(
-    ("usual", "narrow", "systems", "stood"),
+    ("usual", "narrow", "systems", "on_our_side", "stood"),
     [
-        (200, 90, 300, [True, True, True]),
-        (260, 90, 300, [False, True, True]),
-        (200, 110, 300, [True, False, True]),
-        (200, 90, 200, [True, True, False]),
+        (200, 90, 300, 20, [True, True, True, True]),
+        (260, 90, 300, 20, [False, True, True, True]),
+        (200, 110, 300, 20, [True, False, True, True]),
+        (200, 90, 300, 100, [True, True, False, True]),
+        (200, 90, 200, 20, [True, True, True, False]),
     ],
-    ids=["as it should be", "too much", "felt late", "no difference"],
+    ids=["as it should be", "too much", "felt late", "much on our side", "no difference"],
 )
-def test_each_fault_fells_its_hypothesis_alone(usual: int, narrow: int, systems: int, stood: list[bool]) -> None:
+def test_each_fault_fells_its_hypothesis_alone(
+    usual: int, narrow: int, systems: int, on_our_side: int, stood: list[bool]
+) -> None:
     """So that a verdict says what was wrong."""
     systems_runs = {f"the system's {USUAL}": systems, f"the system's {NARROW}": systems}
-    assert judged({f"ours {USUAL}": usual, f"ours {NARROW}": narrow, **systems_runs}) == stood
+    assert judged({f"ours {USUAL}": usual, f"ours {NARROW}": narrow, **systems_runs}, on_our_side) == stood
 
 
 def test_what_a_run_does_not_have_is_not_judged() -> None:
     """A smoke run has long events and our limits only."""
-    assert judged({f"ours {USUAL}": 200}) == [True, None, None]
+    assert judged({f"ours {LONG}": 12}) == [True, None, None, None]

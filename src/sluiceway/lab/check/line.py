@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import struct
+import sys
+import termios
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import cast
@@ -103,6 +106,13 @@ class Line:
             n_bytes = int(size.partition(b";")[0], 16)
             is_last = n_bytes == 0
             yield size + await self._reader.readexactly(n_bytes + len(_LINE_END))
+
+    @property
+    def unread_bytes(self) -> int:
+        """What our kernel has received, and nobody has read: a server cannot know of it, nor do anything about it."""
+        answer = bytearray(4)
+        fcntl.ioctl(self._writer.get_extra_info("socket").fileno(), termios.FIONREAD, answer)
+        return int.from_bytes(answer, sys.byteorder)
 
     @property
     def _transport(self) -> asyncio.Transport:
