@@ -44,7 +44,10 @@ class Subject:
     processes: dict[int, str] = field(default_factory=dict)
 
     def body(self, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
-        """`fields` go over all others; None leaves one out."""
+        """`fields` go over all others; None leaves one out.
+
+        It is a completion: `logprobs=5` makes it tell each token with the five likeliest in its place.
+        """
         body = completion(self.model, prompt, n_tokens, self.extras) | fields
         return {name: value for name, value in body.items() if value is not None}
 
