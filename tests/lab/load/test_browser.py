@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sluiceway.errors import ConfigError
@@ -9,6 +11,7 @@ from sluiceway.lab.load import browser as module
 from sluiceway.lab.load.browser import own_page
 from sluiceway.lab.load.replies import LoadError
 from support.scripted_http import plain, scripted_server
+from support.server import is_alive
 from support.subjects import NOWHERE
 from support.system import needs_browser
 
@@ -50,3 +53,17 @@ async def test_missing_browser_is_told_with_what_to_install(monkeypatch: pytest.
     with pytest.raises(ConfigError, match="browser: Chromium is not installed; .*apt-get install chromium"):
         async with own_page(NOWHERE.url):
             raise AssertionError("it is shown")
+
+
+async def test_browser_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that hangs must not outlive its measurement."""
+    lines = ["#!/bin/sh", "trap '' TERM", f"echo $$ >{tmp_path}/pid", "exec 4>&-", "while :; do sleep 0.1; done"]
+    hanging = tmp_path / "hanging"
+    hanging.write_text("\n".join(lines))
+    hanging.chmod(0o755)
+    monkeypatch.setattr(module, "_COMMANDS", (str(hanging),))
+    monkeypatch.setattr(module, "_STOP_S", 0.05)
+    with pytest.raises(LoadError, match="the browser has ended"):
+        async with own_page(NOWHERE.url):
+            raise AssertionError("it is shown")
+    assert not is_alive(int((tmp_path / "pid").read_text()))

@@ -44,7 +44,7 @@ _ANSWER_S = 30.0
 _STOP_S = 10.0
 _LIMIT_BYTES = 64 << 20
 _MOVE = "import os, sys; told, heard = map(int, sys.argv[1:3]); os.dup2(told, 3); os.dup2(heard, 4); "
-_MOVE += "os.execv(sys.argv[3], sys.argv[3:])"
+_MOVE += "os.closerange(5, 1 << 16); os.execv(sys.argv[3], sys.argv[3:])"
 """It reads what it is told from descriptor 3, and answers into 4."""
 
 
@@ -134,8 +134,7 @@ async def own_page(url: str) -> AsyncIterator[Page]:
                 await page.open(url)
                 yield page
         finally:
-            process.terminate()
-            await asyncio.to_thread(process.wait, _STOP_S)
+            await asyncio.to_thread(_stop, process)
 
 
 def _start(command: str, folder: str, told: int, heard: int) -> subprocess.Popen[bytes]:
@@ -152,6 +151,16 @@ def _start(command: str, folder: str, told: int, heard: int) -> subprocess.Popen
     finally:
         os.close(told)
         os.close(heard)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """In order, and by force where that is not enough."""
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextlib.asynccontextmanager
