@@ -18,6 +18,7 @@ from support.requests import (
     open_stream,
     served_name,
     take,
+    wait_cancelled,
     wait_quiet,
 )
 from support.server import Server, wait_until
@@ -37,15 +38,6 @@ def ends(server: Server) -> dict[str, int]:
     """How many sequences ended so far, by reason."""
     counts: dict[str, int] = server.stats()["finished"]
     return counts
-
-
-def wait_cancelled(server: Server, before: float, n: int = 1) -> None:
-    """Until everything is given back; then exactly `n` more requests were cancelled."""
-    wait_until(lambda: server.finished("cancelled") >= before + n, f"{n} more cancelled")
-    wait_quiet(server)
-    assert server.finished("cancelled") == before + n
-    engine = server.stats()["engine"]
-    assert engine["finished_total"] == engine["accepted_total"] == engine["released_total"]
 
 
 @leaves

@@ -17,7 +17,7 @@ from sluiceway.lab.load.replies import parse_reply
 from sluiceway.lab.load.subject import Subject, meet
 from support.mirror import ROOT
 from support.raw_http import RawConnection
-from support.requests import COMPLETIONS, ENDLESS, completion, wait_quiet
+from support.requests import COMPLETIONS, ENDLESS, completion, wait_cancelled
 from support.server import Server, wait_until
 from support.system import needs_browser, needs_nginx
 
@@ -52,15 +52,6 @@ def asked(port: int, body: object) -> RawConnection:
     return connection
 
 
-def wait_cancelled(server: Server, before: float, n: int = 1) -> None:
-    """Until everything is given back; then exactly `n` more requests were cancelled, and each released once."""
-    wait_until(lambda: server.finished("cancelled") >= before + n, f"{n} more cancelled")
-    wait_quiet(server)
-    assert server.finished("cancelled") == before + n
-    engine = server.stats()["engine"]
-    assert engine["finished_total"] == engine["accepted_total"] == engine["released_total"]
-
-
 @each_proxy
 @leaves
 @streamed_or_plain
@@ -76,11 +67,14 @@ def test_a_request_is_released_once_when_its_client_leaves_the_proxy(
         wait_cancelled(fake, before)
 
 
+@each_proxy
 @streamed_or_plain
-def test_every_choice_is_released_when_the_client_of_all_leaves_the_proxy(fake: Server, stream: bool) -> None:
+def test_every_choice_is_released_when_the_client_of_all_leaves_the_proxy(
+    fake: Server, rules: ProxyRules, stream: bool
+) -> None:
     """One request with four sequences."""
     before, released = fake.finished("cancelled"), fake.stats()["engine"]["released_total"]
-    with behind(fake, ProxyRules()) as port:
+    with behind(fake, rules) as port:
         connection = asked(port, completion(fake, n_tokens=ENDLESS, n=4, stream=stream))
         wait_until(lambda: fake.stats()["engine"]["running"] == 4, "all run")
         connection.finish()
