@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from sluiceway.messages.to_child import Role
 from sluiceway.procs.api.readiness import Readiness
 from sluiceway.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
@@ -33,19 +35,21 @@ def test_it_loads_until_both_have_been_up() -> None:
 
 
 def test_it_is_unavailable_while_one_is_down() -> None:
-    """Until it is up again."""
+    """Until it is up again, and the engine has found its new pipe."""
     readiness = serving()
     readiness.died(Role.TOKENIZER)
     assert readiness.refusal == ENGINE_UNAVAILABLE
     readiness.went_up(Role.TOKENIZER)
+    readiness.engine_heard()
     assert readiness.refusal is None
 
 
-def test_it_waits_for_the_word_of_a_new_engine() -> None:
-    """The supervisor's word alone does not mean that the pipes are connected; the old engine's word is void."""
+@pytest.mark.parametrize("role", [Role.ENGINE, Role.TOKENIZER])
+def test_it_waits_for_the_engine_to_be_heard_when_one_is_new(role: Role) -> None:
+    """The supervisor's word alone does not mean that the pipes are connected; what was heard before is void."""
     readiness = serving()
-    readiness.died(Role.ENGINE)
-    readiness.went_up(Role.ENGINE)
+    readiness.died(role)
+    readiness.went_up(role)
     seen = [readiness.refusal]
     readiness.engine_heard()
     assert [*seen, readiness.refusal] == [ENGINE_UNAVAILABLE, None]

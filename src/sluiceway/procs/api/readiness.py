@@ -60,8 +60,8 @@ class Readiness:
     def died(self, role: Role) -> None:
         self._up.discard(role)
         self._hung.discard(role)
-        if role is Role.ENGINE:
-            self._is_engine_heard = False
+        # The engine says who it is whenever it has a new way to this process: until then a request may find none.
+        self._is_engine_heard = False
 
     def drain(self) -> None:
         """For good."""
