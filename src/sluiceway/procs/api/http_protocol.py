@@ -232,7 +232,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         if len(self.headers) >= MAX_HEADERS or self._field_bytes > MAX_HEAD_BYTES:
             self._refuse(431)
             raise httptools.HttpParserError("too many headers, or too large ones")
-        super().on_header(name, value)
+        super().on_header(name, value.strip(b" \t"))  # https://www.rfc-editor.org/rfc/rfc9110#section-5.5
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
