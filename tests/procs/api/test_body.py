@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.procs.api.body import BodyLimits, read_json_body
+from sluiceway.procs.api.body import BodyLimits, pass_over_body, read_json_body
 from support.asgi_driver import AsgiDriver, settle
 
 LIMITS = BodyLimits(max_bytes=10)
@@ -92,3 +92,23 @@ async def test_a_compressed_body_is_refused(encoding: str, is_taken: bool) -> No
         return
     refusal = await refusal_of(driver)
     assert (refusal.status, refusal.code) == (400, "unsupported_media_type") and "Content-Encoding" in refusal.message
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", [b"x" * 100] * 9])
+async def test_a_body_without_a_meaning_is_read_to_its_end(body: bytes | list[bytes]) -> None:
+    """So that nothing of it lies in the way of the next request."""
+    driver = AsgiDriver(unused, "POST", body=body)
+    await pass_over_body(driver.receive)
+    assert driver._pieces == []
+
+
+async def test_a_body_without_a_meaning_is_left_when_it_is_too_much() -> None:
+    """Too long, too slow, or broken off: the request is carried out all the same."""
+    long = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
+    await pass_over_body(long.receive, max_bytes=10)
+    assert len(long._pieces) == 7
+    slow = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
+    await pass_over_body(slow.receive, timeout_s=0.0)
+    gone = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
+    gone.vanish()
+    await pass_over_body(gone.receive)

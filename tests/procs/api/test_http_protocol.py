@@ -468,3 +468,43 @@ async def test_an_old_client_need_not_name_the_host() -> None:
     async with connected(Api()) as client:
         await client.send(b"GET /health/live HTTP/1.0\r\n\r\n")
         assert (await client.read_answer()).status == 200
+
+
+async def test_blanks_around_a_field_are_no_part_of_it() -> None:
+    """In each of those that are looked at: https://www.rfc-editor.org/rfc/rfc9110#section-5.5"""
+    api = Api()
+    body = completion(stream=True, sluiceway={"stream_id": "s", "resumable": True})
+    async with connected(api) as client:
+        await client.request("POST", PATH, body, "Authorization: Bearer one \t", "X-Request-Id:\t mine \t")
+        await api.upstream.until(lambda: api.upstream.requests)
+        api.upstream.accept()
+        api.upstream.speak("a")
+        api.upstream.finish()
+        answer = await client.read_answer()
+        assert answer.headers["x-request-id"] == "mine"
+        fields = ("Accept: text/event-stream \t", "Last-Event-ID: 1 ", "Authorization: \t Bearer one")
+        await client.request("GET", "/v1/streams/s", b"", *fields)
+        rest = (await client.read_answer()).body
+        assert rest and answer.body.endswith(rest) and rest.startswith(b"id: 2\n")
+        await client.request(
+            "POST", PATH, completion(), "Content-Encoding: identity ", "Idempotency-Key: k ", "X-Stream-Id: t "
+        )
+        await api.upstream.until(lambda: len(api.upstream.requests) == 2)
+        api.upstream.accept()
+        api.upstream.finish()
+        assert (await client.read_answer()).headers["x-stream-id"] == "t"
+
+
+async def test_body_of_a_cancellation_does_not_cost_the_connection() -> None:
+    """It is read, wherever it arrives: with the head, or later."""
+    api = Api()
+    async with connected(api) as client:
+        for body in (b"", b"{}", b"x" * 10_000):
+            await client.request("POST", "/v1/streams/none/cancel", body)
+            answer = await client.read_answer()
+            assert answer.status == 404 and answer.headers.get("connection") != "close"
+        await client.send(head("POST", "/v1/streams/none/cancel", "Content-Length: 2"))
+        await client.send(b"{}")
+        assert (await client.read_answer()).status == 404
+        await client.request("GET", "/health")
+        assert (await client.read_answer()).status == 200

@@ -142,3 +142,12 @@ async def test_cancellation_is_refused_when_there_is_nothing_to_stop(api: Api) -
     late = await fetch(api.app, "POST", "/v1/streams/mine/cancel")
     assert (late.status, late.json()["error"]["code"]) == (409, "stream_ended")
     assert api.metrics.rejected["stream_ended"] == 1
+
+
+async def test_body_of_a_cancellation_is_read_and_means_nothing(api: Api) -> None:
+    """Many clients send one with every POST; the connection is not closed for it."""
+    answer = await fetch(api.app, "POST", "/v1/streams/none/cancel", b'{"why": "enough"}')
+    assert answer.status == 404 and "connection" not in answer.headers
+    long = AsgiDriver(api.app, "POST", "/v1/streams/none/cancel", [b"x" * 10_000] * 10)
+    await long.run()
+    assert long.status == 404 and long.headers["connection"] == "close"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 import msgspec
@@ -27,6 +28,13 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return bytes(value)
     return None
+
+
+async def pass_over_body(receive: Receive, max_bytes: int = 64 * 1024, timeout_s: float = 1.0) -> None:
+    """Read a body that means nothing, so that the connection can be used again; a larger or slower one is left."""
+    with contextlib.suppress(TimeoutError, ClientDisconnect, RequestError):
+        async with asyncio.timeout(timeout_s):
+            await _read(receive, max_bytes)
 
 
 async def read_json_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from sluiceway.errors import RequestError, invalid
 from sluiceway.procs.api.answer import Answer
-from sluiceway.procs.api.body import header_of
+from sluiceway.procs.api.body import header_of, pass_over_body
 from sluiceway.procs.api.caller import caller_of
 from sluiceway.procs.api.cancels import Cancels
 from sluiceway.procs.api.exchange import Door
@@ -73,6 +73,7 @@ class StreamCancel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            await pass_over_body(receive)
             receipt = await self._cancels.cancel(scope["path_params"]["stream_id"], caller_of(scope))
         except RequestError as error:
             await self._door.refuse(error.refusal, scope, send)
