@@ -109,6 +109,8 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     replay_events: int = 4096
     replay_ttl_s: float = 60.0
     """How long a resumable stream is kept after its end."""
+    kept_streams: int = 1024
+    """How many streams are kept once they have ended and nobody reads them; the longest kept give way to others."""
     detach_grace_s: float = 30.0
     """How long a detached stream waits for a reader, where the request does not say."""
     detach_ahead_tokens: int = 256
@@ -133,6 +135,7 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_range(self, "replay_bytes", 1, 1 << 40)
         _check_range(self, "replay_events", 1, 1_000_000)
         _check_range(self, "replay_ttl_s", 0.0, 86_400.0)
+        _check_range(self, "kept_streams", 1, 1_000_000)
         _check_range(self, "detach_grace_s", 0.0, 86_400.0)
         _check_range(self, "detach_ahead_tokens", 0, 1_000_000)
         _check_range(self, "history_records", 1, 1_000_000)

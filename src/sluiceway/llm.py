@@ -27,7 +27,7 @@ import zmq
 from sluiceway.config import Dtype, ModelFiles, ServeConfig
 from sluiceway.errors import PeerGone, RequestError, SluicewayError, invalid
 from sluiceway.messages.codec import Decoder, encode
-from sluiceway.messages.to_api import Accepted, Delta, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_api import Accepted, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
 from sluiceway.messages.to_child import Role, Stop
 from sluiceway.messages.to_supervisor import Ready
 from sluiceway.messages.to_tokenizer import Cancel, ChatMessage, ChatPrompt, FromApi, Prompt, TextPrompt, Tokenize
@@ -82,6 +82,8 @@ class _Answer:
                 self.finished = event
             case Rejected():
                 raise RequestError(event.refusal)
+            case Progressed():
+                pass  # of requests that are watched, which these are not
             case _:
                 assert_never(event)
 

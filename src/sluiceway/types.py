@@ -151,6 +151,17 @@ class Held(msgspec.Struct, frozen=True):
     blocks: int
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far a request is before its first token: in the queue, or in computing its prompt.
+
+    `position` is how many will be admitted before it, and one; 0: it is being computed, and so many of its tokens are.
+    """
+
+    position: int
+    computed_tokens: int
+    total_tokens: int
+
+
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine can hold; fixed while it lives."""
 

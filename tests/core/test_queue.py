@@ -63,3 +63,12 @@ def test_pushing_raises_when_it_stands_here_already() -> None:
         queue.push_back(request(1))
     with pytest.raises(InvariantError, match="already"):
         queue.push_front(request(1))
+
+
+def test_order_is_told_when_it_is_asked_for() -> None:
+    """The next to be scheduled comes first."""
+    queue = WaitingQueue()
+    for rid in (3, 1):
+        queue.push_back(request(rid))
+    queue.push_front(request(2))
+    assert list(queue) == [2, 3, 1]

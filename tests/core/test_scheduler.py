@@ -13,7 +13,7 @@ from sluiceway.core.plan import Plan, StepResult
 from sluiceway.core.request import Submission
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import FinishReason, Held, Logprobs, Speculation, TokenId
+from sluiceway.types import FinishReason, Held, Logprobs, Progress, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
 
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
@@ -587,3 +587,39 @@ def test_logprobs_are_dropped_with_the_token_of_a_sequence_that_left() -> None:
     scheduler.commit(plan, StepResult(plan.step_id, [5, 6], logprobs_of(5, 6)))
     outputs = scheduler.drain()
     assert (outputs.rids, outputs.logprobs) == ([2], dict(enumerate(logprobs_of(6))))
+
+
+def test_places_are_told_when_groups_are_watched() -> None:
+    """One slot: each moves up as those before it end or leave; nobody else is told of."""
+    scheduler = scheduler_with(1, max_running=1, n_prompt=4)
+    scheduler.commit(plan := planned(scheduler), result_of(plan))
+    for rid in (2, 3, 4):
+        scheduler.submit([submission(rid)], is_watched=rid != 2)
+    assert scheduler.progress(0.0) == [(3, Progress(2, 0, 4)), (4, Progress(3, 0, 4))]
+    scheduler.finish(2, FinishReason.CANCELLED)
+    assert scheduler.progress(1.0) == [(3, Progress(1, 0, 4)), (4, Progress(2, 0, 4))]
+    scheduler.finish(1, FinishReason.CANCELLED)
+    plan = planned(scheduler)
+    scheduler.commit(plan, result_of(plan))
+    assert scheduler.progress(2.0) == [(3, Progress(0, 4, 4)), (4, Progress(1, 0, 4))]
+    scheduler.finish(4, FinishReason.CANCELLED)
+    assert scheduler.progress(3.0) == []
+
+
+def test_prompt_is_counted_in_chunks_when_it_is_watched() -> None:
+    """40 tokens in steps of 16."""
+    scheduler = Scheduler(engine_config())
+    scheduler.submit([submission(1, 40)], is_watched=True)
+    told = []
+    for second in range(4):
+        plan = planned(scheduler)
+        scheduler.commit(plan, result_of(plan))
+        told += scheduler.progress(float(second))
+    assert told == [(1, Progress(0, n_computed, 40)) for n_computed in (16, 32, 40)]
+
+
+def test_nothing_is_watched_when_a_group_is_refused() -> None:
+    """There is nothing to wait for."""
+    scheduler = Scheduler(engine_config())
+    scheduler.submit([submission(1, n_prompt=0)], is_watched=True)
+    assert scheduler.progress(0.0) == []

@@ -4,7 +4,7 @@ Hypothesis submits, aborts, pauses, resumes, parks any id whatever, and plans an
 flight, over a pool that is too small. The fake runner refuses plans that use stale or shared blocks, and after every
 rule the scheduler is asked to check itself. What was said is held against a record of its own: one terminal for each
 start, no token after it, and the very tokens that the sequence would get alone. Some sequences speculate, over a text
-with a refrain, so that drafts come true and fail; the tokens are those that come without.
+with a refrain, so that drafts come true and fail; the tokens are those that come without. Every other group is watched.
 
 Five mutants each forget one rule. The same machine has to catch each of them.
 """
@@ -50,6 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.reasons: dict[Rid, FinishReason] = {}
         self.n_rejected = 0
         self.n_sampled = 0
+        self.now_s = 0.0
         self.is_sound = True
 
     @rule(
@@ -63,7 +64,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.n_submitted += n
         self.lengths.update((rid, (n_prompt, max_tokens)) for rid in rids)
         params = sampling(max_tokens=max_tokens, speculation=speculation)
-        self.scheduler.submit([submission(rid, n_prompt, params) for rid in rids])
+        group = [submission(rid, n_prompt, params) for rid in rids]
+        self.scheduler.submit(group, is_watched=self.n_submitted % 2 == 0)
 
     @rule(number=NUMBERS)
     def abort(self, number: int) -> None:
@@ -158,6 +160,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert start.rid not in self.answers, "two starts"
             self.answers[start.rid] = []
         self.n_rejected += sum(len(rejection.rids) for rejection in outputs.rejections)
+        self.now_s += 1.0
+        for rid, progress in self.scheduler.progress(self.now_s):
+            assert rid not in self.reasons and len(self.answers[rid]) <= 1, "told of one that has begun long ago"
+            assert 0 <= progress.computed_tokens <= progress.total_tokens == self.lengths[rid][0]
         for rid, token_id in zip(outputs.rids, outputs.token_ids, strict=True):
             assert rid in self.answers and rid not in self.reasons, "a token before the start or after the terminal"
             self.answers[rid].append(token_id)

@@ -17,7 +17,7 @@ from sluiceway.errors import InvariantError
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Submit, ToEngine
 from sluiceway.messages.to_engine import Sequence as SequenceMessage
 from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
-from sluiceway.types import FinishReason, Held, Rid, SamplingParams
+from sluiceway.types import FinishReason, Held, Progress, Rid, SamplingParams
 from support.scheduling import EOS, engine_config, prompt_of
 
 
@@ -362,3 +362,24 @@ def test_tokens_of_one_sequence_are_said_in_order_when_a_step_gives_several() ->
     assert {tuple(out.rids) for out in drafted} > {(1,), (1,) * 5}
     stats = drafted[-1].stats
     assert stats.draft_tokens_total > stats.accepted_draft_tokens_total == 40 - len(drafted)
+
+
+def test_progress_is_said_with_the_step_when_a_request_is_watched() -> None:
+    """In the word that has the tokens, if there are any. The clock goes on by a second whenever it is read."""
+    bench = Bench(max_running=1)
+    bench.say(submit(1, n_prompt=4))
+    out = bench.say(msgspec.structs.replace(submit(2, 3, n_prompt=24), is_watched=True))
+    assert out.rids == [1] and out.progress == ((2, Progress(1, 0, 24)),)
+    assert bench.say().progress == ()
+    first, *told = [bench.say(Abort(1, FinishReason.CANCELLED)), bench.say(), bench.say(), bench.say()]
+    assert ends_of(first) == [(1, FinishReason.CANCELLED)] and first.progress == ()
+    assert [out.progress for out in told] == [((2, Progress(0, 16, 24)),), ((2, Progress(0, 24, 24)),), ()]
+
+
+def test_progress_is_said_when_nothing_else_is() -> None:
+    """A place has changed though nothing runs: those before it were left out of plans."""
+    bench = Bench(max_running=1)
+    bench.say(submit(1))
+    bench.say(Pause(1), submit(2))
+    assert bench.say(msgspec.structs.replace(submit(3), is_watched=True)).progress == ((3, Progress(2, 0, 4)),)
+    assert bench.say(Park(2)).progress == ((3, Progress(1, 0, 4)),)

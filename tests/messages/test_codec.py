@@ -10,7 +10,7 @@ import pytest
 from sluiceway.errors import Refusal
 from sluiceway.messages import to_api, to_child, to_engine, to_supervisor, to_tokenizer
 from sluiceway.messages.codec import Decoder, encode
-from sluiceway.messages.to_api import Accepted, Delta, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_api import Accepted, Delta, Events, Finished, Progressed, Rejected, ToApi
 from sluiceway.messages.to_engine import Abort, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import (
     ChatMessage,
@@ -22,7 +22,7 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
     TokenPrompt,
 )
-from sluiceway.types import FinishReason, LikelyToken, Logprobs, SamplingParams, ToldToken
+from sluiceway.types import FinishReason, LikelyToken, Logprobs, Progress, SamplingParams, ToldToken
 from support.snapshots import engine_stats
 
 STATS = engine_stats(step_id=1)
@@ -45,10 +45,11 @@ REFUSAL = Refusal(status=400, code="invalid_value", message="no", param="prompt"
                 ),
                 sampling=SAMPLING,
                 stop=("\n",),
+                is_watched=True,
             ),
             FromApi,
         ),
-        (Submit((Sequence(rid=1, prompt_token_ids=(1, 2), sampling=SAMPLING),)), ToEngine),
+        (Submit((Sequence(rid=1, prompt_token_ids=(1, 2), sampling=SAMPLING),), is_watched=True), ToEngine),
         (Abort(5, FinishReason.SLOW_CLIENT), ToEngine),
         (
             StepOut(
@@ -67,6 +68,7 @@ REFUSAL = Refusal(status=400, code="invalid_value", message="no", param="prompt"
                 events=[
                     Accepted(1, 2, 0),
                     Rejected((2, 3), REFUSAL),
+                    Progressed(1, Progress(0, 512, 2048)),
                     Delta(1, "", (9,)),
                     Delta(1, "a", (9,), (ToldToken(LikelyToken(9, "a", b"a", -0.5), (), 0, None),)),
                     Finished(rid=1, reason=FinishReason.ERROR, completion_tokens=1, refusal=REFUSAL),

@@ -9,7 +9,7 @@ import pytest
 
 from sluiceway.errors import PeerGone, Refusal, invalid
 from sluiceway.messages import to_engine
-from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
 from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import (
     AuditQuery,
@@ -32,7 +32,7 @@ from sluiceway.messages.to_tokenizer import (
 from sluiceway.procs.translator import Encoded, Translator
 from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.byte_tokenizer import EOS_ID, ByteTokenizer
-from sluiceway.types import FinishReason, Held, Logprobs, SamplingParams
+from sluiceway.types import FinishReason, Held, Logprobs, Progress, SamplingParams
 from support.snapshots import engine_stats
 
 STATS = engine_stats(step_id=1, blocks_free=8, blocks_total=8)
@@ -457,3 +457,24 @@ def test_logprobs_go_with_the_tokens_of_those_who_want_them() -> None:
     last, tail, _ = desk.step([(1, EOS_ID)], ends=ends, logprobs={0: logprobs[3]})
     assert isinstance(last, Delta) and [(one.token.shown, one.text_end) for one in last.told] == [("<eos>", None)]
     assert tail == Delta(1, "E", ())
+
+
+def test_progress_is_passed_on_when_a_request_is_watched() -> None:
+    """After what has begun, before what was said: the engine is told who asks, the client how far it is."""
+    desk = Desk()
+    desk.translator.tokenize(Tokenize(rids=(1,), prompts=(TextPrompt("hi"),), sampling=GREEDY, is_watched=True))
+    (submit,) = desk.engine
+    assert isinstance(submit, Submit) and submit.is_watched
+    progress = Progress(0, 2, 2)
+    desk.translator.step_out(
+        StepOut(
+            rids=[1],
+            token_ids=[72],
+            starts=[SequenceStart(1, 2, 0)],
+            rejections=[],
+            ends=[],
+            stats=STATS,
+            progress=((1, progress),),
+        )
+    )
+    assert desk.take_events() == [Accepted(1, 2, 0), Progressed(1, progress), Delta(1, "H", (72,))]

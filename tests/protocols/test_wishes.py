@@ -29,6 +29,7 @@ def test_wishes_are_lowered_when_all_are_given() -> None:
         "grace_s": 5,
         "keep_alive_s": 0,
         "stream_id": "a-B_9.~",
+        "progress": "events",
     }
     checked = fields(**given)
     checked.check_wishes("", is_streamed=True)
@@ -42,6 +43,7 @@ BAD: dict[str, list[Any]] = {
     "grace_s": [-1, 3601, "1", True, float("nan")],
     "keep_alive_s": [-1, 3601, "1", True, float("nan")],
     "stream_id": [1, "", ".", "..", "-a", "a/b", "a b", "é", "a\n", "a" * 129, {}],
+    "progress": [1, True, "", "on", "Events", ["events"]],
     "color": [1],
 }
 
@@ -59,6 +61,7 @@ def test_wish_is_refused_when_it_is_wrong(field: str, value: object) -> None:
     [
         ({"resumable": True}, "at.resumable"),
         ({"keep_alive_s": 0}, "at.keep_alive_s"),
+        ({"progress": "comments"}, "at.progress"),
     ],
 )
 def test_wish_for_a_stream_is_refused_when_the_answer_is_none(given: dict[str, Any], param: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.sse.decoder import Decoder
-from sluiceway.sse.encoder import COMMENT_LINE, encode_comment, encode_event, encode_json, number_events
+from sluiceway.sse.encoder import encode_comment, encode_event, encode_json, number_events
 from sluiceway.sse.event import ServerEvent, SSEError
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"))
@@ -65,7 +65,8 @@ def test_event_is_refused_when_the_retry_is_negative() -> None:
 def test_event_is_read_as_it_was_when_a_comment_line_came_before_it() -> None:
     """The line keeps the connection alive, and begins no block of its own."""
     decoder = Decoder()
-    assert [*decoder.feed(COMMENT_LINE), *decoder.feed(COMMENT_LINE)] == []
+    line = encode_comment("ka", is_block=False)
+    assert line == b": ka\n" and [*decoder.feed(line), *decoder.feed(line)] == []
     assert list(decoder.feed(encode_event("a", id="7"))) == [ServerEvent("a", last_event_id="7")]
 
 
@@ -96,7 +97,7 @@ def test_events_are_read_with_their_ids_when_numbered(texts: list[str]) -> None:
 
 def test_comment_is_a_block_without_fields_when_encoded() -> None:
     """Keep-alives say nothing."""
-    assert encode_comment() == b": \n\n"
+    assert encode_comment() == b":\n\n"
     assert encode_comment("a\nb") == b": a\n: b\n\n"
     assert list(Decoder().feed(encode_comment("data: x\rdata: y"))) == []
 

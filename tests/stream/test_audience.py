@@ -188,3 +188,14 @@ def test_it_is_quiet_until_the_first_has_been_silent_for_long() -> None:
     assert hall.audience.quiet_until_s(hall.replay.end, 15.0) == 0.0
     hall.write(hall.ids[1], now_s=4.0)
     assert hall.audience.quiet_until_s(hall.replay.end, 15.0) == 18.0
+
+
+def test_notice_is_past_when_an_event_is_about_to_come() -> None:
+    """All that have everything get it still, each in its turn."""
+    hall = Hall(n_readers=2)
+    hall.replay.notice = b"!"
+    hall.audience.pass_notice(hall.replay, 1.0)
+    assert hall.replay.notice == b""
+    hall.say(1)
+    batches = [hall.audience.readers[reader_id].take(hall.replay) for reader_id in hall.ids]
+    assert [batch and batch.data for batch in batches] == [b"!x", b"!x"]

@@ -50,9 +50,58 @@ def test_a_second_release_raises(n_bytes: int, n_events: int) -> None:
     assert (budget.n_bytes, budget.n_events) == (10, 1)
 
 
-@pytest.mark.parametrize("field", ["max_bytes", "max_events"])
+@pytest.mark.parametrize("field", ["max_bytes", "max_events", "max_kept"])
 def test_a_budget_of_nothing_is_refused(field: str) -> None:
     """By the name of the field."""
     with pytest.raises(ConfigError) as caught:
-        Budget(**{"max_bytes": 1, "max_events": 1, field: 0})
+        Budget(**{"max_bytes": 1, "max_events": 1, "max_kept": 1, field: 0})
     assert caught.value.field == field
+
+
+class Shelf:
+    """Responses that are kept, ten bytes each."""
+
+    def __init__(self, budget: Budget, *names: str) -> None:
+        self.budget = budget
+        self.gone: list[str] = []
+        for name in names:
+            budget.hold(10)
+            budget.keep(name, lambda name=name: self.give_way(name))  # type: ignore[misc]
+
+    def give_way(self, name: str) -> None:
+        self.gone.append(name)
+        self.budget.release(10, 1)
+
+
+def test_what_is_kept_gives_way_when_memory_gets_short() -> None:
+    """The longest kept first, no more of them than need be, and before anybody feels pressure."""
+    budget = filled(30)
+    shelf = Shelf(budget, "a", "b", "c")
+    budget.keep("a", lambda: pytest.fail("it was kept already, and stands where it stood"))
+    budget.hold(15)
+    assert (shelf.gone, budget.n_bytes, budget.pressure) == ([], 75, Pressure.NONE)
+    budget.hold(1)
+    assert (shelf.gone, budget.n_bytes, budget.pressure) == (["a"], 66, Pressure.NONE)
+    budget.hold(15)
+    assert (shelf.gone, budget.n_bytes, budget.pressure) == (["a", "b"], 71, Pressure.NONE)
+    budget.hold(20)
+    assert shelf.gone == ["a", "b", "c"] and budget.pressure is Pressure.TIGHT
+
+
+def test_what_is_kept_gives_way_when_it_is_too_many() -> None:
+    """However small each is."""
+    budget = Budget(max_bytes=1000, max_events=1000, max_kept=2)
+    first = Shelf(budget, "a", "b")
+    assert first.gone == []
+    Shelf(budget, "c")
+    assert first.gone == ["a"] and budget.n_events == 2
+
+
+def test_what_is_read_again_does_not_give_way() -> None:
+    """It is as dear as any other; what is not kept may be reclaimed."""
+    budget = filled(50)
+    shelf = Shelf(budget, "a", "b")
+    budget.reclaim("a")
+    budget.reclaim("z")
+    budget.hold(20)
+    assert shelf.gone == ["b"] and budget.pressure is Pressure.TIGHT

@@ -18,7 +18,8 @@ def stream() -> Stream:
 
 
 def record(stream_id: str, of: Stream | None = None) -> StreamRecord:
-    return record_of(of or stream(), stream_id, prompt_tokens=5, completion_tokens=3, cached_tokens=2)
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "cached_tokens": 2}
+    return record_of(of or stream(), stream_id, **usage, is_resumable=True)
 
 
 def test_a_record_says_how_a_response_stands() -> None:
@@ -38,6 +39,7 @@ def test_a_record_says_how_a_response_stands() -> None:
         delivered_tokens=2,
         wasted_tokens=0,
         last_event_id=2,
+        is_resumable=True,
         opened_s=1.0,
         ended_s=None,
         **usage,
@@ -51,6 +53,7 @@ def test_a_record_says_how_a_response_stands() -> None:
         delivered_tokens=2,
         wasted_tokens=1,
         last_event_id=2,
+        is_resumable=True,
         opened_s=1.0,
         ended_s=4.0,
         **usage,

@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.errors import InvariantError
 from sluiceway.stream import lifecycle
-from sluiceway.stream.lifecycle import ENDED, LIVE, TRANSITIONS, Input, State, next_state
+from sluiceway.stream.lifecycle import ENDED, LIVE, TRANSITIONS, Input, State, meaning_of_loss, next_state
 
 WELCOME = (Input.WRITTEN, Input.LOST, Input.TICKED, Input.CLOSE)
 
@@ -60,3 +60,22 @@ def test_each_state_but_the_last_is_live_or_ended() -> None:
     """And none is both."""
     assert LIVE | ENDED == set(State) - {State.CLOSED}
     assert not LIVE & ENDED
+
+
+@pytest.mark.parametrize(
+    ("state", "stays", "may_return", "is_kept", "meaning"),
+    [
+        (State.OPEN, True, True, True, Input.LOST),
+        (State.OPEN, False, True, True, Input.LEFT),
+        (State.OPEN, False, False, True, Input.DESERTED),
+        (State.DETACHED, False, True, True, Input.LOST),
+        (State.DRAINING, False, False, True, Input.LOST),
+        (State.CLOSING, False, False, False, Input.DESERTED),
+        (State.CLOSED, True, False, False, Input.LOST),
+    ],
+)
+def test_loss_of_a_reader_means_what_follows_from_it(
+    state: State, stays: bool, may_return: bool, is_kept: bool, meaning: Input
+) -> None:
+    """Nothing, where others read or nobody did; the end, where the response is for nobody any more."""
+    assert meaning_of_loss(state, stays=stays, may_return=may_return, is_kept=is_kept) is meaning

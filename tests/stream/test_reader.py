@@ -183,3 +183,60 @@ def test_a_comment_postpones_the_next_one() -> None:
     one.set_aside(b": x\n\n", 15.0)
     write(one, replay, 16.0)
     assert not one.is_silent(replay.end, 30.0, 15.0) and one.is_silent(replay.end, 31.0, 15.0)
+
+
+def test_notice_is_told_when_nothing_waits() -> None:
+    """Once; a later one too, and of several only the last."""
+    replay = response(b"a")
+    one = reader(replay)
+    replay.notice = b"1"
+    assert write(one, replay, 0.0) == Batch(b"a1", False)
+    assert one.take(replay) is None
+    replay.notice = b"2"
+    replay.notice = b"3"
+    assert write(one, replay, 0.0) == Batch(b"3", False)
+    assert one.take(replay) is None and one.place == replay.end
+
+
+def test_notice_is_dropped_when_the_reader_is_behind() -> None:
+    """What it has missed comes first; what holds when it has caught up comes after that."""
+    replay = response(b"a" * WRITE_BYTES, b"b")
+    one = reader(replay)
+    replay.notice = b"!"
+    assert write(one, replay, 0.0).data == b"a" * WRITE_BYTES
+    assert write(one, replay, 0.0).data == b"b!"
+
+
+def test_notice_is_not_told_when_the_reader_was_dismissed() -> None:
+    """It gets its last word alone."""
+    replay = response()
+    one = reader(replay)
+    replay.notice = b"!"
+    one.is_dismissed = True
+    assert one.take(replay) is None
+
+
+def test_notice_goes_out_before_the_next_event_when_it_is_held() -> None:
+    """For a reader that has everything else; one that lacks an event, or has the notice, gets none."""
+    replay = response(b"a")
+    ready, behind, told = reader(replay), reader(replay), reader(replay)
+    write(ready, replay, 0.0)
+    replay.notice = b"!"
+    assert write(told, replay, 0.0).data == b"a!"
+    for one in (ready, behind, told):
+        one.hold_notice(replay, 1.0)
+    replay.notice = b""
+    replay.push(b"b", 1)
+    assert [write(one, replay, 1.0).data for one in (ready, behind, told)] == [b"!b", b"ab", b"b"]
+
+
+def test_notice_is_held_when_the_last_event_is_being_written() -> None:
+    """Whoever takes its time for a write has everything all the same."""
+    replay = response(b"a")
+    one = reader(replay)
+    one.take(replay)
+    replay.notice = b"!"
+    one.hold_notice(replay, 1.0)
+    replay.notice = b""
+    one.wrote(replay.end, 1.0, 0)
+    assert write(one, replay, 1.0).data == b"!"

@@ -223,3 +223,13 @@ class ReplayMachine(RuleBasedStateMachine):
 
 TestReplay = ReplayMachine.TestCase
 TestReplay.settings = settings(max_examples=60, stateful_step_count=25, deadline=None, derandomize=True)
+
+
+def test_notice_is_past_when_the_response_has_ended() -> None:
+    """It is no event: it has no place, and what is held does not grow by it."""
+    budget = roomy()
+    replay = with_events(b"a", budget=budget)
+    replay.notice = b": soon\n\n"
+    assert (replay.end.event_id, budget.n_bytes, budget.n_events) == (1, 1, 1)
+    replay.conclude(b"$")
+    assert replay.notice == b""

@@ -186,6 +186,8 @@ CALLS: dict[str, tuple[Callable[[Stream], object], frozenset[State]]] = {
     "lost": (lambda stream: stream.lost(9, 0.0), frozenset(State)),
     "tick": (lambda stream: stream.tick(0.0, {}), frozenset(State)),
     "close": (lambda stream: stream.close(FinishReason.DRAINING, REFUSAL), frozenset(State)),
+    "give_way": (Stream.give_way, frozenset(State)),
+    "told": (lambda stream: stream.told(b"!"), frozenset(State)),
 }
 
 
@@ -865,3 +867,34 @@ TestStream = StreamMachine.TestCase
 TestStream.settings = SETTINGS
 TestDetachable = DetachableMachine.TestCase
 TestDetachable.settings = SETTINGS
+
+
+def test_notice_is_told_to_those_that_have_everything() -> None:
+    """It is no event: who comes later gets what holds then, and nothing of it once an event has come."""
+    hall = Hall(KEPT)
+    hall.stream.told(b"1")
+    assert hall.read()[0] == b"1"
+    hall.stream.told(b"2")
+    other = hall.attach(0)
+    assert (hall.read()[0], hall.read(other)[0]) == (b"2", b"2")
+    hall.stream.told(b"3")
+    hall.say(1)
+    assert (hall.read()[0], hall.read(other)[0]) == (b"3x", b"3x")
+    assert hall.read(hall.attach(0))[0] == b"x"
+    assert (hall.stream.n_delivered, hall.stream.next_event_id) == (1, 2)
+
+
+def test_what_is_kept_is_gone_when_it_gives_way() -> None:
+    """Of a response that has ended and that nobody reads; of any other nothing is."""
+    hall = Hall(KEPT)
+    hall.say(2)
+    hall.stream.give_way()
+    assert hall.is_now(State.OPEN)
+    hall.finish()
+    hall.stream.give_way()
+    assert hall.is_now(State.DRAINING) and hall.read()[0] == b"xx$"
+    hall.leave()
+    assert hall.is_now(State.DRAINING) and hall.budget.n_events == 3
+    hall.stream.give_way()
+    assert hall.is_now(State.CLOSED) and hall.budget.n_events == 0
+    assert hall.stream.place_after(0) is Missed.GONE and hall.stream.place_after(3) is Missed.AT_END

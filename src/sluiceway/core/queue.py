@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from sluiceway.core.request import Request
 from sluiceway.errors import InvariantError
@@ -20,6 +21,10 @@ class WaitingQueue:
 
     def __contains__(self, rid: Rid) -> bool:
         return rid in self._requests
+
+    def __iter__(self) -> Iterator[Rid]:
+        """The next to be scheduled first."""
+        return iter(self._requests)
 
     def push_back(self, request: Request) -> None:
         """A newcomer. Raises `InvariantError` if it stands here already."""

@@ -32,10 +32,21 @@ from sluiceway.core.outputs import End, Outputs, Rejection, Start
 from sluiceway.core.pace import Pace
 from sluiceway.core.plan import Plan, Row, StepResult
 from sluiceway.core.planner import NextStep
+from sluiceway.core.progress import Watch
 from sluiceway.core.request import Input, Request, Submission
 from sluiceway.core.roster import Roster
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import EngineStats, FinishReason, LiveSequence, Logprobs, Rid, SamplingParams, StepId, TokenId
+from sluiceway.types import (
+    EngineStats,
+    FinishReason,
+    LiveSequence,
+    Logprobs,
+    Progress,
+    Rid,
+    SamplingParams,
+    StepId,
+    TokenId,
+)
 
 
 class Scheduler:
@@ -48,6 +59,7 @@ class Scheduler:
         self._retired: list[Rid] = []
         """Ended since the last plan. Only those that were part of one: a runner knows no others."""
         self._outputs = Outputs()
+        self._watch = Watch()
         self._counters = Counters()
         self._pace = Pace(target_s=config.step_target_s, max_tokens=config.max_step_tokens)
 
@@ -66,14 +78,15 @@ class Scheduler:
         """Nothing lives."""
         return not self._roster.live
 
-    def submit(self, group: Sequence[Submission]) -> None:
-        """Admit all of a group or refuse all of it; said as starts, or as one rejection."""
+    def submit(self, group: Sequence[Submission], *, is_watched: bool = False) -> None:
+        """Admit all of a group, or refuse it: said as starts, or as one rejection. `progress` tells of watched ones."""
         refusal = refusal_of(group, self._config, live=self._roster.live, room=self._room())
         if refusal is not None:
             self._outputs.rejections.append(Rejection(tuple(submission.rid for submission in group), refusal))
             return
-        for submission in group:
-            self._accept(submission)
+        requests = [self._accept(submission) for submission in group]
+        if is_watched:
+            self._watch.add(requests)
 
     def finish(self, rid: Rid, reason: FinishReason, refusal: Refusal | None = None) -> bool:
         """The only way out. True the first time, False ever after and for unknown ids."""
@@ -84,6 +97,7 @@ class Scheduler:
         self._roster.move(request, Input.FINISH)
         self._counters.finished += 1
         self._outputs.ends.append(End(rid, reason, held, refusal))
+        self._watch.drop(rid)
         if request.was_planned:
             self._retired.append(rid)
         return True
@@ -150,6 +164,10 @@ class Scheduler:
         outputs, self._outputs = self._outputs, Outputs()
         return outputs
 
+    def progress(self, now_s: float) -> list[tuple[Rid, Progress]]:
+        """What there is to tell of watched groups now, by an id of each."""
+        return self._watch.news(self._roster.queue, now_s) if self._watch else []
+
     def stats(self, *, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
         """The snapshot, with the figures of the step that it closes."""
         return self._counters.snapshot(self._roster, step_s=step_s, step_tokens=step_tokens)
@@ -180,7 +198,7 @@ class Scheduler:
         """How many sequences may still be taken in: free slots, and places to wait beyond them."""
         return self._config.max_waiting + self._roster.n_free_seats - len(self._roster.queue)
 
-    def _accept(self, submission: Submission) -> None:
+    def _accept(self, submission: Submission) -> Request:
         request = Request(
             submission,
             arrival=self._counters.accepted,
@@ -192,6 +210,7 @@ class Scheduler:
         self._counters.accepted += 1
         self._counters.prompt_tokens += request.n_prompt
         self._outputs.starts.append(Start(request.rid, request.n_prompt, cached_tokens=0))
+        return request
 
     def _drafter(self, sampling: SamplingParams) -> Drafter | None:
         speculation = sampling.speculation or self._config.speculation

@@ -17,7 +17,7 @@ from sluiceway.engine.runner import Runner
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, GroupRejection, SequenceEnd, SequenceStart, StepOut
-from sluiceway.types import EngineStats, Rid
+from sluiceway.types import EngineStats, Progress, Rid
 
 T = TypeVar("T")
 
@@ -85,17 +85,16 @@ class Engine:
         plan = None if self._scheduler.has_ends_to_tell else self._scheduler.plan()
         if plan is None:
             self._check_if_idle()
-            self._parts.enter(Part.PUBLISH)
-            return self._say(0.0, 0)
+            return self._say(self._parts.enter(Part.PUBLISH), 0.0, 0)
         self._is_checked = False
         started_s = self._parts.enter(Part.MODEL)
         self._compute(plan, receive)
-        step_s = self._parts.enter(Part.PUBLISH) - started_s
-        self._scheduler.observe(plan, step_s)
-        return self._say(step_s, plan.n_tokens)
+        now_s = self._parts.enter(Part.PUBLISH)
+        self._scheduler.observe(plan, now_s - started_s)
+        return self._say(now_s, now_s - started_s, plan.n_tokens)
 
-    def _say(self, step_s: float, step_tokens: int) -> list[FromEngine]:
-        said: list[FromEngine] = [*self._step_out(step_s, step_tokens), *self._audit_answers()]
+    def _say(self, now_s: float, step_s: float, step_tokens: int) -> list[FromEngine]:
+        said: list[FromEngine] = [*self._step_out(now_s, step_s, step_tokens), *self._audit_answers()]
         if not self.has_work:
             self._parts.rest()
         return said
@@ -107,8 +106,8 @@ class Engine:
     def _apply_one(self, message: ToEngine) -> None:
         scheduler = self._scheduler
         match message:
-            case Submit(sequences):
-                scheduler.submit([self._submission(sequence) for sequence in sequences])
+            case Submit(sequences, is_watched):
+                scheduler.submit([self._submission(sequence) for sequence in sequences], is_watched=is_watched)
             case Abort(rid, reason):
                 scheduler.finish(rid, reason)
             case Pause(rid):
@@ -156,12 +155,13 @@ class Engine:
         for sentence in self._scheduler.violations():
             self._on_fault(InvariantError(sentence))
 
-    def _step_out(self, step_s: float, step_tokens: int) -> Iterable[StepOut]:
+    def _step_out(self, now_s: float, step_s: float, step_tokens: int) -> Iterable[StepOut]:
         outputs, snapshot = self._scheduler.drain(), self._scheduler.stats()
-        if not outputs and snapshot == self._said:
+        progress = self._scheduler.progress(now_s)
+        if not outputs and not progress and snapshot == self._said:
             return []
         self._said = snapshot
-        return [_step_out(outputs, self._snapshot(step_s=step_s, step_tokens=step_tokens))]
+        return [_step_out(outputs, progress, self._snapshot(step_s=step_s, step_tokens=step_tokens))]
 
     def _snapshot(self, *, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
         stats = self._scheduler.stats(step_s=step_s, step_tokens=step_tokens)
@@ -180,7 +180,7 @@ class Engine:
         ]
 
 
-def _step_out(outputs: Outputs, stats: EngineStats) -> StepOut:
+def _step_out(outputs: Outputs, progress: Iterable[tuple[Rid, Progress]], stats: EngineStats) -> StepOut:
     return StepOut(
         rids=outputs.rids,
         token_ids=outputs.token_ids,
@@ -188,5 +188,6 @@ def _step_out(outputs: Outputs, stats: EngineStats) -> StepOut:
         starts=[SequenceStart(start.rid, start.prompt_tokens, start.cached_tokens) for start in outputs.starts],
         rejections=[GroupRejection(rejection.rids, rejection.refusal) for rejection in outputs.rejections],
         ends=[SequenceEnd(end.rid, end.reason, end.refusal, end.held) for end in outputs.ends],
+        progress=tuple(progress),
         stats=stats,
     )

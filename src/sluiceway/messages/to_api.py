@@ -7,7 +7,17 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.types import EngineFacts, EngineStats, FinishReason, Held, LiveSequence, Rid, TokenId, ToldToken
+from sluiceway.types import (
+    EngineFacts,
+    EngineStats,
+    FinishReason,
+    Held,
+    LiveSequence,
+    Progress,
+    Rid,
+    TokenId,
+    ToldToken,
+)
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -54,6 +64,13 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):
     refusal: Refusal | None = None
 
 
+class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
+    """The request of this sequence, which is watched, is so far."""
+
+    rid: Rid
+    progress: Progress
+
+
 class AuditReport(msgspec.Struct, frozen=True, tag="audit_report", kw_only=True):
     """What the engine and the tokenizer hold."""
 
@@ -67,7 +84,7 @@ class AuditReport(msgspec.Struct, frozen=True, tag="audit_report", kw_only=True)
     """Sequences with decode state."""
 
 
-Event: TypeAlias = Accepted | Rejected | Delta | Finished
+Event: TypeAlias = Accepted | Rejected | Progressed | Delta | Finished
 
 
 class Events(msgspec.Struct, frozen=True, tag="events", kw_only=True):

@@ -18,9 +18,10 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Sequences of one request: all are admitted, or none is."""
+    """Sequences of one request: all are admitted, or none is. `is_watched`: it is told how far it is, up to a token."""
 
     sequences: tuple[Sequence, ...]
+    is_watched: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -14,6 +14,7 @@ from sluiceway.types import (
     Held,
     LiveSequence,
     Logprobs,
+    Progress,
     Rid,
     SamplingParams,
     TokenId,
@@ -60,6 +61,8 @@ class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", kw_only=True):
     prompts: tuple[Prompt, ...]
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
+    is_watched: bool = False
+    """Whether the client wants to know how far the request is before its first token."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -131,6 +134,8 @@ class StepOut(msgspec.Struct, frozen=True, tag="step_out", kw_only=True, omit_de
     ends: list[SequenceEnd]
     stats: EngineStats
     logprobs: dict[int, Logprobs] = {}
+    progress: tuple[tuple[Rid, Progress], ...] = ()
+    """Of requests that are watched, by the id of one of their sequences: how far they were before these tokens."""
 
 
 class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True):

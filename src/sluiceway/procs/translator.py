@@ -20,7 +20,7 @@ import msgspec
 
 from sluiceway.errors import PeerGone, Refusal, RequestError
 from sluiceway.messages import to_engine
-from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
 from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import (
     AuditQuery,
@@ -158,6 +158,7 @@ class Translator:
             for rid in rejection.rids:
                 self._decoding.pop(rid, None)
             events.append(Rejected(rejection.rids, rejection.refusal))
+        events += [Progressed(rid, progress) for rid, progress in step.progress]
         stopped_by_token = {end.rid for end in step.ends if end.reason is FinishReason.STOP}
         deltas = self._deltas(step, stopped_by_token)
         events += deltas
@@ -245,7 +246,7 @@ class Translator:
             if rid in live
         )
         try:
-            self._to_engine(Submit(sequences))
+            self._to_engine(Submit(sequences, request.is_watched))
         except PeerGone:
             self._reject(live, ENGINE_UNAVAILABLE)
             return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt
+from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt, TextPrompt
 from sluiceway.protocols.wishes import Wishes
 from sluiceway.types import SamplingParams, ToldToken
 
@@ -42,6 +42,11 @@ class Generation:
     def prompt_field(self) -> str:
         """The field of the request that held the prompts."""
         return "messages" if any(isinstance(prompt, ChatPrompt) for prompt in self.prompts) else "prompt"
+
+    def without_text(self) -> Generation:
+        """What its answer needs of it: as many prompts of the same kinds, but none that takes room."""
+        empty = (ChatPrompt(()) if isinstance(prompt, ChatPrompt) else TextPrompt("") for prompt in self.prompts)
+        return replace(self, prompts=tuple(empty))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ _ID_FORM = "1 to 128 letters, digits and `-`, `_`, `.` or `~`, the first a lette
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
 
 OnDisconnect = Literal["cancel", "detach"]
+Telling = Literal["comments", "events"]
+"""How a client is told of its progress before the first token: in lines that readers pass over, or in typed events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Wishes:
     grace_s: float | None = None
     keep_alive_s: float | None = None
     stream_id: str | None = None
+    progress: Telling | None = None
+    """None: not at all."""
 
 
 def checked_stream_id(value: str) -> str:
@@ -73,6 +77,7 @@ class WishFields(BaseModel):
     grace_s: _Wait | None = None
     keep_alive_s: _Wait | None = None
     stream_id: Annotated[str | None, PlainValidator(_stream_id)] = None
+    progress: Telling | None = None
 
     @property
     def wishes(self) -> Wishes:
@@ -84,12 +89,18 @@ class WishFields(BaseModel):
             grace_s=self.grace_s,
             keep_alive_s=self.keep_alive_s,
             stream_id=self.stream_id,
+            progress=self.progress,
         )
 
     def check_wishes(self, path: str, *, is_streamed: bool) -> None:
         """What no single field shows. `path` is where they lie, with its dot. Raises `RequestError`."""
         if not is_streamed:
-            for field, is_given in (("resumable", self.resumable), ("keep_alive_s", self.keep_alive_s is not None)):
+            of_streams = {
+                "resumable": self.resumable,
+                "keep_alive_s": self.keep_alive_s is not None,
+                "progress": self.progress is not None,
+            }
+            for field, is_given in of_streams.items():
                 if is_given:
                     raise invalid(f"`{path}{field}` may only be given for a streamed answer.", path + field)
         if self.on_disconnect == "detach" and not self.resumable:

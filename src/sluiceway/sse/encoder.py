@@ -5,7 +5,7 @@ The format: https://html.spec.whatwg.org/multipage/server-sent-events.html. Read
 * every block that carries `id`, `event` or `retry` carries data too: official SDKs hand the empty data of other blocks
   to their JSON parser and fail;
 * a comment may stand inside an event's block; as a block of its own it is safe only in streams without ids, since some
-  readers then dispatch an event with the old id and no data. There, `COMMENT_LINE` opens the block of the next event;
+  readers then dispatch an event with the old id and no data. There, its line opens the block of the next event;
 * JSON has no U+2028, U+2029, U+0085, VT or FF in it: text is cut there by readers that use a general line splitter.
 """
 
@@ -24,9 +24,6 @@ _NOT_IN_AN_ID = re.compile(r"[\r\n\0]")
 
 # The characters as UTF-8, and their escapes. VT and FF are control characters, which JSON escapes anyway.
 _CUTTERS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
-
-COMMENT_LINE = b":\n"
-"""Says nothing, and keeps a connection alive: the first line of an event's block whose rest comes later."""
 
 _json_encoder = msgspec.json.Encoder()
 
@@ -74,9 +71,13 @@ def encode_event(
     return _block(lines)
 
 
-def encode_comment(text: str = "") -> bytes:
-    """A block that says nothing: keeps a connection alive. Not for streams whose events carry ids."""
-    return _block(_comment_lines(text))
+def encode_comment(text: str = "", *, is_block: bool = True) -> bytes:
+    """Says nothing to a program, and keeps a connection alive. As a block not for streams whose events carry ids.
+
+    Without one it opens the block of the event that comes next.
+    """
+    lines = _comment_lines(text)
+    return _block(lines) if is_block else _encode("\n".join([*lines, ""]))
 
 
 def number_events(frames: bytes, first_id: int) -> list[bytes]:
@@ -92,8 +93,12 @@ def number_events(frames: bytes, first_id: int) -> list[bytes]:
 
 
 def _comment_lines(text: str) -> list[str]:
-    return [f": {line}" for line in _LINE_END.split(text)]
+    return [f": {line}" if line else ":" for line in _LINE_END.split(text)]
 
 
 def _block(lines: list[str]) -> bytes:
-    return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
+    return _encode("\n".join(lines) + "\n\n")
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from sluiceway.stream.lifecycle import ReaderId
 from sluiceway.stream.policy import MAX_AMOUNT, Decision, Policy, Pressure, decide, is_behind, spare
 from sluiceway.stream.reader import Reader
-from sluiceway.stream.replay import Place
+from sluiceway.stream.replay import Place, Replay
 
 
 class Audience:
@@ -71,6 +71,12 @@ class Audience:
         """These readers get nothing more but their last word."""
         for reader_id in reader_ids:
             self.readers[reader_id].is_dismissed = True
+
+    def pass_notice(self, replay: Replay, now_s: float) -> None:
+        """An event is about to come: the notice is past, and only those that have everything get it still."""
+        for reader in self.readers.values():
+            reader.hold_notice(replay, now_s)
+        replay.notice = b""
 
     def slowest(self, end: Place) -> Place:
         """Every listener has got what is before this place."""

@@ -2,10 +2,15 @@
 
 The bound holds for all that is above the low-water mark of its reader, since nobody pays for others who holds no more
 than that: streams together hold at most the bound and one low-water mark each. What follows from pressure is decided
-by each stream's policy (`policy.decide`); what is only kept for a replay is let go first.
+by each stream's policy (`policy.decide`).
+
+Before there is any pressure, what is only *kept* gives way: responses that are over and that nobody reads, the one
+first that has been so the longest. They are bounded in number as well, since each is more than its events.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Hashable
 
 from sluiceway.errors import ConfigError, InvariantError
 from sluiceway.stream.policy import Pressure
@@ -17,12 +22,24 @@ _TIGHT = 0.75
 class Budget:
     """One per process. Every stream says what it takes and what it gives back."""
 
-    __slots__ = ("_max_bytes", "_max_events", "_tight_bytes", "_tight_events", "n_bytes", "n_events")
+    __slots__ = (
+        "_kept",
+        "_max_bytes",
+        "_max_events",
+        "_max_kept",
+        "_tight_bytes",
+        "_tight_events",
+        "n_bytes",
+        "n_events",
+    )
 
-    def __init__(self, *, max_bytes: int, max_events: int) -> None:
-        for field, value in (("max_bytes", max_bytes), ("max_events", max_events)):
+    def __init__(self, *, max_bytes: int, max_events: int, max_kept: int = 1024) -> None:
+        for field, value in (("max_bytes", max_bytes), ("max_events", max_events), ("max_kept", max_kept)):
             if value < 1:
                 raise ConfigError(field, f"must be at least 1, not {value}")
+        self._max_kept = max_kept
+        self._kept: dict[Hashable, Callable[[], None]] = {}
+        """How each gives way, the longest kept first."""
         self._max_bytes, self._tight_bytes = max_bytes, max_bytes * _TIGHT
         self._max_events, self._tight_events = max_events, max_events * _TIGHT
         self.n_bytes = 0
@@ -31,7 +48,7 @@ class Budget:
     @property
     def pressure(self) -> Pressure:
         """How near the bound is."""
-        if self.n_bytes <= self._tight_bytes and self.n_events <= self._tight_events:
+        if not self._is_tight:
             return Pressure.NONE
         is_full = self.n_bytes > self._max_bytes or self.n_events > self._max_events
         return Pressure.FULL if is_full else Pressure.TIGHT
@@ -40,6 +57,18 @@ class Budget:
         """One more event is held."""
         self.n_bytes += n_bytes
         self.n_events += 1
+        while self._kept and self._is_tight:
+            self._let_go_longest()
+
+    def keep(self, response: Hashable, give_way: Callable[[], None]) -> None:
+        """It is over, and nobody reads it: `give_way` releases what it holds. Idle for one that is kept already."""
+        self._kept.setdefault(response, give_way)
+        if len(self._kept) > self._max_kept:
+            self._let_go_longest()
+
+    def reclaim(self, response: Hashable) -> None:
+        """Somebody reads it, or it has let go by itself. Idle for one that is not kept."""
+        self._kept.pop(response, None)
 
     def release(self, n_bytes: int, n_events: int) -> None:
         """Raises `InvariantError` for more than is held."""
@@ -47,3 +76,11 @@ class Budget:
             raise InvariantError(f"{n_bytes} bytes of {n_events} events are released, but less is held")
         self.n_bytes -= n_bytes
         self.n_events -= n_events
+
+    @property
+    def _is_tight(self) -> bool:
+        return self.n_bytes > self._tight_bytes or self.n_events > self._tight_events
+
+    def _let_go_longest(self) -> None:
+        response = next(iter(self._kept))
+        self._kept.pop(response)()

@@ -27,12 +27,19 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     last_event_id: int
+    is_resumable: bool
     opened_s: float
     ended_s: float | None
 
 
 def record_of(
-    stream: Stream, stream_id: str, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int
+    stream: Stream,
+    stream_id: str,
+    *,
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int,
+    is_resumable: bool,
 ) -> StreamRecord:
     """How this response stands now."""
     return StreamRecord(
@@ -46,6 +53,7 @@ def record_of(
         completion_tokens=completion_tokens,
         cached_tokens=cached_tokens,
         last_event_id=stream.next_event_id - 1,
+        is_resumable=is_resumable,
         opened_s=stream.opened_s,
         ended_s=stream.ended_s,
     )

@@ -41,7 +41,7 @@ The words of writers (written), of cleanup (lost, close) and of time (ticked) ar
 who say them cannot know what has happened before. An event of a sequence that comes when none lives is a bug and
 raises, as does a reader that comes to a response that is closed.
 
-What this file does not know: which word an event is. That is decided where it is told (`stream.stream`).
+What this file does not know: which word any other event is. That is decided where it is told (`stream.stream`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Input(enum.Enum):
     """Every reader has everything, and nothing is kept for another one."""
     TICKED = "ticked"
     EXPIRED = "expired"
-    """The grace time, or the time for which an ended response is kept, is over."""
+    """The grace time, or the time for which an ended response is kept, is over; or its room is needed."""
     CLOSE = "close"
 
 
@@ -157,6 +157,18 @@ def next_state(state: State, given: Input) -> State:
     if following is None:
         raise InvariantError(f"a response that is {state.value} cannot take {given.value}")
     return following
+
+
+def meaning_of_loss(state: State, *, stays: bool, may_return: bool, is_kept: bool) -> Input:
+    """What it means that a reader is gone. `stays`: it was not there, or another one listens.
+
+    `may_return`: the response goes on without a reader; `is_kept`: it is kept when it has ended.
+    """
+    if stays or state is State.DETACHED:
+        return Input.LOST
+    if state is State.OPEN:
+        return Input.LEFT if may_return else Input.DESERTED
+    return Input.LOST if is_kept else Input.DESERTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Reader:
         "_behind_since_s",
         "_handed_bytes",
         "_joined",
+        "_noticed",
         "_pending",
         "_taken_bytes",
         "_took_s",
@@ -54,20 +55,22 @@ class Reader:
         self.is_dismissed = False
         self._pending: Place | None = None
         self._batch_bytes = 0
-        self._aside = b""
+        self._aside = self._noticed = b""
         self._handed_bytes = self._taken_bytes = self._unsent_bytes = 0
         self._took_s = self.wrote_s = now_s
         self._behind_since_s: float | None = None
 
     def take(self, replay: Replay) -> Batch | None:
         """What is to be written next; None if nothing is, or while the batch before it is being written."""
-        if self._pending is not None or not self._has_work(replay.end):
+        if self._pending is not None or not (self._has_work(replay.end) or self._lacks_notice(replay)):
             return None
         data, self._pending = self._aside, self.place
         if not self.is_dismissed and self.place.event_id < replay.end.event_id:
             events, self._pending = replay.read(self.place, WRITE_BYTES)
             data = data + events if data else events
         self._aside = b""
+        if replay.notice and self._pending.event_id == replay.end.event_id and self._lacks_notice(replay):
+            data, self._noticed = data + replay.notice, replay.notice
         self._batch_bytes = len(data)
         if self.is_dismissed or self._pending.event_id == replay.end.event_id:
             return Batch(data, self.is_dismissed or replay.is_ended)
@@ -131,6 +134,11 @@ class Reader:
         self._aside += frame
         self.wrote_s = now_s
 
+    def hold_notice(self, replay: Replay, now_s: float) -> None:
+        """The notice is about to be past: write it before what comes, if this reader has everything and lacks it."""
+        if self._lacks_notice(replay) and (self._pending or self.place) == replay.end:
+            self.set_aside(replay.notice, now_s)
+
     def skip_to(self, end: Place, now_s: float) -> None:
         """It shall not get what waits for it. From here on it has its time anew to take what it gets instead."""
         self.place = end
@@ -139,6 +147,9 @@ class Reader:
         self._aside = b""
         self._took_s = now_s
         self._behind_since_s = None
+
+    def _lacks_notice(self, replay: Replay) -> bool:
+        return bool(replay.notice) and replay.notice is not self._noticed and not self.is_dismissed
 
     def _has_work(self, end: Place) -> bool:
         return bool(self._aside) or (not self.is_dismissed and self.place.event_id < end.event_id)

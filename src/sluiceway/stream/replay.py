@@ -4,6 +4,9 @@ Events have ids from 1, without gaps, whether or not they are told to anybody. A
 reader is a place that moves. Whole events are let go from the front: a reader whose place lies before what is held is
 told so. A plain response keeps nothing that its reader has got; one that can be resumed keeps a bounded window.
 
+Beside the events there may be a *notice*: how things stand, for readers that have everything. A later one takes its
+place, and with the next event it is past. It is no event: it has no id, and nobody gets it again.
+
 Each token counts once: as *delivered* when the first reader gets the event that carries it, or as *undelivered* when
 that event is let go before. A token whose event is still here, or to come, is *waiting*.
 """
@@ -70,6 +73,7 @@ class Replay:
         "is_ended",
         "n_delivered",
         "n_undelivered",
+        "notice",
     )
 
     def __init__(self, budget: Budget, keep: Window = NOTHING) -> None:
@@ -86,6 +90,8 @@ class Replay:
         self.n_delivered = 0
         self.n_undelivered = 0
         self.is_ended = False
+        self.notice = b""
+        """One or a few lines: not counted in the budget."""
 
     @property
     def n_waiting(self) -> int:
@@ -120,6 +126,7 @@ class Replay:
             raise InvariantError("the last event of a response is empty")
         self.push(frame, 0)
         self.is_ended = True
+        self.notice = b""
 
     def forfeit(self) -> None:
         """No event will carry the tokens that are in none so far."""

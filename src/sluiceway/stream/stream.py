@@ -19,6 +19,7 @@ from sluiceway.errors import InvariantError, Refusal
 from sluiceway.stream.audience import Audience
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.flow import Flow
+from sluiceway.stream.keeping import Keeping
 from sluiceway.stream.lifecycle import (
     ENDED,
     LIVE,
@@ -31,6 +32,7 @@ from sluiceway.stream.lifecycle import (
     KeepAlive,
     ReaderId,
     State,
+    meaning_of_loss,
     next_state,
 )
 from sluiceway.stream.policy import Decision, Pressure
@@ -48,7 +50,7 @@ class Stream:
         "_audience",
         "_budget",
         "_flow",
-        "_kept_since_s",
+        "_keeping",
         "_now_s",
         "_replay",
         "_upstream",
@@ -67,8 +69,7 @@ class Stream:
         self._audience = Audience(terms.policy)
         self._flow = Flow()
         self._now_s = now_s
-        self._kept_since_s = now_s
-        """When the last reader left, or the response ended: from here its time to be resumed counts."""
+        self._keeping = Keeping(terms.retention, now_s)
         self.state = State.OPEN
         self.opened_s = now_s
         self.ended_s: float | None = None
@@ -105,10 +106,8 @@ class Stream:
         """Before that a tick would tell nothing, unless something else happens; in the past where each tick counts."""
         if self.state is State.OPEN and not self._flow.is_held:
             return self._audience.quiet_until_s(self._replay.end, self.terms.keep_alive_s)
-        retention = self.terms.retention
-        if self.state in ENDED and retention is not None and not self._audience.readers:
-            return self._kept_since_s + retention.ttl_s
-        return self._now_s
+        is_kept = self.state in ENDED and self.terms.retention is not None and not self._audience.readers
+        return self._keeping.until_s if is_kept else self._now_s
 
     def has_reader(self, reader_id: ReaderId) -> bool:
         """Whether this reader gets anything more."""
@@ -129,6 +128,8 @@ class Stream:
         """An event is ready, and others before it; an empty one (text is held back) brings its tokens only."""
         if self.state is not State.OPEN:  # in which it stays: with each token that need not be looked up
             self._move(Input.DELIVERED)
+        if self._replay.notice:
+            self._audience.pass_notice(self._replay, self._now_s)
         for earlier in before:
             self._replay.push(earlier, 0)
         self._replay.push(frame, n_tokens)
@@ -137,6 +138,10 @@ class Stream:
         if self.state is State.DETACHED:
             self._trim()
         return self._regulate()
+
+    def told(self, notice: bytes) -> None:
+        """How things stand, for readers that have everything; a later notice takes its place, an event ends it."""
+        self._replay.notice = notice
 
     def finished(self, rid: Rid, reason: FinishReason, frames: Iterable[bytes] = ()) -> tuple[Effect, ...]:
         """A sequence ended well; the frames say so."""
@@ -171,7 +176,7 @@ class Stream:
         for earlier in before:
             self._replay.push(earlier, 0)
         self._replay.conclude(frame)
-        self.ended_s = self._kept_since_s = self._now_s
+        self.ended_s = self._keeping.since_s = self._now_s
         self._close_if_emptied()
 
     # From readers.
@@ -214,14 +219,15 @@ class Stream:
         """Nobody writes to this reader any more: it has left, or has everything. Idempotent, in every state."""
         self._now_s = now_s
         was_there = self._audience.readers.pop(reader_id, None) is not None
-        meaning = self._meaning_of_loss() if was_there else Input.LOST
+        stays = not was_there or self._audience.listens
+        meaning = meaning_of_loss(self.state, stays=stays, may_return=self._may_return, is_kept=self._is_kept)
         was_open = self.state is State.OPEN
         self._move(meaning)
         if meaning is Input.DESERTED and was_open:
             self.reason, self.ended_s = FinishReason.CANCELLED, now_s
             return self._upstream.cancel(FinishReason.CANCELLED)
         if meaning is Input.LEFT:
-            self._kept_since_s = now_s
+            self._keeping.since_s = now_s
         self._trim()
         return self._regulate()
 
@@ -241,6 +247,11 @@ class Stream:
         was_live = self.state in LIVE
         self._move(Input.CLOSE)
         return self._end(cause, refusal) if was_live else ()
+
+    def give_way(self) -> None:
+        """Keep nothing any more of a response that has ended and that nobody reads. Idle for any other."""
+        if self.state in ENDED and not self._audience.readers:
+            self._move(Input.EXPIRED)
 
     # Flow.
 
@@ -268,7 +279,7 @@ class Stream:
         told = [EndReader(reader_id, FinishReason.SLOW_CLIENT) for reader_id in slow]
         if mildest is Decision.DROP:
             self._move(Input.LEFT)
-            self._kept_since_s = now_s
+            self._keeping.since_s = now_s
             return (*told, *self._regulate())
         return (*told, *self._flow.turn(mildest, self._upstream, now_s))
 
@@ -297,13 +308,6 @@ class Stream:
         """Whether something is kept for readers that come once it has ended; never of a request that was refused."""
         return self.terms.retention is not None and self.is_accepted
 
-    def _meaning_of_loss(self) -> Input:
-        if self._audience.listens or self.state is State.DETACHED:
-            return Input.LOST
-        if self.state is State.OPEN:
-            return Input.LEFT if self._may_return else Input.DESERTED
-        return Input.LOST if self._is_kept else Input.DESERTED
-
     def _give_up_the_stalled(self) -> list[Effect]:
         stalled = self._audience.stalled(self._replay.end, self._now_s, is_over=self.state in ENDED)
         effects = list[Effect]()
@@ -312,15 +316,11 @@ class Stream:
         return effects
 
     def _expire(self) -> tuple[Effect, ...]:
-        retention = self.terms.retention
-        if retention is None:
-            return ()
-        kept_s = self._now_s - self._kept_since_s
-        if self.state is State.DETACHED and kept_s >= retention.grace_s:
+        if self.state is State.DETACHED and self._keeping.is_past_grace(self._now_s):
             self._move(Input.EXPIRED)
             return self._end(FinishReason.CANCELLED, None)
-        if self.state in ENDED and not self._audience.readers and kept_s >= retention.ttl_s:
-            self._move(Input.EXPIRED)
+        if not self._audience.readers and self._keeping.is_past_end(self._now_s):
+            self.give_way()
         return ()
 
     def _keep_alive(self) -> list[Effect]:

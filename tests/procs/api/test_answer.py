@@ -7,9 +7,10 @@ import json
 import pytest
 
 from sluiceway.errors import Refusal
-from sluiceway.messages.to_api import Accepted, Delta
+from sluiceway.messages.to_api import Accepted, Delta, Progressed
 from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.protocols.generation import Usage
+from sluiceway.protocols.native.request import parse_native
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.sse.decoder import Decoder
@@ -17,7 +18,7 @@ from sluiceway.stream.budget import Budget
 from sluiceway.stream.lifecycle import CancelUpstream, EndResponse
 from sluiceway.stream.replay import START
 from sluiceway.stream.terms import Retention, Terms
-from sluiceway.types import FinishReason, Held
+from sluiceway.types import FinishReason, Held, Progress
 from support.asgi_driver import completion, finished
 from support.told import told_text
 
@@ -226,3 +227,39 @@ def test_it_is_broken_unless_it_ended_by_itself() -> None:
         True,
         True,
     ]
+
+
+@pytest.mark.parametrize(
+    ("terms", "comment"), [(PLAIN, b": queued position=2\n\n"), (KEPT, b": queued position=2\n")], ids=["plain", "kept"]
+)
+def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: Terms, comment: bytes) -> None:
+    """A block of its own only where no event carries an id: some readers would take it for an event of the old id."""
+    answer = answer_of(terms, stream=True, sluiceway={"progress": "comments"})
+    assert answer.progressed(0, Progressed(10, Progress(3, 0, 9))) == ()
+    assert written(answer) == b"", "nothing can be said before the head"
+    answer.accepted(0, Accepted(10, 9, 0))
+    answer.progressed(0, Progressed(10, Progress(2, 0, 9)))
+    assert written(answer) == comment
+    answer.progressed(0, Progressed(10, Progress(0, 9, 9)))
+    answer.delta(0, Delta(10, "x", (1,)))
+    assert list(Decoder().feed(text := written(answer))) and text.startswith(b": prefill computed=9 of=9\n")
+
+
+def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
+    """In the native protocol, after its start; it counts as none, and has no id."""
+    request = parse_native(b'{"prompt": "a", "progress": "events"}', "m", is_streamed=True)
+    order = Order(
+        generation=request.generation,
+        framer=request.framer(response_id="s-1", model="m", created=0),
+        error_body=error_body,
+        terms=KEPT,
+        request_id="r",
+        stream_id="s-1",
+    )
+    answer = Answer(order, [10], Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0)
+    answer.stream.attached(START, 0.0)
+    answer.accepted(0, Accepted(10, 9, 0))
+    answer.progressed(0, Progressed(10, Progress(2, 0, 9)))
+    start, queued = Decoder().feed(written(answer))
+    assert (start.event, start.last_event_id, queued.event, queued.last_event_id) == ("start", "1", "queued", "1")
+    assert queued.data == '{"position":2}' and answer.stream.next_event_id == 2

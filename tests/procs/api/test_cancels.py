@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sluiceway.errors import RequestError
 from sluiceway.messages.to_api import Finished
+from sluiceway.messages.to_engine import ToEngine
 from sluiceway.procs.api.cancels import Cancels
-from sluiceway.protocols.native.streams import Receipt
+from sluiceway.procs.translator import Translator
+from sluiceway.protocols.native.streams import Receipt, receipt_body
+from sluiceway.text.byte_tokenizer import ByteTokenizer
 from sluiceway.types import FinishReason, Held
 from support.asgi_driver import Api, AsgiDriver, completion, settle
 
@@ -173,3 +178,28 @@ async def test_oldest_receipt_is_forgotten_when_there_are_too_many(api: Api, can
         await driver.done()
     assert await refused(cancels, "a") == (409, "stream_ended")
     assert (await cancels.cancel("b", "")).record.stream_id == "b"
+
+
+async def test_receipt_says_encoding_when_the_engine_has_never_heard_of_it(api: Api, cancels: Cancels) -> None:
+    """The tokenizer answers by itself, though its thread goes on; what that comes to is nobody's."""
+    encodings: list[Callable[[], None]] = []
+    told: list[ToEngine] = []
+    translator = Translator(
+        ByteTokenizer(),
+        to_api=api.hub.receive,
+        to_engine=told.append,
+        encode_later=lambda n_chars, encode, done: encodings.append(lambda: done(encode())),
+    )
+    driver = await opened(api, n=2)
+    translator.tokenize(api.upstream.requests[-1])
+    asked = asyncio.create_task(cancels.cancel("s", ""))
+    await settle(lambda: api.upstream.cancels)
+    assert not asked.done() and len(encodings) == 1
+    translator.cancel(api.upstream.cancels[-1])
+    receipt = await asked
+    assert json.loads(receipt_body(receipt))["sequences"] == [{"state": "encoding", "blocks": 0}] * 2
+    assert (receipt.found, receipt.record.generated_tokens) == ("open", 0)
+    assert (await driver.done()).status == 499
+    encodings[0]()
+    assert told == [] and (translator.n_encoding, translator.n_decoding) == (0, 0)
+    api.assert_quiet()

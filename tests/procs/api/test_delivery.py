@@ -13,8 +13,9 @@ from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.procs.api.delivery import TICK_S
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body
+from sluiceway.stream.history import StreamRecord
 from sluiceway.stream.lifecycle import State
-from sluiceway.stream.policy import POLICIES, PolicyName
+from sluiceway.stream.policy import POLICIES, PolicyName, Pressure
 from sluiceway.stream.replay import Missed, Place
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason
@@ -156,9 +157,9 @@ def test_a_silent_reader_gets_a_comment(api: Api) -> None:
     wait(api, 14.0)
     assert client.got == before
     wait(api, 2.0)
-    assert client.got == before + b":\n"
+    assert client.got == before + b":\n\n"
     wait(api, 15.5)
-    assert client.got == before + b":\n:\n"
+    assert client.got == before + b":\n\n:\n\n"
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(api: Api) -> None:
@@ -200,18 +201,37 @@ def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
 
 
 def test_what_is_only_kept_goes_first_when_memory_is_short() -> None:
-    """Though nothing else happens to it: those that are read shall not pay for what may never be asked for again."""
-    api = Api(streams=StreamsConfig(max_stream_bytes=4000))
-    kept = opened(api, KEPT, reads=True, n_tokens=10)
-    api.upstream.finish()
-    kept.leave()
-    before = api.hub.streams.budget.n_bytes
-    wait(api, TICK_S)
-    assert api.hub.streams.budget.n_bytes == before > 1500
-    opened(api, n_tokens=10)
-    assert api.hub.streams.budget.n_bytes > 3000
-    wait(api, TICK_S)
-    assert kept.answer.stream.place_after(0) is Missed.GONE and api.hub.streams.budget.n_bytes < before
+    """At once, the one first that ended first: those that are read shall not pay for what may never be asked for."""
+    api = Api(streams=StreamsConfig(max_stream_bytes=8000))
+    kept = []
+    for _ in range(2):
+        kept.append(opened(api, KEPT, reads=True, n_tokens=10))
+        api.upstream.finish()
+        kept[-1].leave()
+    budget, reading = api.hub.streams.budget, opened(api, KEPT, reads=True)
+    before = budget.n_bytes
+    assert before > 3000
+    while len(list(api.hub.streams)) == 3:
+        api.upstream.speak("x")
+    assert kept[0].answer.stream.place_after(0) is Missed.GONE
+    assert list(api.hub.streams) == [kept[1].answer, reading.answer] and len(api.hub.delivery._agenda) == 2
+    assert isinstance(reading.answer.stream.place_after(0), Place), "what is read is kept whole"
+    assert 6000 - 200 < budget.n_bytes + before // 2 and budget.pressure is Pressure.NONE
+
+
+def test_what_is_only_kept_is_bounded_in_number() -> None:
+    """However small each is: what nobody got of it is counted, and its record is left."""
+    api = Api(streams=StreamsConfig(kept_streams=2))
+    kept = [opened(api, DETACHED) for _ in range(4)]
+    for client, rid in zip(kept, range(1, 5), strict=True):
+        client.leave()
+        api.upstream.speak("x", rid)
+        api.upstream.finish(rid)
+        wait(api, TICK_S)
+    assert list(api.hub.streams) == [kept[2].answer, kept[3].answer]
+    assert api.metrics.wasted_tokens == 2 and len(api.hub.delivery._agenda) == 2
+    record = api.hub.streams.find(kept[0].answer.order.stream_id, "", api.now_s)
+    assert isinstance(record, StreamRecord) and (record.state, record.reason) == ("draining", "stop")
 
 
 def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:

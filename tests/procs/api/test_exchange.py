@@ -349,3 +349,21 @@ async def test_nothing_is_held_wherever_a_cancellation_lands(stream: bool, stall
         n_turns += 1
         assert n_turns < 200
     assert {"not opened", "cancelled"} <= seen
+
+
+async def test_a_request_with_a_key_and_an_id_is_sent_anew_when_its_answer_broke(api: Api) -> None:
+    """The key is free then, and so is the id that came with it: no 409 for what is a repetition."""
+    body = completion(stream=True, sluiceway={"stream_id": "mine"})
+    key = {"idempotency-key": "k"}
+    first = AsgiDriver(api.app, "POST", PATH, body, key).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    api.upstream.speak("a")
+    api.upstream.finish(reason=FinishReason.ERROR, refusal=TOO_LONG)
+    assert '"error"' in (await first.done()).events[-2]
+    api.upstream.script = ["Hel", "lo"]
+    second = await AsgiDriver(api.app, "POST", PATH, body, key).start().done()
+    assert second.status == 200 and second.headers["x-stream-id"] == "mine" and len(api.upstream.requests) == 2
+    again = await AsgiDriver(api.app, "POST", PATH, body, key).start().done()
+    assert again.body == second.body and len(api.upstream.requests) == 2
+    api.assert_quiet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected
+from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Progressed, Rejected
 from sluiceway.messages.to_child import Role
-from sluiceway.messages.to_tokenizer import Cancel, Tokenize
+from sluiceway.messages.to_tokenizer import Cancel, TextPrompt, Tokenize
 from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.protocols.generation import Choice, Framer, Usage
 from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
@@ -22,7 +23,7 @@ from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.terms import Terms
-from sluiceway.types import FinishReason
+from sluiceway.types import FinishReason, Progress
 from support.asgi_driver import FACTS, Api, FakeUpstream, completion, finished
 from support.snapshots import engine_stats
 
@@ -65,9 +66,15 @@ _ids = map("stream-{}".format, itertools.count(1))
 
 
 def open_answer(
-    api: Api, *, n: int = 1, stream: bool = True, reader: Reads | None = None, terms: Terms = PLAIN
+    api: Api,
+    *,
+    n: int = 1,
+    stream: bool = True,
+    reader: Reads | None = None,
+    terms: Terms = PLAIN,
+    **fields: Any,
 ) -> Answer:
-    request = parse_completion(completion(n=n, stream=stream))
+    request = parse_completion(completion(n=n, stream=stream, **fields))
     framer = request.framer(response_id="cmpl-1", model="m", created=0)
     answer, _ = api.hub.open(order_of(request, framer, stream_id=next(_ids), terms=terms), reader or Reads())
     return answer
@@ -580,3 +587,21 @@ class HubMachine(RuleBasedStateMachine):
 
 TestHub = HubMachine.TestCase
 TestHub.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
+
+
+def test_progress_reaches_its_reader(api: Api, upstream: FakeUpstream) -> None:
+    """In one wake with what came before it; of a sequence that nobody knows nothing follows."""
+    reader = Reads()
+    answer = open_answer(api, reader=reader, sluiceway={"progress": "comments"})
+    assert upstream.requests[-1].is_watched
+    upstream.say(Accepted(1, 5, 0), Progressed(1, Progress(3, 0, 5)), Progressed(99, Progress(1, 0, 5)))
+    assert reader.wakes == 1 and written(api, answer) == b": queued position=3\n\n"
+    upstream.say(Progressed(1, Progress(2, 0, 5)))
+    assert reader.wakes == 2 and written(api, answer) == b": queued position=2\n\n"
+
+
+def test_nothing_is_watched_when_nobody_asks(api: Api, upstream: FakeUpstream) -> None:
+    """The engine is spared the trouble; and of the prompt nothing is kept here once it is on its way."""
+    answer = open_answer(api, prompt="a long story")
+    assert not upstream.requests[-1].is_watched and upstream.requests[-1].prompts == (TextPrompt("a long story"),)
+    assert answer.order.generation.prompts == (TextPrompt(""),)

@@ -234,3 +234,44 @@ def test_a_census_counts_what_is_held(streams: Streams) -> None:
     census = streams.census()
     assert census.by_state == {"open": 2, "detached": 0, "draining": 0, "closing": 0, "closed": 0}
     assert (census.readers, census.backlog_bytes, census.backlog_events) == (2, 9, 1)
+
+
+def test_a_broken_answer_gives_its_id_away_when_its_request_comes_again(streams: Streams) -> None:
+    """The key is free, and the id that the client has chosen goes with it; who reads the old one still reads it."""
+    let_go: list[Answer] = []
+    streams.when_let_go = let_go.append
+    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    first = add(streams, terms=KEPT)
+    end(first)
+    assert streams.claim("", "key", b"body", "s", 1.0) is None
+    assert (let_go, first.record.state, streams.n_open) == ([], "closing", 1)
+    second = add(streams, terms=KEPT)
+    assert streams.find("s", "", 1.0) is second
+    assert not leave(streams, first)
+    assert (first.record.state, streams.budget.n_events) == ("closed", 0)
+    assert streams.find("s", "", 1.0) is second and streams.claim("", "key", b"body", "s", 1.0) is second
+    end(second)
+    assert leave(streams, second)
+    assert streams.claim("", "key", b"body", "s", 2.0) is None
+    assert (let_go, second.record.state) == ([second], "closed")
+    found = streams.find("s", "", 2.0)
+    assert isinstance(found, StreamRecord) and found.reason == "cancelled"
+
+
+def test_what_is_kept_gives_way_when_there_is_too_much_of_it() -> None:
+    """The longest kept first; one that is read again counts as new when it is left."""
+    streams = Streams(StreamsConfig(kept_streams=2))
+    let_go: list[Answer] = []
+    streams.when_let_go = let_go.append
+    answers = [add(streams, stream_id, terms=KEPT) for stream_id in "abc"]
+    for answer in answers:
+        complete(answer)
+    a, b, c = answers
+    assert leave(streams, a) and leave(streams, b)
+    streams.reopen(a)
+    a.readers[a.stream.attached(START, 1.0)[0]] = Nobody()
+    a.readers.clear()
+    a.stream.lost(2, 1.0)
+    assert streams.settle(a, 1.0) and leave(streams, c)
+    assert let_go == [b] and list(streams) == [a, c]
+    assert isinstance(streams.find("b", "", 2.0), StreamRecord)

@@ -105,3 +105,32 @@ def test_a_reader_that_has_got_nothing_begins_at_the_beginning() -> None:
     assert last_event_id_of(scope((b"last-event-id", b"17"))) == 17
     with pytest.raises(RequestError):
         last_event_id_of(scope((b"last-event-id", b"1" * 40)))
+
+
+@pytest.mark.parametrize("after", [None, 0, 1, 4, 9])
+@pytest.mark.parametrize("moment", ["waiting", "accepted", "running", "ended"])
+async def test_a_stream_that_is_not_resumable_is_gone(api: Api, after: int | None, moment: str) -> None:
+    """Always: from its first moment on, wherever a reader wants to go on, and when it is remembered only."""
+    driver = AsgiDriver(api.app, "POST", PATH, completion(stream=True), {"x-stream-id": "s"}).start()
+    await settle(lambda: api.upstream.requests)
+    if moment != "waiting":
+        api.upstream.accept()
+    if moment in ("running", "ended"):
+        api.upstream.speak("a")
+        api.upstream.speak("b")
+    if moment == "ended":
+        api.upstream.finish()
+        await driver.done()
+    refused = await twin(api, after)
+    assert (refused.status, refused.json()["error"]["code"]) == (410, "stream_gone")
+    assert "not resumable" in refused.json()["error"]["message"]
+    driver.vanish()
+    await driver.done()
+
+
+async def test_a_whole_answer_has_no_twin(api: Api) -> None:
+    """Though it is kept under its key: it has no events."""
+    api.upstream.script = ["a"]
+    headers = {"x-stream-id": "s", "idempotency-key": "k"}
+    assert (await AsgiDriver(api.app, "POST", PATH, completion(), headers).start().done()).status == 200
+    assert (await twin(api)).status == 410

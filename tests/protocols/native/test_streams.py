@@ -31,6 +31,7 @@ def record(reason: str | None = "stop", ended_s: float | None = 12.5) -> StreamR
         completion_tokens=8,
         cached_tokens=4,
         last_event_id=7,
+        is_resumable=True,
         opened_s=10.25,
         ended_s=ended_s,
     )
@@ -46,6 +47,7 @@ FIELDS = {
     "created": 1010.25,
     "ended": 1012.5,
     "last_event_id": 7,
+    "resumable": True,
     "tokens": TOKENS,
     "usage": USAGE,
 }

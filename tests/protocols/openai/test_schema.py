@@ -237,6 +237,7 @@ def test_field_is_named_when_its_value_is_wrong(field: str, value: Any) -> None:
         ("sluiceway", {"stream_id": "a/b"}, "sluiceway.stream_id"),
         ("sluiceway", {"grace_s": -1}, "sluiceway.grace_s"),
         ("sluiceway", {"on_disconnect": "detach"}, "sluiceway.on_disconnect"),
+        ("sluiceway", {"progress": "events"}, "sluiceway.progress"),
     ],
 )
 def test_path_is_whole_when_the_fault_is_inside_a_field(field: str, value: Any, param: str) -> None:
@@ -360,6 +361,8 @@ def test_choices_are_bounded_when_prompts_and_n_multiply() -> None:
         ("sluiceway", {"speculation": "on"}, "`sluiceway.speculation` must be 'off' or 'ngram', not \"on\"."),
         ("sluiceway", {"speed": 2}, "`sluiceway.speed` is not an option of this server."),
         ("sluiceway", {"slow_client": 7}, "`sluiceway.slow_client` must be the name of a policy or an object, not 7."),
+        ("sluiceway", {"progress": "events"}, "`sluiceway.progress` must be 'comments', not \"events\"."),
+        ("sluiceway", {"progress": "comments"}, "`sluiceway.progress` may only be given for a streamed answer."),
         ("sluiceway", {"resumable": True}, "`sluiceway.resumable` may only be given for a streamed answer."),
     ],
 )

@@ -9,12 +9,13 @@ from typing import Protocol
 import msgspec
 
 from sluiceway.errors import Refusal
-from sluiceway.messages.to_api import Accepted, Delta, Finished
+from sluiceway.messages.to_api import Accepted, Delta, Finished, Progressed
 from sluiceway.procs.api.head import Head, json_head, refusal_head, stream_head, stream_id_header
 from sluiceway.protocols.ends import refusal_of_end, usual_refusal
 from sluiceway.protocols.generation import Choice, Framer, Generation, Usage
+from sluiceway.protocols.progress import progress_comment, progress_event
 from sluiceway.refusals import INTERNAL_ERROR
-from sluiceway.sse.encoder import number_events
+from sluiceway.sse.encoder import encode_comment, number_events
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.history import StreamRecord, record_of
 from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId
@@ -60,7 +61,6 @@ class Answer:
         "_finished",
         "_framer",
         "_generation",
-        "_is_numbered",
         "_prompt_tokens",
         "_text",
         "_told",
@@ -71,6 +71,7 @@ class Answer:
         "head",
         "held",
         "is_logged",
+        "is_numbered",
         "n_upstream",
         "order",
         "outcome",
@@ -90,7 +91,8 @@ class Answer:
         self._told: list[list[ToldToken]] = [[] for _ in range(generation.n_choices)]
         self._finished: dict[int, Finished] = {}
         self.stream = Stream(rids, order.terms, budget, now_s)
-        self._is_numbered = generation.stream and order.terms.retention is not None
+        self.is_numbered = generation.stream and order.terms.retention is not None
+        """Whether its events carry ids, and can be read again."""
         self.readers: dict[ReaderId, Reader] = {}
         """Those who still have to leave."""
         self.first_token_s: float | None = None
@@ -136,6 +138,7 @@ class Answer:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             cached_tokens=self._cached_tokens,
+            is_resumable=self.is_numbered,
         )
 
     def accepted(self, index: int, event: Accepted) -> tuple[Effect, ...]:
@@ -150,6 +153,14 @@ class Answer:
         *before, last = self._events(self._framer.start(self.usage))
         return self.stream.delivered(last, 0, before)
 
+    def progressed(self, index: int, event: Progressed) -> tuple[Effect, ...]:
+        """A stream that has begun tells its readers; who comes later is told what holds then."""
+        if self.head is not None:
+            is_typed = self._generation.wishes.progress == "events"
+            progress = event.progress
+            self.stream.told(progress_event(progress) if is_typed else self.comment(progress_comment(progress)))
+        return ()
+
     def delta(self, index: int, event: Delta) -> tuple[Effect, ...]:
         n_tokens = len(event.token_ids)
         self._completion_tokens += n_tokens
@@ -159,7 +170,7 @@ class Answer:
             self._told[index].extend(event.told)
             return self.stream.delivered(b"", n_tokens)
         frames = self._framer.delta(index, event)
-        if not self._is_numbered:
+        if not self.is_numbered:
             return self.stream.delivered(frames, n_tokens)
         *before, last = self._events(frames)
         return self.stream.delivered(last, n_tokens, before)
@@ -192,6 +203,10 @@ class Answer:
             self.head = refusal_head(len(body), refusal)
         self.stream.conclude(body)
 
+    def comment(self, text: str = "") -> bytes:
+        """What every reader passes over. Where events carry ids it is no block of its own: see `sse.encoder`."""
+        return encode_comment(text, is_block=not self.is_numbered)
+
     def last_word(self, reason: FinishReason) -> bytes:
         """What a reader is told without which the response goes on."""
         return self._framer.error(usual_refusal(reason) or INTERNAL_ERROR, self.usage)
@@ -213,7 +228,7 @@ class Answer:
 
     def _events(self, frames: bytes) -> list[bytes]:
         """What the stream holds one by one: with their ids, where a reader may come back with one of them."""
-        if not self._is_numbered or not frames:
+        if not self.is_numbered or not frames:
             return [frames]
         return number_events(frames, self.stream.next_event_id)
 

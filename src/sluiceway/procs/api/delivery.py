@@ -19,7 +19,6 @@ from sluiceway.procs.api.answer import Answer, Reader
 from sluiceway.procs.api.sequences import Sequences
 from sluiceway.procs.api.streams import Streams
 from sluiceway.refusals import INTERNAL_ERROR
-from sluiceway.sse.encoder import COMMENT_LINE
 from sluiceway.stream.lifecycle import (
     CancelUpstream,
     Disconnect,
@@ -67,6 +66,7 @@ class Delivery:
         self._when_timed: list[Callable[[], None]] = []
         self._when_free: list[Callable[[], None]] = []
         self._waited_for: dict[Reader, None] = {}
+        streams.when_let_go = self._let_go
 
     # From readers.
 
@@ -209,7 +209,7 @@ class Delivery:
                 answer.stream.interject(reader_id, answer.last_word(reason))
                 self.touch(answer)
             case KeepAlive(reader_id):
-                answer.stream.interject(reader_id, COMMENT_LINE)
+                answer.stream.interject(reader_id, answer.comment())
                 self.touch(answer)
             case Disconnect(reader_id):
                 self._metrics.stream_did("disconnect")
@@ -263,6 +263,10 @@ class Delivery:
         if n_undelivered != answer.undelivered_tokens:
             self._metrics.tokens_dropped(n_undelivered - answer.undelivered_tokens)
             answer.undelivered_tokens = n_undelivered
+
+    def _let_go(self, answer: Answer) -> None:
+        self._count_undelivered(answer)
+        self._agenda.drop(answer)
 
     def _tell_if_empty(self) -> None:
         while self._when_empty and not self._streams.n_open:

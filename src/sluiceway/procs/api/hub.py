@@ -9,6 +9,7 @@ matter of `Delivery`. An event of an id that is not known is ignored.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TypeVar, assert_never
 
@@ -16,7 +17,17 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import PeerGone, Refusal, RequestError, invalid
-from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected, ToApi
+from sluiceway.messages.to_api import (
+    Accepted,
+    AuditReport,
+    Delta,
+    EngineIsUp,
+    Events,
+    Finished,
+    Progressed,
+    Rejected,
+    ToApi,
+)
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import FromApi, Tokenize
 from sluiceway.obs.metrics import Metrics
@@ -31,7 +42,7 @@ from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId, State
 from sluiceway.stream.replay import START
 from sluiceway.types import EngineFacts, FinishReason, Rid
 
-E = TypeVar("E", Accepted, Delta, Finished)
+E = TypeVar("E", Accepted, Progressed, Delta, Finished)
 
 
 class Hub:
@@ -94,10 +105,17 @@ class Hub:
         self.streams.check_free(order.stream_id, order.caller)
         generation = order.generation
         rids = tuple(self._next_rid() for _ in range(generation.n_choices))
-        answer = Answer(order, rids, self.streams.budget, self._clock())
+        kept = dataclasses.replace(order, generation=generation.without_text())
+        answer = Answer(kept, rids, self.streams.budget, self._clock())
         try:
             self._push(
-                Tokenize(rids=rids, prompts=generation.prompts, sampling=generation.sampling, stop=generation.stop)
+                Tokenize(
+                    rids=rids,
+                    prompts=generation.prompts,
+                    sampling=generation.sampling,
+                    stop=generation.stop,
+                    is_watched=generation.wishes.progress is not None,
+                )
             )
         except PeerGone:
             raise RequestError(ENGINE_UNAVAILABLE) from None
@@ -200,8 +218,8 @@ class Hub:
         if refusal is not None:
             raise RequestError(refusal)
 
-    def _turn(self, event: Accepted | Rejected | Finished, now_s: float) -> None:
-        """An event that begins or ends something."""
+    def _turn(self, event: Accepted | Rejected | Progressed | Finished, now_s: float) -> None:
+        """An event that begins or ends something, or tells of one that has not begun."""
         match event:
             case Finished():
                 self._finished(event, now_s)
@@ -209,6 +227,9 @@ class Hub:
                 self._accepted(event)
             case Rejected():
                 self._rejected(event)
+            case Progressed(rid):
+                if (route := self._sequences.route_of(rid)) is not None:
+                    self._deliver(route, route.answer.progressed, event)
             case _:
                 assert_never(event)
 

@@ -7,7 +7,8 @@ caller's name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import assert_never
 
 from sluiceway.config import StreamsConfig
@@ -38,11 +39,15 @@ class Streams:
     """See the module's docstring. An answer is *open* while it generates or somebody reads it."""
 
     def __init__(self, config: StreamsConfig) -> None:
-        self.budget = Budget(max_bytes=config.max_stream_bytes, max_events=config.max_stream_events)
+        self.budget = Budget(
+            max_bytes=config.max_stream_bytes, max_events=config.max_stream_events, max_kept=config.kept_streams
+        )
         self._keys = Idempotency(max_entries=config.idempotency_keys, ttl_s=config.idempotency_ttl_s)
         self._history = History(max_records=config.history_records, ttl_s=config.history_ttl_s)
         self._answers: dict[tuple[str, str], Answer] = {}
         self._open: dict[Answer, None] = {}
+        self.when_let_go: Callable[[Answer], None] = lambda answer: None
+        """Called with each answer that is let go while nobody looks at it, since its room or its id is needed."""
 
     def __iter__(self) -> Iterator[Answer]:
         """All that are held, in any state, as they are now: they may be added and removed meanwhile."""
@@ -91,6 +96,8 @@ class Streams:
                 if not held.is_broken:
                     return held
                 self._keys.forget(address)
+                if address == proposed:  # the same request with the id that the client has chosen for it
+                    self._let_go(held, now_s)
                 return self.claim(caller, key, digest, stream_id, now_s)
             case _:
                 assert_never(verdict)
@@ -108,6 +115,7 @@ class Streams:
 
     def reopen(self, answer: Answer) -> None:
         """Somebody reads it (again)."""
+        self.budget.reclaim(answer)
         self._open[answer] = None
 
     def settle(self, answer: Answer, now_s: float) -> bool:
@@ -115,9 +123,13 @@ class Streams:
         if not answer.is_over:
             return True
         self._open.pop(answer, None)
+        if not self._holds(answer):  # another one has its id
+            answer.stream.give_way()
+            return False
         if not answer.is_broken:
             self._keys.ended(_address(answer.order.caller, answer.order.stream_id), now_s)
         if answer.stream.state is not State.CLOSED:
+            self.budget.keep(answer, partial(self._let_go, answer, now_s))
             return True
         self._remove(answer, now_s)
         return False
@@ -132,10 +144,19 @@ class Streams:
             backlog_events=self.budget.n_events,
         )
 
+    def _holds(self, answer: Answer) -> bool:
+        return self._answers.get((answer.order.caller, answer.order.stream_id)) is answer
+
+    def _let_go(self, answer: Answer, now_s: float) -> None:
+        """Of one that has ended: what is kept of it, unless somebody reads it still, and its id."""
+        self._remove(answer, now_s)
+        if answer.is_over:
+            answer.stream.give_way()
+            self.when_let_go(answer)
+
     def _remove(self, answer: Answer, now_s: float) -> None:
         order = answer.order
-        if self._answers.get((order.caller, order.stream_id)) is not answer:
-            return
+        self.budget.reclaim(answer)
         del self._answers[order.caller, order.stream_id]
         if answer.is_broken:  # whoever sends it again wants an answer, not the same error
             self.forget_key(order.stream_id, order.caller)

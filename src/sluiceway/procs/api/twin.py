@@ -10,7 +10,7 @@ from typing import assert_never
 
 from starlette.types import Receive, Scope, Send
 
-from sluiceway.errors import RequestError, invalid
+from sluiceway.errors import Refusal, RequestError, invalid
 from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.body import header_of
 from sluiceway.procs.api.caller import caller_of
@@ -24,6 +24,9 @@ from sluiceway.stream.replay import Missed, Place
 
 _LAST_EVENT_ID = "Last-Event-ID"
 _NO_CONTENT = Head(204, ())
+_NOT_RESUMABLE = Refusal(
+    status=410, code="stream_gone", message="This stream is not resumable: of its events nothing is kept."
+)
 _MAX_DIGITS = 15
 
 
@@ -58,6 +61,8 @@ class Twin:
         stream_id = scope["path_params"]["stream_id"]
         found = hub.streams.find(stream_id, caller_of(scope), hub.now_s)
         match found:
+            case Answer(is_numbered=False) | StreamRecord(is_resumable=False):
+                raise RequestError(_NOT_RESUMABLE)
             case Answer():
                 return _place_in(found, last_event_id)
             case StreamRecord():

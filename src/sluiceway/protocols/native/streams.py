@@ -84,6 +84,7 @@ def _record_fields(record: StreamRecord, epoch_s: float) -> dict[str, Any]:
         "created": round(record.opened_s + epoch_s, 3),
         "ended": None if record.ended_s is None else round(record.ended_s + epoch_s, 3),
         "last_event_id": record.last_event_id,
+        "resumable": record.is_resumable,
         "tokens": _token_fields(record),
         "usage": _usage_fields(record),
     }

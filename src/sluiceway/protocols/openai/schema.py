@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
@@ -113,6 +113,7 @@ class SluicewayOptions(WishFields):
     """What no other server has."""
 
     speculation: Speculation | None = None
+    progress: Literal["comments"] | None = None  # SDKs take every event of such a stream for a chunk
 
 
 class SamplingFields(_Served):
