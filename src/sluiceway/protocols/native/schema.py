@@ -11,7 +11,7 @@ from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt
 from sluiceway.protocols.generation import Generation
 from sluiceway.protocols.openai.messages import lower_messages
 from sluiceway.protocols.openai.prompt import lower_prompt
-from sluiceway.protocols.openai.schema import Logprobs, SamplingFields
+from sluiceway.protocols.openai.schema import LogprobCount, SamplingFields
 from sluiceway.protocols.openai.values import require_text, wrong
 from sluiceway.protocols.wishes import WishFields
 from sluiceway.types import Speculation
@@ -39,7 +39,7 @@ class NativeFields(SamplingFields, WishFields):
         tuple[ChatMessage, ...] | None, PlainValidator(lambda value: None if value is None else lower_messages(value))
     ] = None
     speculation: Speculation | None = None
-    logprobs: Logprobs | None = None
+    logprobs: LogprobCount | None = None
 
     @property
     def n_logprobs(self) -> int | None:

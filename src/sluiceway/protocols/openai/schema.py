@@ -94,7 +94,7 @@ def _nullable(lower: Any) -> PlainValidator:
 
 _Count = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
-Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 class _Served(BaseModel):
@@ -216,7 +216,7 @@ class ChatFields(GeneratingFields):
     messages: Annotated[tuple[ChatMessage, ...], PlainValidator(lower_messages)]
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Logprobs | None = None
+    top_logprobs: LogprobCount | None = None
 
     @property
     def token_limit(self) -> int | None:
