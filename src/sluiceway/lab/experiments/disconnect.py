@@ -216,8 +216,8 @@ def verdicts(lab: Lab) -> list[Verdict]:
         lab.timed(
             "at most one token is begun after a client has left",
             max(begun) <= 1,
-            f"no more than {sum(begun):.0f} after {len(begun)} clients, {max(begun):.0f} after one; with those that were "
-            f"under way or on their way, {sum(unread):.0f} were not read, at most {max(unread):.0f} of one",
+            f"no more than {sum(begun):.0f} after {len(begun)} clients, {max(begun):.0f} after one; with what was "
+            f"under way or on its way, {sum(unread):.0f} were not read, at most {max(unread):.0f} of one",
         ),
         *_of_others(lab),
     ]
