@@ -85,3 +85,13 @@ def test_tables_are_disjoint_when_fields_are_served() -> None:
     assert not HARMLESS & CHAT.keys()
     assert not ChatFields.model_fields.keys() & (CHAT.keys() | HARMLESS)
     assert not CompletionFields.model_fields.keys() & (COMPLETIONS.keys() | HARMLESS)
+
+
+def test_prediction_is_refused_when_there_is_one() -> None:
+    """Whoever sends it wants the answer sooner: that it has no effect is not told by an answer."""
+    prediction = {"type": "content", "content": "def f(): pass"}
+    for fields in (CHAT, COMPLETIONS):
+        with pytest.raises(RequestError) as caught:
+            refuse_unserved({"prediction": prediction}, fields)
+        assert (caught.value.refusal.code, caught.value.refusal.param) == ("unsupported_parameter", "prediction")
+        refuse_unserved({"prediction": None}, fields)

@@ -24,8 +24,7 @@ HARMLESS = frozenset(
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
-        # Hints: a valid answer may follow them or not.
-        "prediction",
+        # A hint: a valid answer may follow it or not.
         "verbosity",
         # Means something only together with tools or reasoning, which are refused.
         "parallel_tool_calls",
@@ -45,6 +44,7 @@ _OPENAI: Mapping[str, _Neutral] = {
     "functions": (),
     "modalities": (["text"],),
     "moderation": (),
+    "prediction": (),  # the answer would be the same, but who sends it counts on it to come sooner
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
