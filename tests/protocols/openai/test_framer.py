@@ -298,21 +298,24 @@ DELTAS = st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 2)), max_s
 def test_completion_has_no_more_chunks_than_tokens_allowed_when_streamed(
     deltas: list[tuple[str, int]], max_tokens: int
 ) -> None:
-    """And all text, all ids, in order, with one finish at the very end; nothing waits before the limit."""
-    framer = completion(max_tokens=max_tokens, return_token_ids=True)
+    """And all text, all ids, all that is told, in order, with one finish at the end; nothing waits before the limit."""
+    framer = completion(max_tokens=max_tokens, return_token_ids=True, tells_logprobs=True)
     raw, text, n_tokens = b"", "", 0
     for piece, n_new in deltas:
         if not n_new or n_tokens + n_new > max_tokens:
             continue
-        raw += framer.delta(0, Delta(1, piece, tuple(range(n_tokens, n_tokens + n_new))))
+        new = [told(b"", len(text), len(text))] * (n_new - 1) + [told(piece.encode(), len(text), len(text + piece))]
+        raw += framer.delta(0, Delta(1, piece, tuple(range(n_tokens, n_tokens + n_new)), tuple(new)))
         text, n_tokens = text + piece, n_tokens + n_new
         if n_tokens < max_tokens:
             assert "".join(choice["text"] for choice in choices(raw)) == text
-    told = choices(raw + framer.finish(0, finished()))
-    assert "".join(choice["text"] for choice in told) == text
-    assert [token for choice in told for token in choice["token_ids"]] == list(range(n_tokens))
-    assert [choice["finish_reason"] for choice in told] == [None] * (len(told) - 1) + ["stop"]
-    assert len(told) <= max_tokens
+    written = choices(raw + framer.finish(0, finished()))
+    assert "".join(choice["text"] for choice in written) == text
+    assert [token for choice in written for token in choice["token_ids"]] == list(range(n_tokens))
+    assert "".join(token for choice in written for token in choice["logprobs"]["tokens"]) == text
+    assert sum(len(choice["logprobs"]["tokens"]) for choice in written) == n_tokens
+    assert [choice["finish_reason"] for choice in written] == [None] * (len(written) - 1) + ["stop"]
+    assert len(written) <= max_tokens
 
 
 def test_chat_body_is_a_completion_to_the_sdk_when_written() -> None:
