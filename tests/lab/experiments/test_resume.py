@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sluiceway.lab.experiments import resume as module
@@ -59,3 +61,13 @@ def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytes
     server = subject()
     with module._way(server) as (found, way):
         assert found is server and way == "no proxy"
+
+
+@pytest.mark.parametrize("scenario", ["our client, nginx", "a browser's EventSource, nginx"])
+def test_two_hundred_cuts_are_drawn_for_each_client(scenario: str) -> None:
+    """Every stream under an id of its own that a path can hold; a browser's are longer."""
+    courses = module._courses(lab_of(), scenario)
+    assert sum(len(course.cuts) for course in courses) == 200
+    assert len({course.stream_id for course in courses}) == len(courses)
+    assert all(re.fullmatch(r"[a-z0-9-]{1,128}", course.stream_id) for course in courses)
+    assert {course.n_tokens > 300 for course in courses} == {"browser" in scenario}

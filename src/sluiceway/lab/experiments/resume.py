@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +27,9 @@ from sluiceway.lab.load.tables import Column
 from sluiceway.lab.load.workload import prompts
 
 _STREAMS, _TOKENS, _CUTS = 50, 64, 4
-_SMOKE_STREAMS, _SMOKE_TOKENS, _SMOKE_CUTS = 2, 24, 1
+_BROWSER_TOKENS = 400
+"""Else a stream would be over before a browser comes back, three seconds after a cut: it shall find some of it to come."""
+_SMOKE_STREAMS, _SMOKE_TOKENS = 2, 24
 _AT_ONCE = 6
 """A browser opens no more connections to one server."""
 _OWN, _LIBRARY, _BROWSER = "our client", "httpx-sse", "a browser's EventSource"
@@ -72,16 +75,15 @@ async def _measure(lab: Lab, subject: Subject, scenario: str, client: Client) ->
 
 
 def _courses(lab: Lab, scenario: str) -> list[Course]:
-    """In a smoke run one stream is cut and another heard out, since each of these costs a browser three seconds."""
-    n_streams = _SMOKE_STREAMS if lab.is_smoke else _STREAMS
-    n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
-    name = f"lab-resume-{lab.seed}-{scenario.partition(',')[0].replace(' ', '-').replace(chr(39), '')}"
-    drawn = []
-    for number, text in enumerate(prompts(lab.seed, name, n_streams)):
-        n_cuts = _SMOKE_CUTS * (1 - number) if lab.is_smoke else _CUTS
-        hears_out = number > 0 or not lab.is_smoke
-        drawn.append(Course.drawn(f"{name}-{number}", text, n_tokens, n_cuts, hears_out=hears_out))
-    return drawn
+    name = f"lab-resume-{lab.seed}-{re.sub('[^a-z]+', '-', scenario.lower())}"
+    if lab.is_smoke:
+        # One is cut and another heard out, since each of these costs a browser three seconds.
+        first, second = prompts(lab.seed, name, _SMOKE_STREAMS)
+        cut = Course.drawn(f"{name}-0", first, _SMOKE_TOKENS, 1, hears_out=False)
+        return [cut, Course.drawn(f"{name}-1", second, _SMOKE_TOKENS, 0)]
+    n_tokens = _BROWSER_TOKENS if scenario.startswith(_BROWSER) else _TOKENS
+    texts = prompts(lab.seed, name, _STREAMS)
+    return [Course.drawn(f"{name}-{number}", text, n_tokens, _CUTS) for number, text in enumerate(texts)]
 
 
 def figures_of(found: Sequence[Resumed]) -> dict[str, float]:
