@@ -28,7 +28,7 @@ from sluiceway.lab.load.workload import prompts
 
 _STREAMS, _TOKENS, _CUTS = 50, 64, 4
 _BROWSER_TOKENS = 400
-"""Else a stream would be over before a browser comes back, three seconds after a cut: it shall find some of it to come."""
+"""Else a stream would be over before a browser comes back, three seconds after a cut, and be a replay."""
 _SMOKE_STREAMS, _SMOKE_TOKENS = 2, 24
 _AT_ONCE = 6
 """A browser opens no more connections to one server."""
