@@ -15,8 +15,9 @@ from sluiceway.errors import InvariantError
 from sluiceway.stream.policy import Measure, Pressure
 from sluiceway.stream.replay import Place, Replay
 
-WRITE_BYTES = 64 * 1024
-"""What is joined for one write, so that a reader that catches up moves no heap from here to the transport at once."""
+WRITE_BYTES = 8 * 1024
+"""What is joined for one write. What a transport was given it holds, however little it takes at a time: a reader that
+has stopped shall not find more there than its marks have room for."""
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ that event is let go before. A token whose event is still here, or to come, is *
 from __future__ import annotations
 
 import enum
-from itertools import accumulate
+from itertools import accumulate, islice, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -150,9 +150,9 @@ class Replay:
         if end.event_id == place.event_id + 1:
             return self._frames[index], end
         if end.n_bytes - place.n_bytes > max_bytes:
-            sizes = accumulate(map(len, self._frames[index:]))
-            n_events = max(1, sum(1 for size in sizes if size <= max_bytes))
-            end = self._place_at(index + n_events)
+            sizes = accumulate(map(len, islice(self._frames, index, None)))
+            n_events = sum(1 for _ in takewhile(max_bytes.__ge__, sizes))
+            end = self._place_at(index + max(1, n_events))
         frames = self._frames[index : end.event_id - self._start.event_id]
         return frames[0] if len(frames) == 1 else b"".join(frames), end
 

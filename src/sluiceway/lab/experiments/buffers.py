@@ -23,12 +23,12 @@ from sluiceway.lab.session import Own
 _PADS = (0, 1024, 16 * 1024, 64 * 1024)
 _SMOKE_PADS = (16 * 1024,)
 _LIMITS = {"ours": (), "the system's": ("--unsent-bytes", "0")}
-_MANY_TOKENS, _TOKENS = 30_000, 4000
-"""Of the fake model, and of one that computes them."""
-_LINUX_BYTES = 4 << 20
-"""What a send buffer grows to, where nothing bounds it: https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html"""
+_MANY_TOKENS, _TOKENS = 8000, 2000
+"""Of the fake model, and of one that computes them. With the system's own limits all of them may be absorbed."""
 _SAMPLE_TOKENS = 9
 _POLL_S = 0.1
+_ID_LENGTH = 32
+"""Of the ids that the server makes: each event has one."""
 _STILL_S = 0.5
 """So long nothing is taken: nothing will be."""
 _LIMIT_S = 60.0
@@ -45,8 +45,6 @@ async def _run(lab: Lab) -> list[Verdict]:
                 continue
             async with padded_server(lab, n_pad, *flags) as subject:
                 event_bytes = await _event_bytes(subject)
-                if flags and n_tokens * event_bytes < _LINUX_BYTES:
-                    continue  # it would absorb all that this model says, and more
                 for is_narrow in (False,) if lab.is_smoke else (False, True):
                     figures = {_EVENT: event_bytes} | await _absorbed(subject, n_tokens, event_bytes, is_narrow)
                     scenario = f"{limits} limits, {'narrow' if is_narrow else 'usual'} reader, {n_pad} bytes more"
@@ -62,9 +60,9 @@ async def _event_bytes(subject: Subject) -> float:
 
 
 async def _absorbed(subject: Subject, n_tokens: int, event_bytes: float, is_narrow: bool) -> dict[str, float]:
-    """What the server could write to a reader that takes nothing, and what of it that reader's own kernel has. Raises
-    `LoadError` where there is no end of it."""
-    stream_id = f"lab-buffers-{'narrow' if is_narrow else 'usual'}"
+    """What the server could write to a reader that takes nothing, at most all of it, and what of that the reader's own
+    kernel has. Raises `LoadError` where neither is known after a minute."""
+    stream_id = f"{'narrow' if is_narrow else 'usual':0>{_ID_LENGTH}}"
     wish = {"stream_id": stream_id, "slow_client": "unbounded"}
     async with dial(subject.target, is_narrow=is_narrow) as line:
         line.stall()
@@ -74,7 +72,7 @@ async def _absorbed(subject: Subject, n_tokens: int, event_bytes: float, is_narr
             n_generated, n_delivered = await _tokens(subject, stream_id)
             if n_delivered > n_written:
                 n_written, grown_s = n_delivered, now_s
-            elif n_generated > n_written and now_s - grown_s > _STILL_S:
+            if n_written == n_tokens or (n_generated > n_written and now_s - grown_s > _STILL_S):
                 absorbed_bytes = n_written * event_bytes
                 n_ours = max(0.0, absorbed_bytes - line.unread_bytes) / event_bytes
                 return {_EVENTS: float(n_written), _BYTES: absorbed_bytes, _OURS: n_ours}
