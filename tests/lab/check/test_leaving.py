@@ -7,7 +7,8 @@ import dataclasses
 import msgspec
 import pytest
 
-from sluiceway.lab.check.leaving import FIN, PLAIN, RST, WAITING, WASTE, judge, judge_waste
+from sluiceway.lab.check.leaving import FIN, PLAIN, RST, WAITING, WASTE, judge, judge_waste, quiet_within
+from sluiceway.lab.check.peer import FIRST_LOOKS_S
 from sluiceway.lab.check.question import Question, Verdict
 from support.model_server import SMALL, ask, model_server, peer_of
 
@@ -61,6 +62,13 @@ async def test_server_that_others_use_cannot_be_judged() -> None:
 def test_time_is_judged_by_what_was_left(idle_s: float | None, rest_s: float, verdict: Verdict) -> None:
     """A rest that is short says nothing against a server."""
     assert judge(1, idle_s, rest_s, 60.0).verdict is verdict
+
+
+def test_lull_never_costs_a_verdict() -> None:
+    """Whoever is idle after it passes; where the rest is too short for that there is none."""
+    assert quiet_within(7.9) == 0.0
+    assert judge(1, FIRST_LOOKS_S + quiet_within(8.1), 8.1, 60.0).verdict is Verdict.PASS
+    assert quiet_within(8.1) > 1.0
 
 
 def test_waste_is_judged_by_what_was_left() -> None:

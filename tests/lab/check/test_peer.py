@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
+from sluiceway.lab.check import peer as peer_module
 from sluiceway.lab.check.peer import CheckConfig, Pace, fitted, paced
 from sluiceway.lab.load.replies import LoadError
 from support.model_server import SMALL, model_server, peer_of
@@ -51,6 +53,26 @@ async def test_server_is_idle_or_not_in_time() -> None:
         script.running.append("a request that never ends")
         await peer.until_busy()
         assert await peer.seconds_until_idle(0.3) is None
+
+
+async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked all the time would never see it idle."""
+    monkeypatch.setattr(peer_module, "FIRST_LOOKS_S", 0.02)
+    async with model_server() as (script, _):
+        peer = await peer_of(script)
+        script.running.append("one whose reader has left")
+        looks_s: list[float] = []
+        usual = script._metrics
+
+        def metrics() -> str:
+            looks_s.append(time.monotonic())
+            if len(looks_s) > 1 and looks_s[-1] - looks_s[-2] >= 0.3:
+                script.running.clear()
+            return usual()
+
+        monkeypatch.setattr(script, "_metrics", metrics)
+        assert await peer.seconds_until_idle(10.0, quiet_s=0.3) is not None
+    assert len(looks_s) > 2
 
 
 async def test_slow_answer_goes_on_and_a_silent_one_is_a_fault() -> None:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from sluiceway.lab.check.line import Line, dial
-from sluiceway.lab.check.peer import Peer
+from sluiceway.lab.check.peer import FIRST_LOOKS_S, Peer
 from sluiceway.lab.check.question import Finding, Question, Verdict, graded, unknown
 from sluiceway.lab.load.replies import LoadError
 
@@ -20,6 +20,9 @@ _SHORTEST_S = 0.5
 """A rest of an answer that is computed sooner says nothing against a server: there is the time of a scrape in it."""
 _PROMPT, _LATE = 0.25, 0.6
 """Shares of what was left."""
+
+_QUIET_S = 1.5
+"""Longer than the second in which who waits for an event usually looks around."""
 
 Leave = Callable[[Line], None]
 
@@ -118,8 +121,15 @@ async def _hindrance(peer: Peer) -> Finding | None:
 
 
 async def _until_idle(peer: Peer, n: int, n_left: int) -> Finding:
-    idle_s = await peer.seconds_until_idle(peer.limit_s)
-    return judge(n, idle_s, n_left * peer.pace.gap_s, peer.limit_s)
+    rest_s = n_left * peer.pace.gap_s
+    idle_s = await peer.seconds_until_idle(peer.limit_s, quiet_s=quiet_within(rest_s))
+    return judge(n, idle_s, rest_s, peer.limit_s)
+
+
+def quiet_within(rest_s: float) -> float:
+    """How long to leave a server alone between two looks, so that one which notices meanwhile passes; 0: not at all."""
+    left_s = _PROMPT * rest_s - FIRST_LOOKS_S
+    return _QUIET_S if left_s > _QUIET_S else 0.0
 
 
 @contextlib.asynccontextmanager

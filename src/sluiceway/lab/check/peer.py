@@ -22,6 +22,7 @@ _POLL_S = 0.005
 _POLL = 0.02
 """Of what was waited so far: who looks all the time keeps a server from its work."""
 _REFRESH_S = 0.25
+FIRST_LOOKS_S = 0.5
 _USUAL_GAP_S = 0.05
 _LEAST_TOKENS, _LEAST_LONG_TOKENS, _LEAST_BURST, _LEAST_WORDS = 16, 240, 64, 100
 _PACE_ANSWERS = 4
@@ -131,10 +132,12 @@ class Peer:
                 raise LoadError(f"the server runs nothing {self.limit_s:g} s after it was asked, by its own gauges")
             await asyncio.sleep(_POLL_S)
 
-    async def seconds_until_idle(self, limit_s: float) -> float | None:
+    async def seconds_until_idle(self, limit_s: float, *, quiet_s: float = 0.0) -> float | None:
         """By the server's own gauges, which must be known; None if it still runs something then.
 
-        Some servers renew their gauges only when they compute, so they are given a token to compute now and then.
+        Some servers renew their gauges only when they compute, so they are given a token to compute now and then. Some
+        look for readers who have left only when nothing else happens, so after the first looks they are left alone for
+        `quiet_s` between one and the next.
         """
         started_s = asked_s = time.perf_counter()
         while not await self.subject.is_idle():
@@ -146,7 +149,8 @@ class Peer:
                 with contextlib.suppress(LoadError):  # a refusal is what a busy server says
                     await self.plain("now", 1)
                 asked_s = time.perf_counter()
-            await asyncio.sleep(max(_POLL_S, _POLL * waited_s))
+            is_quiet = quiet_s and waited_s > FIRST_LOOKS_S
+            await asyncio.sleep(quiet_s if is_quiet else max(_POLL_S, _POLL * waited_s))
         return time.perf_counter() - started_s
 
     async def generated(self) -> float | None:
