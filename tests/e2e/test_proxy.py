@@ -32,10 +32,10 @@ IGNORANT = ProxyRules(heeds_header=False)
 ALL = {"as it comes": ProxyRules(), "buffering off": UNBUFFERED, "header ignored": IGNORANT}
 each_proxy = pytest.mark.parametrize("rules", ALL.values(), ids=ALL.keys())
 
-PATIENCE_S = 1.5
+PATIENCE_S = 2.5
 """How long nginx waits, where it is to lose its patience."""
 COMMENTS_S = 0.25
-N_COMMENTS = 8
+N_COMMENTS = 12
 """So many take longer than nginx waits."""
 
 
