@@ -30,3 +30,9 @@ def test_a_refusal_says_when_to_come_again_if_it_knows() -> None:
     head = refusal_head(5, refusal)
     assert head.status == 503 and dict(head.headers)[b"retry-after"] == b"1"
     assert b"retry-after" not in dict(refusal_head(5, Refusal(status=400, code="c", message="m")).headers)
+
+
+def test_a_conflict_is_not_to_be_sent_again() -> None:
+    """It would be one again; SDKs that heed the header say so at once."""
+    said = [dict(refusal_head(5, Refusal(status=status, code="c", message="m")).headers) for status in (409, 410, 503)]
+    assert [headers.get(b"x-should-retry") for headers in said] == [b"false", None, None]

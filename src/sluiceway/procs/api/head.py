@@ -46,7 +46,9 @@ def json_head(n_bytes: int, status: int = 200, more: RawHeaders = ()) -> Head:
 
 
 def refusal_head(n_bytes: int, refusal: Refusal, more: RawHeaders = ()) -> Head:
-    """The head of an error, which tells a client when to come again if that is known."""
+    """The head of an error, which tells a client when to come again if that is known, or not to."""
+    if refusal.status == 409:
+        more = (*more, (b"x-should-retry", b"false"))  # official SDKs send what conflicts twice more
     if refusal.retry_after_s is not None:
         more = (*more, (b"retry-after", str(math.ceil(refusal.retry_after_s)).encode()))
     return json_head(n_bytes, refusal.status, more)
