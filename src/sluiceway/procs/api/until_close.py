@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 def takes_no_chunks(scope: Scope) -> bool:
-    return scope["http_version"] == "1.0"
+    return bool(scope["http_version"] == "1.0")
 
 
 def until_close(app: ASGIApp, cycle: RequestResponseCycle) -> Any:
