@@ -898,3 +898,18 @@ def test_what_is_kept_is_gone_when_it_gives_way() -> None:
     hall.stream.give_way()
     assert hall.is_now(State.CLOSED) and hall.budget.n_events == 0
     assert hall.stream.place_after(0) is Missed.GONE and hall.stream.place_after(3) is Missed.AT_END
+
+
+def test_it_has_ended_when_it_was_concluded() -> None:
+    """Though nothing has happened for long: from then on its time to be kept counts, and not from before."""
+    hall = Hall(KEPT, rids=(1,))
+    for effect in hall.stream.finished(1, FinishReason.STOP):
+        assert isinstance(effect, EndResponse)
+    hall.stream.conclude(b"$", now_s=100.0)
+    hall.now_s = 100.0
+    assert hall.stream.ended_s == 100.0 and hall.read()[0] == b"$"
+    hall.leave()
+    hall.wait(29.9)
+    assert hall.is_now(State.DRAINING)
+    hall.wait(0.1)
+    assert hall.is_now(State.CLOSED)

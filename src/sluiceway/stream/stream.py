@@ -167,7 +167,7 @@ class Stream:
         self._upstream.forget()
         return self._end(FinishReason.ERROR, refusal)
 
-    def conclude(self, frame: bytes, before: Iterable[bytes] = ()) -> None:
+    def conclude(self, frame: bytes, before: Iterable[bytes] = (), now_s: float | None = None) -> None:
         """Carry out `EndResponse`. Of an early end it is no carrier: tokens that are in no event so far are in none."""
         if self.state not in ENDED:
             raise InvariantError(f"a response that is {self.state.value} cannot be concluded")
@@ -176,6 +176,7 @@ class Stream:
         for earlier in before:
             self._replay.push(earlier, 0)
         self._replay.conclude(frame)
+        self._now_s = self._now_s if now_s is None else now_s
         self.ended_s = self._keeping.since_s = self._now_s
         self._close_if_emptied()
 

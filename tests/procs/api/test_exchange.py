@@ -8,6 +8,7 @@ import json
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta
 from sluiceway.messages.to_tokenizer import Cancel
@@ -367,3 +368,22 @@ async def test_a_request_with_a_key_and_an_id_is_sent_anew_when_its_answer_broke
     again = await AsgiDriver(api.app, "POST", PATH, body, key).start().done()
     assert again.body == second.body and len(api.upstream.requests) == 2
     api.assert_quiet()
+
+
+async def test_a_whole_answer_is_kept_from_its_end_on() -> None:
+    """However long it took: nobody reads while it is made, and its time is not over before it is there."""
+    api = Api(streams=StreamsConfig(replay_ttl_s=10.0))
+    key = {"idempotency-key": "k", "x-stream-id": "s"}
+    first = AsgiDriver(api.app, "POST", PATH, completion(), key).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    api.now_s = 100.0
+    api.upstream.speak("a")
+    api.upstream.finish()
+    await first.done()
+    api.now_s = 109.0
+    api.hub.delivery.tick()
+    again = await AsgiDriver(api.app, "POST", PATH, completion(), key).start().done()
+    assert again.body == first.body and len(api.upstream.requests) == 1
+    told = (await fetch(api.app, "GET", "/v1/streams/s")).json()
+    assert told["ended"] - told["created"] == 100.0

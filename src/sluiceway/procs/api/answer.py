@@ -184,8 +184,11 @@ class Answer:
         frames = self._events(self._framer.finish(index, event)) if self._generation.stream else []
         return self.stream.finished(event.rid, event.reason, frames)
 
-    def end(self, reason: FinishReason, refusal: Refusal | None) -> None:
-        """Carry out `EndResponse`: the last event of a stream, or the head and the whole of what is none."""
+    def end(self, reason: FinishReason, refusal: Refusal | None, now_s: float | None = None) -> None:
+        """Carry out `EndResponse`: the last event of a stream, or the head and the whole of what is none.
+
+        `now_s` None: at the time of what the stream was told last.
+        """
         refusal = refusal or usual_refusal(reason)
         if refusal is not None:
             self.outcome = refusal.code
@@ -193,7 +196,7 @@ class Answer:
         if self.head is not None:
             frames = self._framer.end(self.usage) if refusal is None else self._framer.error(refusal, self.usage)
             *before, last = self._events(frames)
-            self.stream.conclude(last, before)
+            self.stream.conclude(last, before, now_s)
             return
         if refusal is None:
             body = self._framer.body([self._choice(index) for index in range(self._generation.n_choices)], self.usage)
@@ -201,7 +204,7 @@ class Answer:
         else:
             body = self.order.error_body(refusal)
             self.head = refusal_head(len(body), refusal)
-        self.stream.conclude(body)
+        self.stream.conclude(body, now_s=now_s)
 
     def comment(self, text: str = "") -> bytes:
         """What every reader passes over. Where events carry ids it is no block of its own: see `sse.encoder`."""

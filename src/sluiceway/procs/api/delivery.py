@@ -223,11 +223,11 @@ class Delivery:
             self._metrics.stream_did("drop")
         self.touch(answer)
         try:
-            answer.end(reason, refusal)
+            answer.end(reason, refusal, self._clock())
         except Exception:
             # A fault in the framing of one answer must not stop the loop that serves all of them.
             self._log.exception("framing failed", request_id=answer.order.request_id)
-            answer.end(FinishReason.ERROR, INTERNAL_ERROR)
+            answer.end(FinishReason.ERROR, INTERNAL_ERROR, self._clock())
 
     def _cancel(self, answer: Answer, rids: Iterable[Rid], reason: FinishReason) -> None:
         buried = self._sequences.bury(rids, reason, self._clock())
