@@ -92,11 +92,11 @@ def test_answer_is_generated_token_by_token() -> None:
 def test_ends_are_to_be_told_until_they_are_drained() -> None:
     """Whatever caused them."""
     scheduler = scheduler_with(1, 2)
-    assert not scheduler.has_ends_to_tell
+    seen = [scheduler.has_ends_to_tell]
     scheduler.finish(1, FinishReason.CANCELLED)
-    assert scheduler.has_ends_to_tell
+    seen.append(scheduler.has_ends_to_tell)
     scheduler.drain()
-    assert not scheduler.has_ends_to_tell
+    assert [*seen, scheduler.has_ends_to_tell] == [False, True, False]
 
 
 def test_end_token_is_published_when_the_model_stops() -> None:
