@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import socket
 import sys
+import termios
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -153,6 +155,37 @@ def test_a_client_that_takes_nothing_of_an_answer_is_cut_off(loop: Callable[[], 
             slow.finish()
 
     run(loop, scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels cannot be asked what they have not sent")
+@loops
+def test_a_reader_that_stops_is_felt_after_tens_of_events(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """As soon as its own kernel is full: little more waits between that and the owner of the stream."""
+    full = asyncio.Event()
+    event, limit_bytes = b"x" * 200, 1 << 20
+    written: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        chunks = chunks_of(scope)
+        assert chunks is not None
+        while chunks.is_writable and sum(written) < limit_bytes:
+            chunks.write(event)
+            written.append(len(event))
+            await asyncio.sleep(0)
+        full.set()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def scenario() -> None:
+        async with live_http(app) as port:
+            with await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port)) as raw:
+                raw.sendall(head("GET", "/"))
+                await asyncio.wait_for(full.wait(), 10.0)
+                in_its_kernel = int.from_bytes(fcntl.ioctl(raw, termios.FIONREAD, bytes(4)), sys.byteorder)
+                assert sum(written) - in_its_kernel < 100 * len(event)
+
+    run(loop, scenario())
+    assert sum(written) < limit_bytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the times of their probes differently")
