@@ -82,7 +82,9 @@ async def test_another_label_is_refused(label: str) -> None:
     assert (refusal.status, refusal.code) == (400, "unsupported_media_type")
 
 
-@pytest.mark.parametrize(("encoding", "is_taken"), [("identity", True), ("gzip", False), ("br, identity", False)])
+@pytest.mark.parametrize(
+    ("encoding", "is_taken"), [("identity", True), ("Identity", True), ("gzip", False), ("br, identity", False)]
+)
 async def test_a_compressed_body_is_refused(encoding: str, is_taken: bool) -> None:
     """By what it is, and not as bad JSON."""
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}

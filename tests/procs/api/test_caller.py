@@ -20,3 +20,12 @@ def test_a_caller_is_known_by_its_credentials_which_are_not_kept() -> None:
 def test_all_that_send_none_are_one_caller() -> None:
     """There is nothing to tell them apart by."""
     assert caller() == caller((b"accept", b"x")) == ""
+
+
+def test_a_scheme_may_be_written_in_any_way() -> None:
+    """The credentials themselves may not."""
+    words = {caller((b"authorization", value)) for value in (b"Bearer aB", b"bearer aB", b"BEARER  aB")}
+    assert len(words) == 1
+    assert caller((b"authorization", b"Bearer ab")) not in words
+    assert caller((b"authorization", b"aB")) != caller((b"authorization", b"ab"))
+    assert caller((b"x-api-key", b"Ab c")) != caller((b"x-api-key", b"ab c"))

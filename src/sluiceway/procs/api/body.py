@@ -67,7 +67,7 @@ def _check_labels(scope: Scope) -> None:
     label = header_of(scope, b"content-type") or b""
     if label.partition(b";")[0].strip().lower() != b"application/json":
         raise _unsupported("The body must be JSON, sent with `Content-Type: application/json`.")
-    if header_of(scope, b"content-encoding") not in (None, b"", b"identity"):
+    if (header_of(scope, b"content-encoding") or b"").lower() not in (b"", b"identity"):
         raise _unsupported("The body must not be compressed: this server takes no `Content-Encoding`.")
 
 

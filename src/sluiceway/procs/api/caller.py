@@ -13,5 +13,16 @@ _CREDENTIALS = (b"authorization", b"x-api-key")
 
 def caller_of(scope: Scope) -> str:
     """A word for who sent these credentials, which are not kept; all that send none are one caller."""
-    sent = [value for name in _CREDENTIALS if (value := header_of(scope, name)) is not None]
+    sent = [value for name in _CREDENTIALS if (value := _alike(name, header_of(scope, name))) is not None]
     return hashlib.sha256(b"\0".join(sent)).hexdigest() if sent else ""
+
+
+def _alike(name: bytes, value: bytes | None) -> bytes | None:
+    """The case of a scheme means nothing, nor do further blanks after it.
+
+    https://www.rfc-editor.org/rfc/rfc9110#section-11.4
+    """
+    if value is None or name != b"authorization":
+        return value
+    scheme, blank, rest = value.partition(b" ")
+    return scheme.lower() + blank + rest.lstrip(b" ") if blank else value
