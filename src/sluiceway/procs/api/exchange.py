@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order
-from sluiceway.procs.api.body import BodyLimits, header_of, read_json_body
+from sluiceway.procs.api.body import BodyLimits, read_json_body, sole_header_of
 from sluiceway.procs.api.caller import caller_of
 from sluiceway.procs.api.delivery import Delivery
 from sluiceway.procs.api.edge import request_id_of
@@ -125,5 +125,5 @@ def _chosen_id(scope: Scope) -> str | None:
 
 
 def _text_of(scope: Scope, name: str) -> str | None:
-    value = header_of(scope, name.encode())
+    value = sole_header_of(scope, name)
     return None if value is None else value.decode("latin-1")
