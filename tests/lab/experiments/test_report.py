@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -12,8 +13,10 @@ from sluiceway.errors import ConfigError
 from sluiceway.lab.experiments.experiment import LabRecord
 from sluiceway.lab.experiments.report import draw, show
 from sluiceway.lab.experiments.session import LabSession
+from sluiceway.lab.load.record import summarize
 from sluiceway.lab.session import There
 from support.labs import experiment
+from support.records import run
 from support.subjects import NOWHERE
 
 
@@ -41,6 +44,15 @@ def test_picture_is_drawn(record: LabRecord, tmp_path: Path) -> None:
     """In the format of the name."""
     draw(record, experiment(), tmp_path / "a.svg")
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+
+
+def test_picture_may_have_a_line_for_each_scenario(record: LabRecord, tmp_path: Path) -> None:
+    """Over the numbers of streams; what was done with one number only is no line."""
+    runs = [run("s", "fast", n, took_s=n / 10) for n in (4, 1)] + [run("s", "once", 2, took_s=1.0)]
+    drawn = experiment(is_drawn_over_streams=True)
+    draw(msgspec.structs.replace(record, summary=summarize(runs)), drawn, tmp_path / "a.svg")
+    picture = (tmp_path / "a.svg").read_text()
+    assert "<!-- fast -->" in picture and "<!-- once -->" not in picture
 
 
 def test_picture_that_cannot_be_written_is_a_wrong_flag(record: LabRecord, tmp_path: Path) -> None:

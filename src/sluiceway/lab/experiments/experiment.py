@@ -119,5 +119,7 @@ class Experiment:
     run: Callable[[Lab], Coroutine[Any, Any, list[Verdict]]]
     columns: tuple[Column, ...]
     drawn: tuple[str, ...]
+    is_drawn_over_streams: bool = False
+    """Whether its plot shows each scenario as a line over the number of streams, and not each row as a bar."""
     not_shown: tuple[str, ...] = ()
     """What a run leaves open, a sentence each."""

@@ -215,7 +215,8 @@ EXPERIMENT = Experiment(
         Column(_ATTENTION, "attention ms", 1e3, 2, True),
         Column(_APART, "logits apart %", 100, 2),
     ),
-    drawn=(_STEP, _ATTENTION),
+    drawn=(_STEP,),
+    is_drawn_over_streams=True,
     not_shown=(
         "the whole step in native code, which the product takes where it has a compiler: here every other part of a "
         "step is torch's in both ways, and the kernel is called layer by layer",
