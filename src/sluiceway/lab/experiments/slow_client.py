@@ -27,6 +27,8 @@ from sluiceway.lab.session import Own
 _STREAMS = 8
 _PAD_BYTES = 64 * 1024
 _POLL_S = 0.2
+_LINGER_S = 0.6
+"""Long enough for looks at what is held for slow readers alone."""
 _SAMPLE_TOKENS = 32
 _MOST = 1.05
 _STALL = 2.0
@@ -64,8 +66,8 @@ class Scale:
         }
 
 
-_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=3)
-_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=5.0, sleep_s=1.0, fake_step_s=0.002)
+_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=2)
+_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=4.5, sleep_s=1.0, fake_step_s=0.0015, repeats=2)
 _SMOKE_POLICIES = ("unbounded", _DEGREES)
 _SMOKE = Scale(
     name="padded", pad_bytes=_PAD_BYTES, n_tokens=16, for_s=0.1, sleep_s=0.2, fake_step_s=0.0,
@@ -89,7 +91,7 @@ class Load:
 
     def slow(self, policy: str) -> Habit:
         """It leaves when the others are done, or, where they wait for it, when they would have been long ago."""
-        for_s = self.usual_s * (_STALL + 1 if policy == _NAIVE else 1.2) + 1.0
+        for_s = self.usual_s * (_STALL + 1 if policy == _NAIVE else 1.1) + _LINGER_S
         return Habit(sleep_s=self.scale.sleep_s, for_s=for_s, is_narrow=not self.scale.pad_bytes)
 
 
