@@ -89,14 +89,33 @@ def test_answer_is_generated_token_by_token() -> None:
     assert scheduler.plan() is None and scheduler.is_empty
 
 
-def test_ends_are_to_be_told_until_they_are_drained() -> None:
-    """Whatever caused them."""
+def test_an_end_is_news_until_it_is_drained() -> None:
+    """Whatever caused it."""
     scheduler = scheduler_with(1, 2)
-    seen = [scheduler.has_ends_to_tell]
+    seen = [scheduler.has_news]
     scheduler.finish(1, FinishReason.CANCELLED)
-    seen.append(scheduler.has_ends_to_tell)
+    seen.append(scheduler.has_news)
     scheduler.drain()
-    assert [*seen, scheduler.has_ends_to_tell] == [False, True, False]
+    assert [*seen, scheduler.has_news] == [False, True, False]
+
+
+def test_a_refusal_is_news() -> None:
+    """It shall not wait for a step of others."""
+    scheduler = scheduler_with(1, max_running=1, max_waiting=0)
+    scheduler.submit([submission(2)])
+    assert scheduler.has_news
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"), [((256,), False), ((257,), True), ((128, 128), False), ((200, 57), True)]
+)
+def test_a_start_is_news_where_its_prompt_makes_a_long_step(lengths: tuple[int, ...], expected: bool) -> None:
+    """A short one is told with its first token."""
+    scheduler = Scheduler(engine_config(n_blocks=1024, max_model_len=512))
+    for rid, length in enumerate(lengths):
+        scheduler.submit([submission(rid, length)])
+    is_news = scheduler.has_news
+    assert (len(scheduler.drain().starts), is_news) == (len(lengths), expected)
 
 
 def test_end_token_is_published_when_the_model_stops() -> None:

@@ -48,6 +48,9 @@ from sluiceway.types import (
     TokenId,
 )
 
+_LONG_STEP_TOKENS = 256
+"""From about here on a step takes longer than a message of its own costs many times over."""
+
 
 class Scheduler:
     """The engine's mind. Not safe for threads: one loop owns it."""
@@ -69,9 +72,14 @@ class Scheduler:
         return self._roster.n_running > 0 or self._roster.next_to_seat() is not None
 
     @property
-    def has_ends_to_tell(self) -> bool:
-        """Whether somebody has ended since the last drain."""
-        return bool(self._outputs.ends)
+    def has_news(self) -> bool:
+        """Whether there is something to tell for which nobody should wait until a step is computed.
+
+        That is who has ended or was refused, and who was accepted if their prompts make a long step.
+        """
+        outputs = self._outputs
+        n_tokens = sum(start.prompt_tokens for start in outputs.starts)
+        return bool(outputs.ends or outputs.rejections) or n_tokens > _LONG_STEP_TOKENS
 
     @property
     def is_empty(self) -> bool:

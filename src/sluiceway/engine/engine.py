@@ -74,15 +74,15 @@ class Engine:
     def step(self, receive: Receive) -> list[FromEngine]:
         """One round: apply what arrived, plan, compute, commit. What there is to say, in order; empty if nothing is.
 
-        Where something that arrived has ended a sequence, the round ends with the word of it: `has_work` says that the
-        next one is wanted at once.
+        Where what arrived makes news that nobody should wait for, the round ends with it: `has_work` says that the next
+        one is wanted at once.
         `receive` is called before planning, and again when the step is computed: who has left by then is spared its
         result. Wishes are carried out in here only, and never raise.
         """
         self._parts.enter(Part.PLAN)
         self._apply(receive())
-        # Whoever waits for the release of what has ended shall not wait for a step of others.
-        plan = None if self._scheduler.has_ends_to_tell else self._scheduler.plan()
+        # Whoever waits for a release, or to hear that they are accepted, shall not wait for a step.
+        plan = None if self._scheduler.has_news else self._scheduler.plan()
         if plan is None:
             self._check_if_idle()
             return self._say(self._parts.enter(Part.PUBLISH), 0.0, 0)
