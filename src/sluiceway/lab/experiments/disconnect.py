@@ -71,8 +71,9 @@ async def _run(lab: Lab) -> list[Verdict]:
 async def _compared(lab: Lab, cases: Sequence[Case], n_repeats: int, *flags: str) -> None:
     """On one server. One slot, so that a second stream is queued; small steps, so that a long prompt takes several."""
     async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS), *flags) as subject:
-        decode_s, prefill_s = await _decode_step_s(subject), await _prefill_step_s(lab, subject)
         for repeat in range(n_repeats):
+            # Each time anew: what else the machine does changes.
+            decode_s, prefill_s = await _decode_step_s(subject), await _prefill_step_s(lab, subject, repeat)
             for case in cases:
                 step_s = prefill_s if case.when == _PREFILL else decode_s
                 figures = await _left(lab, subject, case, repeat, step_s)
@@ -91,11 +92,11 @@ async def _decode_step_s(subject: Subject) -> float:
     return statistics.median(reading.gaps_s)
 
 
-async def _prefill_step_s(lab: Lab, subject: Subject) -> float:
+async def _prefill_step_s(lab: Lab, subject: Subject, repeat: int) -> float:
     """Of the steps of a long prompt, on average: they have more tokens than others."""
     async with dial(subject.target) as line, dial(subject.target) as own:
         before = await Gauge(subject, own).samples()
-        await line.send(generate_request(subject, _prompt(lab, "before all", is_long=True), 1))
+        await line.send(generate_request(subject, _prompt(lab, f"before {repeat}", is_long=True), 1))
         await line.read_reply(LIMIT_S)
         after = await Gauge(subject, own).samples()
     seconds, steps = (
