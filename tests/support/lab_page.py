@@ -40,7 +40,17 @@ what the run does not show.
 """
 
 
-_PAGES = ("slow-client", "buffers", "full-batch", "disconnect", "leak", "resume")
+_PAGES = (
+    "buffers",
+    "slow-client",
+    "full-batch",
+    "disconnect",
+    "leak",
+    "keep-alive",
+    "resume",
+    "eager",
+    "paged-kernel",
+)
 
 
 def page() -> str:
