@@ -49,7 +49,12 @@ class ScriptedServer:
         self.answering.remove(task)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        try:
+            first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        except asyncio.IncompleteReadError as fault:
+            if fault.partial:
+                raise
+            return  # a browser connects ahead of what it may ask for
         pairs = (line.partition(": ") for line in lines if line)
         headers = {name.lower(): value for name, _, value in pairs}
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
