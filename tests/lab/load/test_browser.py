@@ -50,7 +50,7 @@ async def test_browser_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_missing_browser_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is started."""
     monkeypatch.setattr(module, "_COMMANDS", ("no-such-browser",))
-    with pytest.raises(ConfigError, match="browser: Chromium is not installed; .*apt-get install chromium"):
+    with pytest.raises(ConfigError, match="NAME: needs Chromium; .*apt-get install chromium"):
         async with own_page(NOWHERE.url):
             raise AssertionError("it is shown")
 

@@ -69,7 +69,7 @@ def test_server_that_speaks_tls_is_refused() -> None:
 def test_missing_nginx_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is started."""
     monkeypatch.setattr(module, "nginx_command", lambda: None)
-    with pytest.raises(ConfigError, match="nginx: is not installed; .*apt-get install nginx-light"):
+    with pytest.raises(ConfigError, match="NAME: needs nginx; .*apt-get install nginx-light"):
         with own_proxy(NOWHERE):
             raise AssertionError("it runs")
 

@@ -57,7 +57,7 @@ def require_browser() -> str:
     """Raises `ConfigError` where none is installed."""
     command = browser_command()
     if command is None:
-        raise ConfigError("browser", "Chromium is not installed; on Debian and Ubuntu: apt-get install chromium")
+        raise ConfigError("NAME", "needs Chromium; on Debian and Ubuntu: apt-get install chromium")
     return command
 
 

@@ -91,7 +91,7 @@ def require_nginx() -> str:
     """Raises `ConfigError` where it is not installed."""
     command = nginx_command()
     if command is None:
-        raise ConfigError("nginx", "is not installed; on Debian and Ubuntu: apt-get install nginx-light")
+        raise ConfigError("NAME", "needs nginx; on Debian and Ubuntu: apt-get install nginx-light")
     return command
 
 
