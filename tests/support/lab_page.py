@@ -55,7 +55,9 @@ _PAGES = (
 
 def page() -> str:
     """The whole page: what came of every experiment that has a record."""
-    found = [(one, record) for one in experiments() if (record := record_of(one)) is not None]
+    found = [
+        (stem, record) for one in experiments() for stem in stems_of(one) if (record := record_of(stem)) is not None
+    ]
     pages = ", ".join(f"[{name}]({name}.md)" for name in _PAGES)
     titles = [
         f"Pages of their own: {pages}.\n",
@@ -63,35 +65,39 @@ def page() -> str:
         "| name | question | hypotheses that stood | record |",
         "|---|---|---|---|",
     ]
-    sections = [line for one, record in found for line in _section(one, record)]
-    return "\n".join([_HEAD, *titles, *(_row(one, record) for one, record in found), *sections]) + "\n"
+    sections = [line for stem, record in found for line in _section(stem, record)]
+    return "\n".join([_HEAD, *titles, *(_row(stem, record) for stem, record in found), *sections]) + "\n"
 
 
-def record_of(experiment: Experiment) -> LabRecord | None:
+def stems_of(experiment: Experiment) -> tuple[str, str]:
+    """The names of its records: of the default model, and of the fake one where that can show what the other cannot."""
+    return experiment.name, f"{experiment.name}-fake"
+
+
+def record_of(stem: str) -> LabRecord | None:
     """That of the last run that was kept, if any was."""
-    path = RECORDS / f"{experiment.name}.json"
+    path = RECORDS / f"{stem}.json"
     return msgspec.json.decode(path.read_bytes(), type=LabRecord) if path.exists() else None
 
 
-def _row(experiment: Experiment, record: LabRecord) -> str:
-    name = experiment.name
+def _row(stem: str, record: LabRecord) -> str:
     n_stood = sum(verdict.stood is True for verdict in record.verdicts)
     stood = f"{n_stood} of {len(record.verdicts)}"
-    return f"| [`{name}`](#{name}) | {record.question} | {stood} | [JSON](records/{name}.json) |"
+    return f"| [`{stem}`](#{stem}) | {record.question} | {stood} | [JSON](records/{stem}.json) |"
 
 
-def _section(experiment: Experiment, record: LabRecord) -> Iterator[str]:
-    name, host = experiment.name, record.host
-    yield f"\n## {name}\n\n{record.question}\n"
+def _section(stem: str, record: LabRecord) -> Iterator[str]:
+    host, command = record.host, record.experiment + (" fake" if stem != record.experiment else "")
+    yield f"\n## {stem}\n\n{record.question}\n"
     yield (
-        f"`sluiceway lab {name}`, {record.started_at[:10]}, {host.cpu}, {host.cores} cores (load before it "
+        f"`sluiceway lab {command}`, {record.started_at[:10]}, {host.cpu}, {host.cores} cores (load before it "
         f"{host.load_before:.1f}), commit `{(record.git_sha or 'unknown')[:9]}`, {record.duration_s:.0f} s.\n"
     )
     yield "| hypothesis | | what was seen |\n|---|---|---|"
     for verdict in record.verdicts:
         yield f"| {verdict.hypothesis} | {_WORDS[verdict.stood]} | {verdict.sentence} |"
-    if (RECORDS / f"{name}.png").exists():
-        yield f"\n![{record.question}](records/{name}.png)"
+    if (RECORDS / f"{stem}.png").exists():
+        yield f"\n![{record.question}](records/{stem}.png)"
     if record.not_shown:
         yield f"\nNot shown: {'; '.join(record.not_shown)}."
 
