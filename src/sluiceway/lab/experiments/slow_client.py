@@ -38,8 +38,8 @@ _DONE, _RATIO, _TOLD, _OUT, _CUT = "healthy_completion_s", "healthy_ratio", "slo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much is asked: `n_tokens`, or what takes about `for_s`. Under each policy so many rounds, so often; the one
-    that all wait under is asked once."""
+    """How much is asked: `n_tokens`, or, of a model that computes them, what takes about `for_s`. Under each policy so
+    many rounds, so often; the one that all wait under is asked once."""
 
     name: str
     pad_bytes: int = 0
@@ -67,7 +67,7 @@ class Scale:
 
 
 _PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=2)
-_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=4.5, sleep_s=1.0, fake_step_s=0.0015, repeats=2)
+_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=3.5, sleep_s=1.0, fake_step_s=0.001, repeats=2)
 _SMOKE_POLICIES = ("unbounded", _DEGREES)
 _SMOKE = Scale(
     name="padded", pad_bytes=_PAD_BYTES, n_tokens=16, for_s=0.1, sleep_s=0.2, fake_step_s=0.0,
@@ -112,16 +112,20 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 def _steps(lab: Lab, scale: Scale) -> tuple[str, ...]:
     """How long steps of the fake model take: large events need long ones, or the machine does nothing but copy them."""
-    is_fake = isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
-    return ("--fake-step", str(scale.fake_step_s)) if is_fake else ()
+    return ("--fake-step", str(scale.fake_step_s)) if _is_fake(lab) else ()
+
+
+def _is_fake(lab: Lab) -> bool:
+    return isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
 
 
 async def _sized(lab: Lab, subject: Subject, scale: Scale) -> Load:
-    """As many tokens as this server says in the time, but no more than are wanted, nor fewer than tell something."""
+    """Of the tokens that are wanted as many as this server says in the time, and no fewer than tell something."""
     sample = Load(subject=subject, scale=scale, n_tokens=_SAMPLE_TOKENS, usual_s=0.0).requests(lab.seed, None)
     readings = await asyncio.gather(*(read(subject.target, request, Habit()) for request in sample))
     a_token_s = statistics.mean(gap_s for reading in readings for gap_s in reading.gaps_s)
-    n_tokens = min(scale.n_tokens, max(_SAMPLE_TOKENS, round(scale.for_s / max(a_token_s, 1e-6))))
+    n_in_time = scale.n_tokens if _is_fake(lab) else max(_SAMPLE_TOKENS, round(scale.for_s / a_token_s))
+    n_tokens = min(scale.n_tokens, n_in_time)
     lab.say(f"{scale.name}: {n_tokens} tokens for each of {_STREAMS} streams, {1e3 * a_token_s:.1f} ms each")
     return Load(subject=subject, scale=scale, n_tokens=n_tokens, usual_s=n_tokens * a_token_s)
 
