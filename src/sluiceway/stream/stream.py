@@ -26,7 +26,6 @@ from sluiceway.stream.lifecycle import (
     TRANSITIONS,
     Disconnect,
     Effect,
-    EndReader,
     EndResponse,
     Input,
     KeepAlive,
@@ -35,7 +34,7 @@ from sluiceway.stream.lifecycle import (
     meaning_of_loss,
     next_state,
 )
-from sluiceway.stream.policy import Decision, Pressure
+from sluiceway.stream.policy import Decision
 from sluiceway.stream.reader import Batch
 from sluiceway.stream.replay import NOTHING, Missed, Place, Replay
 from sluiceway.stream.terms import Terms
@@ -48,7 +47,6 @@ class Stream:
 
     __slots__ = (
         "_audience",
-        "_budget",
         "_flow",
         "_keeping",
         "_now_s",
@@ -64,10 +62,9 @@ class Stream:
     def __init__(self, rids: Iterable[Rid], terms: Terms, budget: Budget, now_s: float) -> None:
         self._upstream = Upstream(rids)
         self.terms = terms
-        self._budget = budget
         self._replay = Replay(budget, NOTHING if terms.retention is None else terms.retention.window)
         self._audience = Audience(terms.policy)
-        self._flow = Flow()
+        self._flow = Flow(terms, self._audience, self._replay, budget)
         self._now_s = now_s
         self._keeping = Keeping(terms.retention, now_s)
         self.state = State.OPEN
@@ -133,7 +130,7 @@ class Stream:
         for earlier in before:
             self._replay.push(earlier, 0)
         self._replay.push(frame, n_tokens)
-        if self._is_calm():
+        if self.state is State.OPEN and self._flow.is_calm:
             return ()
         if self.state is State.DETACHED:
             self._trim()
@@ -153,7 +150,7 @@ class Stream:
             self.reason = reason
         if not self._upstream:
             return (EndResponse(self.reason),)
-        return () if self._is_calm() else self._regulate()
+        return () if self.state is State.OPEN and self._flow.is_calm else self._regulate()
 
     def failed(self, rid: Rid, reason: FinishReason, refusal: Refusal) -> tuple[Effect, ...]:
         """A sequence ended badly, and with it the response."""
@@ -260,29 +257,18 @@ class Stream:
         if self.state is State.OPEN:
             return self._heed_readers()
         if self.state is State.DETACHED:
-            wanted = self._flow.unattended(self._is_ahead(), self.terms.policy.park_after_s, self._now_s)
-            return self._flow.turn(wanted, self._upstream, self._now_s)
+            return self._flow.unattended(self._upstream, self._now_s)
         return ()
 
-    def _is_calm(self) -> bool:
-        """Whether judging the readers would tell nothing new."""
-        is_calm = self._audience.is_calm(self._replay.end)
-        return is_calm and self.state is State.OPEN and self._budget.pressure is Pressure.NONE
-
     def _heed_readers(self) -> tuple[Effect, ...]:
-        end, now_s = self._replay.end, self._now_s
-        mildest, slow = self._audience.judge(end, now_s, self._budget.pressure)
-        if slow:
-            self._audience.skip(slow, end, now_s)
-            if mildest is Decision.DROP and not self._may_return:
-                return self._end_for_the_slow()
-            self._audience.dismiss(slow)
-        told = [EndReader(reader_id, FinishReason.SLOW_CLIENT) for reader_id in slow]
-        if mildest is Decision.DROP:
-            self._move(Input.LEFT)
-            self._keeping.since_s = now_s
-            return (*told, *self._regulate())
-        return (*told, *self._flow.turn(mildest, self._upstream, now_s))
+        decision, effects = self._flow.attended(self._upstream, self._now_s, may_return=self._may_return)
+        if decision is not Decision.DROP:
+            return effects
+        if not self._may_return:
+            return self._end_for_the_slow()
+        self._move(Input.LEFT)
+        self._keeping.since_s = self._now_s
+        return (*effects, *self._regulate())
 
     def _end_for_the_slow(self) -> tuple[Effect, ...]:
         """All that read are too slow: what waited for them goes, so that they need not take it before the reason."""
@@ -290,12 +276,6 @@ class Stream:
         self._replay.give_up()
         self._trim()
         return self._end(FinishReason.SLOW_CLIENT, None)
-
-    def _is_ahead(self) -> bool:
-        """Whether more waits for a reader that is not there than shall."""
-        retention = self.terms.retention
-        has_room = retention is not None and self._replay.n_waiting < retention.ahead_tokens
-        return not has_room or self._replay.is_full or self._budget.pressure is not Pressure.NONE
 
     # Ends.
 
