@@ -231,7 +231,8 @@ def test_what_is_only_kept_is_bounded_in_number() -> None:
     assert list(api.hub.streams) == [kept[2].answer, kept[3].answer]
     assert api.metrics.wasted_tokens == 2 and len(api.hub.delivery._agenda) == 2
     record = api.hub.streams.find(kept[0].answer.order.stream_id, "", api.now_s)
-    assert isinstance(record, StreamRecord) and (record.state, record.reason) == ("draining", "stop")
+    assert isinstance(record, StreamRecord) and (record.state, record.reason) == ("closed", "stop")
+    assert (record.generated_tokens, record.wasted_tokens) == (1, 1)
 
 
 def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:

@@ -255,7 +255,7 @@ def test_a_broken_answer_gives_its_id_away_when_its_request_comes_again(streams:
     assert streams.claim("", "key", b"body", "s", 2.0) is None
     assert (let_go, second.record.state) == ([second], "closed")
     found = streams.find("s", "", 2.0)
-    assert isinstance(found, StreamRecord) and found.reason == "cancelled"
+    assert isinstance(found, StreamRecord) and (found.reason, found.state) == ("cancelled", "closed")
 
 
 def test_what_is_kept_gives_way_when_there_is_too_much_of_it() -> None:
@@ -274,4 +274,16 @@ def test_what_is_kept_gives_way_when_there_is_too_much_of_it() -> None:
     a.stream.lost(2, 1.0)
     assert streams.settle(a, 1.0) and leave(streams, c)
     assert let_go == [b] and list(streams) == [a, c]
-    assert isinstance(streams.find("b", "", 2.0), StreamRecord)
+    found = streams.find("b", "", 2.0)
+    assert isinstance(found, StreamRecord) and found.state == "closed"
+
+
+def test_what_gave_way_is_remembered_from_then_on() -> None:
+    """Not from its end, which may be longer ago than anything is remembered."""
+    streams = Streams(StreamsConfig(kept_streams=1, history_ttl_s=10.0))
+    first, second = (add(streams, stream_id, terms=KEPT) for stream_id in "ab")
+    for answer, left_s in ((first, 1.0), (second, 100.0)):
+        complete(answer)
+        assert leave(streams, answer, left_s)
+    assert isinstance(streams.find("a", "", 109.0), StreamRecord)
+    assert streams.find("a", "", 110.0) is None

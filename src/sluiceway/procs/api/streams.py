@@ -6,6 +6,7 @@ caller's name.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -46,6 +47,8 @@ class Streams:
         self._history = History(max_records=config.history_records, ttl_s=config.history_ttl_s)
         self._answers: dict[tuple[str, str], Answer] = {}
         self._open: dict[Answer, None] = {}
+        self._now_s = -math.inf
+        """As told last: an answer gives way whenever its room is needed, and nobody says then what time it is."""
         self.when_let_go: Callable[[Answer], None] = lambda answer: None
         """Called with each answer that is let go while nobody looks at it, since its room or its id is needed."""
 
@@ -77,6 +80,7 @@ class Streams:
 
         Raises `RequestError` if it is neither.
         """
+        self._now_s = now_s
         is_held = (caller, stream_id) in self._answers
         proposed = _address(caller, stream_id)
         verdict, address = self._keys.claim(caller, key, digest, proposed, now_s, is_held=is_held)
@@ -97,7 +101,7 @@ class Streams:
                     return held
                 self._keys.forget(address)
                 if address == proposed:  # the same request with the id that the client has chosen for it
-                    self._let_go(held, now_s)
+                    self._let_go(held)
                 return self.claim(caller, key, digest, stream_id, now_s)
             case _:
                 assert_never(verdict)
@@ -120,6 +124,7 @@ class Streams:
 
     def settle(self, answer: Answer, now_s: float) -> bool:
         """Something has changed: note whether it is still open, let it go if it is over. Returns whether it is held."""
+        self._now_s = now_s
         if not answer.is_over:
             return True
         self._open.pop(answer, None)
@@ -129,9 +134,9 @@ class Streams:
         if not answer.is_broken:
             self._keys.ended(_address(answer.order.caller, answer.order.stream_id), now_s)
         if answer.stream.state is not State.CLOSED:
-            self.budget.keep(answer, partial(self._let_go, answer, now_s))
+            self.budget.keep(answer, partial(self._let_go, answer))
             return True
-        self._remove(answer, now_s)
+        self._remove(answer)
         return False
 
     def census(self) -> StreamsCensus:
@@ -147,14 +152,16 @@ class Streams:
     def _holds(self, answer: Answer) -> bool:
         return self._answers.get((answer.order.caller, answer.order.stream_id)) is answer
 
-    def _let_go(self, answer: Answer, now_s: float) -> None:
+    def _let_go(self, answer: Answer) -> None:
         """Of one that has ended: what is kept of it, unless somebody reads it still, and its id."""
-        self._remove(answer, now_s)
-        if answer.is_over:
+        is_over = answer.is_over
+        if is_over:
             answer.stream.give_way()
+        self._remove(answer)
+        if is_over:
             self.when_let_go(answer)
 
-    def _remove(self, answer: Answer, now_s: float) -> None:
+    def _remove(self, answer: Answer) -> None:
         order = answer.order
         self.budget.reclaim(answer)
         del self._answers[order.caller, order.stream_id]
@@ -162,7 +169,7 @@ class Streams:
             self.forget_key(order.stream_id, order.caller)
         # A whole answer that was ended early is told as a refusal, but there was one.
         if answer.stream.is_accepted or not answer.is_refused:
-            self._history.add(answer.record, order.caller, now_s)
+            self._history.add(answer.record, order.caller, self._now_s)
 
 
 def _address(caller: str, stream_id: str) -> str:
