@@ -66,8 +66,8 @@ class Scale:
         }
 
 
-_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=2)
-_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=3.5, sleep_s=1.0, fake_step_s=0.001, repeats=2)
+_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.5, fake_step_s=0.02, repeats=2)
+_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=3.5, sleep_s=2.0, fake_step_s=0.001, repeats=2)
 _SMOKE_POLICIES = ("unbounded", _DEGREES)
 _SMOKE = Scale(
     name="padded", pad_bytes=_PAD_BYTES, n_tokens=16, for_s=0.1, sleep_s=0.2, fake_step_s=0.0,
