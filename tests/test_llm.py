@@ -73,6 +73,12 @@ def test_number_of_logprobs_is_refused_when_it_makes_no_sense(llm: LLM, n: int) 
         llm.generate("tell me", msgspec.structs.replace(SHORT, logprobs=n))
 
 
+def test_logprobs_are_refused_when_an_answer_comes_in_pieces(llm: LLM) -> None:
+    """Nothing would be told of them, and they would be computed all the same."""
+    with pytest.raises(RequestError, match="log-probabilities"):
+        next(llm.stream("tell me", msgspec.structs.replace(SHORT, logprobs=2)))
+
+
 def test_text_is_cut_when_a_stop_string_is_given(llm: LLM) -> None:
     """The answer ends before the stop string."""
     whole = llm.generate("stop here", SHORT)[0].text

@@ -95,8 +95,8 @@ class _Answer:
 class LLM:
     """A model in this process, batching whatever is asked at the same time. Close it, or use it in a `with`.
 
-    Methods may be called from several threads. A request that cannot be served raises `RequestError`. Pieces
-    of text come without log-probabilities.
+    Methods may be called from several threads. A request that cannot be served raises `RequestError`: also one for
+    pieces of text with log-probabilities, which whole answers alone have.
     """
 
     def __init__(
@@ -211,6 +211,8 @@ class LLM:
     def _pieces(
         self, prompt: Prompt, sampling: SamplingParams | None, stop: Sequence[str]
     ) -> Generator[str, None, None]:
+        if sampling is not None and sampling.logprobs is not None:
+            raise invalid("Pieces of text come without log-probabilities; whole answers have them.", "logprobs")
         rid = self._submit(prompt, sampling, stop)
         try:
             answer = _Answer()
