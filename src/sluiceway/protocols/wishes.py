@@ -26,7 +26,7 @@ _ID_FORM = "1 to 128 letters, digits and `-`, `_`, `.` or `~`, the first a lette
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
 
 OnDisconnect = Literal["cancel", "detach"]
-Telling = Literal["comments", "events"]
+ProgressForm = Literal["comments", "events"]
 """How a client is told of its progress before the first token: in lines that readers pass over, or in typed events."""
 
 
@@ -40,7 +40,7 @@ class Wishes:
     grace_s: float | None = None
     keep_alive_s: float | None = None
     stream_id: str | None = None
-    progress: Telling | None = None
+    progress: ProgressForm | None = None
     """None: not at all."""
 
 
@@ -77,7 +77,7 @@ class WishFields(BaseModel):
     grace_s: _Wait | None = None
     keep_alive_s: _Wait | None = None
     stream_id: Annotated[str | None, PlainValidator(_stream_id)] = None
-    progress: Telling | None = None
+    progress: ProgressForm | None = None
 
     @property
     def wishes(self) -> Wishes:
