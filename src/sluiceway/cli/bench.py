@@ -13,6 +13,7 @@ import typer
 
 from sluiceway.cli.exits import FAILED, INTERRUPTED, command
 from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option
+from sluiceway.cli.records import JsonFile, PlotFile, console_beside, write_record
 from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _PIPE_COLUMNS = 200
 """So that no column is folded where there is no screen to say how wide it is."""
 _SEEDS = 2**32
-_STDOUT = Path("-")
 
 BenchModel = Annotated[
     str | None,
@@ -65,10 +65,6 @@ Quick = Annotated[
     option("--quick", "One run of three levels with shorter answers, where no flag says else: a look, not a claim."),
 ]
 NoFloor = Annotated[bool, option("--no-floor", "Do not measure what the machine gives: memory, matrix products.")]
-JsonFile = Annotated[
-    Path | None, option("--json", "Write the record to this file, as one JSON object; -: to standard output.")
-]
-PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
 ServeArgs = Annotated[str, option("--serve-args", "Flags for the server that is started, in one text.")]
 
 
@@ -179,28 +175,13 @@ def report(record: Record, json_file: Path | None, plot: Path | None) -> None:
 
     Files come last, so that a full disk costs only them.
     """
-    import msgspec
-    from rich.console import Console
-
     from sluiceway.lab.load.plot import draw
     from sluiceway.lab.load.tables import show
 
-    is_screen = sys.stderr.isatty() if json_file == _STDOUT else sys.stdout.isatty()
-    show(record, Console(stderr=json_file == _STDOUT, width=None if is_screen else _PIPE_COLUMNS))
-    raw = msgspec.json.encode(record)
-    if json_file == _STDOUT:
-        typer.echo(raw)
-    elif json_file is not None:
-        _write(raw + b"\n", json_file)
+    show(record, console_beside(json_file, _PIPE_COLUMNS))
+    write_record(record, json_file)
     if plot is not None:
         draw(record, plot)
-
-
-def _write(raw: bytes, file: Path) -> None:
-    try:
-        file.write_bytes(raw)
-    except OSError as fault:
-        raise ConfigError("json", f"cannot write {file}: {fault.strerror}") from fault
 
 
 def _files(weights: str | None) -> ModelFiles | None:

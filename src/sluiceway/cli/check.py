@@ -10,12 +10,12 @@ import typer
 
 from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import finite, option
+from sluiceway.cli.records import JsonFile, console_beside, write_record
 from sluiceway.errors import ConfigError
 
 if TYPE_CHECKING:
     from sluiceway.lab.check.card import CheckRecord
 
-_STDOUT = Path("-")
 _PIPE_COLUMNS = 160
 """So that sentences stay on few lines where there is no screen to say how wide it is."""
 
@@ -26,9 +26,6 @@ CheckUrl = Annotated[
 CheckModel = Annotated[str | None, option("--model", "The server's name for its model (default: its first).")]
 CheckKey = Annotated[str | None, option("--api-key", "Sent as a bearer token.")]
 Only = Annotated[list[str] | None, option("--only", "Ask only this question; may be given several times. See --list.")]
-JsonFile = Annotated[
-    Path | None, option("--json", "Write the record to this file, as one JSON object; -: to standard output.")
-]
 CheckPid = Annotated[int | None, option("--pid", "First process of the server, if it runs here: for its memory.")]
 DrainPid = Annotated[
     int | None, option("--drain-pid", "Process that is told to end (SIGTERM) by the last question; it is over then.")
@@ -94,18 +91,7 @@ def report(record: CheckRecord, json_file: Path | None) -> None:
 
     The file comes last, so that a full disk costs only it.
     """
-    import msgspec
-    from rich.console import Console
-
     from sluiceway.lab.check.card import show
 
-    is_screen = sys.stderr.isatty() if json_file == _STDOUT else sys.stdout.isatty()
-    show(record, Console(stderr=json_file == _STDOUT, width=None if is_screen else _PIPE_COLUMNS))
-    raw = msgspec.json.encode(record)
-    if json_file == _STDOUT:
-        typer.echo(raw)
-    elif json_file is not None:
-        try:
-            json_file.write_bytes(raw + b"\n")
-        except OSError as fault:
-            raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault
+    show(record, console_beside(json_file, _PIPE_COLUMNS))
+    write_record(record, json_file)

@@ -10,6 +10,7 @@ import typer
 
 from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import ModelSource, option
+from sluiceway.cli.records import JsonFile, PlotFile, console_beside, write_record
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
@@ -39,8 +40,6 @@ Smoke = Annotated[
 LabUrl = Annotated[str | None, option("--url", "A server that runs already, where the experiment can do with one.")]
 LabKey = Annotated[str | None, option("--api-key", "Sent to --url as a bearer token.")]
 LabSeed = Annotated[int, option("--seed", "Draws the prompts.")]
-JsonFile = Annotated[Path | None, option("--json", "Write the record to this file, as one JSON object.")]
-PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
 ListExperiments = Annotated[bool, option("--list", "Say which experiments there are, and leave.")]
 
 
@@ -88,18 +87,14 @@ def lab(
 
 
 def report(record: LabRecord, experiment: Experiment, json_file: Path | None, plot: Path | None) -> None:
-    """Table and verdicts for a person; files last, so that a full disk costs only them."""
-    import msgspec
-    from rich.console import Console
+    """Table and verdicts for a person; then JSON for a program, which gets standard output for itself if it wants it.
 
+    Files come last, so that a full disk costs only them.
+    """
     from sluiceway.lab.experiments.report import draw, show
 
-    show(record, experiment, Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS))
-    if json_file is not None:
-        try:
-            json_file.write_bytes(msgspec.json.encode(record) + b"\n")
-        except OSError as fault:
-            raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault
+    show(record, experiment, console_beside(json_file, _PIPE_COLUMNS))
+    write_record(record, json_file)
     if plot is not None:
         draw(record, experiment, plot)
 

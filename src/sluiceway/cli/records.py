@@ -1,0 +1,50 @@
+"""Where the record of a measurement goes: its tables to a person, its JSON to a file or down a pipe, its picture to a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sluiceway.cli.options import option
+from sluiceway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STDOUT = Path("-")
+
+JsonFile = Annotated[
+    Path | None, option("--json", "Write the record to this file, as one JSON object; -: to standard output.")
+]
+PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
+
+
+def console_beside(json_file: Path | None, pipe_columns: int) -> Console:
+    """Standard output, or standard error where the record has the other for itself.
+
+    `pipe_columns` is the width where there is no screen to say how wide it is.
+    """
+    from rich.console import Console
+
+    is_aside = json_file == _STDOUT
+    is_screen = (sys.stderr if is_aside else sys.stdout).isatty()
+    return Console(stderr=is_aside, width=None if is_screen else pipe_columns)
+
+
+def write_record(record: Any, json_file: Path | None) -> None:
+    """Raises `ConfigError` where the file cannot be written."""
+    import msgspec
+
+    if json_file is None:
+        return
+    raw = msgspec.json.encode(record)
+    if json_file == _STDOUT:
+        typer.echo(raw)
+        return
+    try:
+        json_file.write_bytes(raw + b"\n")
+    except OSError as fault:
+        raise ConfigError("json", f"cannot write {json_file}: {fault.strerror}") from fault

@@ -1,0 +1,58 @@
+"""A record is for a program, its tables are for a person, and neither is in the other's way."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluiceway.cli.records import console_beside, write_record
+from sluiceway.errors import ConfigError
+
+
+class Screen(io.StringIO):
+    """A terminal, as far as one can ask."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_tables_leave_standard_output_to_a_record_that_wants_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each on a stream of its own."""
+    console_beside(Path("-"), 80).print("table")
+    write_record({"a": 1}, Path("-"))
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == ({"a": 1}, "table\n")
+
+
+def test_a_record_goes_into_its_file_when_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of its own; the tables have standard output."""
+    path = tmp_path / "x.json"
+    console_beside(path, 80).print("table")
+    write_record({"a": 1}, path)
+    assert path.read_bytes() == b'{"a":1}\n'
+    assert capsys.readouterr() == ("table\n", "")
+
+
+def test_nothing_is_written_when_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The tables are all there is."""
+    write_record({"a": 1}, None)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_tables_are_as_wide_as_said_when_no_screen_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen knows its own width."""
+    assert console_beside(None, 123).width == 123
+    monkeypatch.setenv("COLUMNS", "77")
+    monkeypatch.setattr(sys, "stdout", Screen())
+    assert console_beside(None, 123).width == 77
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """With the flag that it came from."""
+    with pytest.raises(ConfigError, match="cannot write .*x.json") as caught:
+        write_record({}, tmp_path / "none" / "x.json")
+    assert caught.value.field == "json"
