@@ -1,4 +1,4 @@
-"""Where the record of a measurement goes: its tables to a person, its JSON to a file or down a pipe, its picture to a file."""
+"""Where the record of a measurement goes: tables to a person, JSON to a file or down a pipe, a picture to a file."""
 
 from __future__ import annotations
 
