@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,19 @@ async def test_server_is_left_when_its_client_leaves() -> None:
             assert await asyncio.wait_for(reader.readuntil(b"once"), 10.0)
             writer.close()
             await asyncio.wait_for(asyncio.gather(*script.answering), 10.0)
+
+
+async def test_client_is_left_when_its_server_breaks_off() -> None:
+    """Before an answer has a head: an end like another, and no fault of the relay."""
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+    async with scripted_server({"/long": [b"HTTP/1.1 200"]}) as script:
+        async with relay(script.target, lambda line: None) as between:
+            reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
+            writer.write(between.target.request("GET", "/long"))
+            assert await asyncio.wait_for(reader.read(), 10.0) == b""
+            writer.close()
+    assert faults == []
 
 
 async def test_client_is_left_where_nobody_listens() -> None:

@@ -65,7 +65,7 @@ class Relay:
             async with asyncio.TaskGroup() as both:
                 asking = both.create_task(_copy(reader, asks))
                 both.create_task(_answer(answers, writer, cut)).add_done_callback(lambda _: asking.cancel())
-        except* ConnectionError:
+        except* (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             asks.close()
