@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 
 import pytest
 
-from sluiceway.lab.load import own_server as module
 from sluiceway.lab.load.calls import get
 from sluiceway.lab.load.own_server import own_server
 from sluiceway.lab.load.processes import family
@@ -52,14 +50,3 @@ def test_server_is_ended_when_we_are_told_to_end() -> None:
     assert left.value.code == 143
     assert not family(server.pid)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all its processes."""
-    monkeypatch.setattr(module, "STOP_S", 0.05)
-    ignoring = "trap '' TERM; echo ready; while true; do read -t 1 line < /dev/zero; done"
-    process = subprocess.Popen(["bash", "-c", ignoring], stdout=subprocess.PIPE)
-    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-    module._stop(process)
-    assert process.poll() == -9
-    process.stdout.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sluiceway.lab.load import processes
-from sluiceway.lab.load.processes import family, usage
+from sluiceway.lab.load.processes import family, stop, usage
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
 
@@ -85,6 +86,24 @@ def test_family_is_a_process_and_all_below(child: subprocess.Popen[bytes]) -> No
 def test_family_is_empty_when_there_is_no_such_process() -> None:
     """Nobody is below nobody."""
     assert family(NOBODY) == {}
+
+
+def test_process_that_does_not_end_is_killed_with_all_below_it() -> None:
+    """It was asked first, and ignores that."""
+    ignoring = "trap '' TERM; (while true; do read -t 1 line < /dev/zero; done) & echo $!; wait; wait"
+    with subprocess.Popen(["bash", "-c", ignoring], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        below = int(process.stdout.readline())
+        stop(process, 0.05)
+        assert process.stdout.read() == b"", "whoever had this pipe has gone"
+    assert process.returncode == -signal.SIGKILL
+    assert below not in family(os.getpid())
+
+
+def test_process_that_can_ends_by_itself(child: subprocess.Popen[bytes]) -> None:
+    """As a person would ask it to."""
+    stop(child, 30.0)
+    assert child.returncode == -signal.SIGTERM
 
 
 def test_long_name_is_whole(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway.lab.load.processes import stop
 from sluiceway.lab.load.replies import LoadError
 
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -134,7 +135,7 @@ async def own_page(url: str) -> AsyncIterator[Page]:
                 await page.open(url)
                 yield page
         finally:
-            await asyncio.to_thread(_stop, process)
+            await asyncio.to_thread(stop, process, _STOP_S)
 
 
 def _start(command: str, folder: str, told: int, heard: int) -> subprocess.Popen[bytes]:
@@ -151,16 +152,6 @@ def _start(command: str, folder: str, told: int, heard: int) -> subprocess.Popen
     finally:
         os.close(told)
         os.close(heard)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """In order, and by force where that is not enough."""
-    process.terminate()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 @contextlib.asynccontextmanager

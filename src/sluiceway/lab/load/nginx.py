@@ -17,6 +17,7 @@ from typing import Literal
 from sluiceway.errors import ConfigError
 from sluiceway.lab.load.calls import Target
 from sluiceway.lab.load.own_server import free_port
+from sluiceway.lab.load.processes import stop
 from sluiceway.lab.load.replies import LoadError
 
 _START_S = 10.0
@@ -116,8 +117,7 @@ def own_nginx(locations: str) -> Iterator[int]:
                 time.sleep(_POLL_S)
             yield port
         finally:
-            process.terminate()
-            process.wait(_STOP_S)
+            stop(process, _STOP_S)
 
 
 def _config(folder: str, port: int, locations: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from sluiceway.lab.load.calls import Target, get
-from sluiceway.lab.load.processes import family
+from sluiceway.lab.load.processes import stop
 from sluiceway.lab.load.replies import LoadError
 
 START_S = 180.0
@@ -74,7 +74,7 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
         try:
             yield OwnServer(process, Target("127.0.0.1", port), log, started_s)
         finally:
-            _stop(process)
+            stop(process, STOP_S)
 
 
 @contextlib.contextmanager
@@ -95,16 +95,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """As a person would, and by force where that is not enough."""
-    children = family(process.pid)
-    process.terminate()
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()

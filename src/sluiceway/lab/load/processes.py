@@ -1,9 +1,12 @@
-"""What processes use, out of /proc; where there is none, nothing is known and nothing is reported."""
+"""What processes use, out of /proc (where there is none, nothing is known and nothing is reported); and their end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +50,20 @@ def family(pid: int) -> dict[int, str]:
         found |= {number: _whole_name(number, names[number]) for number in frontier}
         frontier = {number for number, parent in parents.items() if parent in frontier} - found.keys()
     return found
+
+
+def stop(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """As a person would, and by force where that is not enough: then with all that it has started, as far as seen."""
+    below = family(process.pid)
+    process.terminate()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
 
 
 def _whole_name(pid: int, name: str) -> str:
