@@ -55,6 +55,7 @@ def test_prompt_is_counted_when_it_is_computed() -> None:
         one.n_computed = n_computed
         if n_computed == 6:
             one.append(9)
+            watch.begun(1)
         told.append(news(watch, (), float(second)))
     assert told == [{1: Progress(0, n_computed, 6)} for n_computed in (0, 2, 4, 6)]
     assert not watch and news(watch, (), LONG_S) == {}
@@ -82,6 +83,25 @@ def test_a_newcomer_is_told_of_at_once_when_others_were_told_just_now() -> None:
     assert news(watch, [2], TELL_S + 0.01) == {2: Progress(1, 0, 4)}
 
 
+def test_nothing_is_told_after_the_first_token_when_it_was_told_shortly_before() -> None:
+    """What is not due when the token comes is passed over, and not told among the tokens when it would be due."""
+    one = seat(request(1, n_prompt=6), 4)
+    watch = watching(one)
+    assert news(watch) == {1: Progress(0, 4, 6)}
+    one.n_computed = 6
+    one.append(9)
+    watch.begun(1)
+    assert news(watch, (), TELL_S / 2) == {}
+    assert not watch and news(watch, (), LONG_S) == {}
+
+
+def test_first_token_of_one_that_is_not_watched_is_nothing() -> None:
+    """Others are watched as before."""
+    watch = watching(request(1))
+    watch.begun(2)
+    assert news(watch, [1]) == {1: Progress(1, 0, 4)} and watch
+
+
 def test_of_several_sequences_the_foremost_counts() -> None:
     """By place while all wait, else by what is computed of its prompt; told by the id of the first."""
     group = [request(1, n_prompt=8), request(2, n_prompt=8), request(3, n_prompt=6)]
@@ -94,6 +114,7 @@ def test_of_several_sequences_the_foremost_counts() -> None:
     assert news(watch, [1], LONG_S) == {1: Progress(0, 5, 6)}
     group[2].n_computed = 6
     group[2].append(9)
+    watch.begun(3)
     group[2].receive(Input.PARK)
     assert news(watch, [1], 2 * LONG_S) == {1: Progress(0, 6, 6)}
     assert not watch and 3 not in watch

@@ -637,6 +637,18 @@ def test_prompt_is_counted_in_chunks_when_it_is_watched() -> None:
     assert told == [(1, Progress(0, n_computed, 40)) for n_computed in (16, 32, 40)]
 
 
+def test_no_progress_is_told_after_the_first_token() -> None:
+    """Not even what has changed with it, when it was told too shortly before to be told again at once."""
+    scheduler = Scheduler(engine_config())
+    scheduler.submit([submission(1, 20)], is_watched=True)
+    told = []
+    for now_s in (0.0, 0.01, 1.0):
+        plan = planned(scheduler)
+        scheduler.commit(plan, result_of(plan))
+        told.append(scheduler.progress(now_s))
+    assert told == [[(1, Progress(0, 16, 20))], [], []]
+
+
 def test_nothing_is_watched_when_a_group_is_refused() -> None:
     """There is nothing to wait for."""
     scheduler = Scheduler(engine_config())

@@ -33,11 +33,6 @@ class _Watched:
         """By this id it is told."""
         return self.sequences[0].rid
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has its first token."""
-        return any(request.n_generated for request in self.sequences)
-
     def progress(self, places: Mapping[Rid, int]) -> Progress | None:
         """None while it stands nowhere: its reader has left, and it was parked."""
         seated = [request for request in self.sequences if request.is_seated or request.n_generated]
@@ -54,6 +49,8 @@ class Watch:
     def __init__(self) -> None:
         self._watched: dict[Rid, _Watched] = {}
         """By the id of each sequence."""
+        self._begun: list[Rid] = []
+        """By an id of each request that has had its first token since the news were asked for last."""
         self._due_s = math.inf
 
     def __bool__(self) -> bool:
@@ -68,6 +65,12 @@ class Watch:
         self._watched.update((request.rid, watched) for request in sequences)
         self._due_s = -math.inf
 
+    def begun(self, rid: Rid) -> None:
+        """A sequence has its first token: what is due is told with it, and nothing after it. Idle for one that is not
+        watched."""
+        if rid in self._watched:
+            self._begun.append(rid)
+
     def drop(self, rid: Rid) -> None:
         """A sequence has ended, and with it the wait of its request. Idle for one that is not watched."""
         watched = self._watched.get(rid)
@@ -80,14 +83,16 @@ class Watch:
 
         `queue` are those that wait, the next to be admitted first; it is read only if something is due.
         """
-        if now_s < self._due_s:
-            return []
+        news = self._due_news(queue, now_s) if now_s >= self._due_s else []
+        for rid in self._begun:
+            self.drop(rid)
+        self._begun.clear()
+        return news
+
+    def _due_news(self, queue: Iterable[Rid], now_s: float) -> list[tuple[Rid, Progress]]:
         due = {watched.rid: watched for watched in self._watched.values() if watched.due_s <= now_s}
         places = {rid: place for place, rid in enumerate(queue, 1)} if due else {}
         news = [(watched.rid, progress) for watched in due.values() if (progress := _change(watched, places, now_s))]
-        for watched in due.values():
-            if watched.has_begun:
-                self.drop(watched.rid)
         self._due_s = min((watched.due_s for watched in self._watched.values()), default=math.inf)
         return news
 

@@ -261,6 +261,8 @@ class Scheduler:
 
     def _publish(self, request: Request, token_ids: Sequence[TokenId], logprobs: Sequence[Logprobs | None]) -> int:
         """How many of the tokens the sequence takes: it may end with any of them."""
+        if token_ids:
+            self._watch.begun(request.rid)
         for n, token_id in enumerate(token_ids, 1):
             self._counters.generated_tokens += 1
             self._outputs.add_token(request.rid, token_id, logprobs[n - 1] if logprobs else None)
