@@ -9,6 +9,7 @@ import pytest
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta, Progressed
 from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.procs.api.exchange import Lowered
 from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.native.request import parse_native
 from sluiceway.protocols.openai.completions import parse_completion
@@ -30,7 +31,11 @@ KEPT = Terms(retention=Retention())
 
 
 def answer_of(terms: Terms = PLAIN, **fields: object) -> Answer:
-    request = parse_completion(completion(**fields))
+    return opened(parse_completion(completion(**fields)), terms)
+
+
+def opened(request: Lowered, terms: Terms) -> Answer:
+    """One that has a reader."""
     order = Order(
         generation=request.generation,
         framer=request.framer(response_id="cmpl-1", model="m", created=0),
@@ -247,17 +252,7 @@ def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: Terms, comment
 
 def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
     """In the native protocol, after its start; it counts as none, and has no id."""
-    request = parse_native(b'{"prompt": "a", "progress": "events"}', "m", is_streamed=True)
-    order = Order(
-        generation=request.generation,
-        framer=request.framer(response_id="s-1", model="m", created=0),
-        error_body=error_body,
-        terms=KEPT,
-        request_id="r",
-        stream_id="s-1",
-    )
-    answer = Answer(order, [10], Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0)
-    answer.stream.attached(START, 0.0)
+    answer = opened(parse_native(b'{"prompt": "a", "progress": "events"}', "m", is_streamed=True), KEPT)
     answer.accepted(0, Accepted(10, 9, 0))
     answer.progressed(0, Progressed(10, Progress(2, 0, 9)))
     start, queued = Decoder().feed(written(answer))
