@@ -9,10 +9,9 @@ import pytest
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta, Progressed
 from sluiceway.procs.api.answer import Answer, Order
-from sluiceway.procs.api.exchange import Lowered
 from sluiceway.protocols.generation import Usage
-from sluiceway.protocols.native.request import parse_native
-from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.native.request import NativeRequest, parse_native
+from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.sse.decoder import Decoder
 from sluiceway.stream.budget import Budget
@@ -34,7 +33,7 @@ def answer_of(terms: Terms = PLAIN, **fields: object) -> Answer:
     return opened(parse_completion(completion(**fields)), terms)
 
 
-def opened(request: Lowered, terms: Terms) -> Answer:
+def opened(request: CompletionRequest | NativeRequest, terms: Terms) -> Answer:
     """One that has a reader."""
     order = Order(
         generation=request.generation,
