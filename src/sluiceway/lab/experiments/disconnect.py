@@ -163,9 +163,14 @@ async def _moment(gauge: Gauge, line: Line, when: str, stream_id: str, n_tokens:
     if reading is None:
         await gauge.until_generated(stream_id, n_wanted)
         return
-    while reading.n_tokens < n_wanted:
+    await _read_to(line, reading, n_wanted)
+
+
+async def _read_to(line: Line, reading: Reading, n_tokens: int) -> None:
+    """Until so many have come. Raises `LoadError` if they do not."""
+    while reading.n_tokens < n_tokens:
         if not (raw := await line.read_some(LIMIT_S)):
-            raise LoadError(f"an answer ended before its {n_wanted} tokens")
+            raise LoadError(f"an answer ended before its {n_tokens} tokens")
         reading.take(raw)
 
 
@@ -187,9 +192,7 @@ async def _occupied(subject: Subject, is_wanted: bool) -> AsyncIterator[None]:
     async with dial(subject.target) as line:
         if is_wanted:
             await line.send(stream_request(subject, "again", _ENDLESS))
-            reading = Reading(time.perf_counter())
-            while not reading.n_tokens:
-                reading.take(await line.read_some(LIMIT_S))
+            await _read_to(line, Reading(time.perf_counter()), 1)
         yield
     if is_wanted:
         async with dial(subject.target) as own:
