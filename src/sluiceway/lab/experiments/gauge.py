@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,26 +57,26 @@ class Gauge:
 
     async def until(self, what: str, is_so: Callable[[Samples], bool]) -> None:
         """By the last word of the engine."""
-        deadline_s = time.perf_counter() + LIMIT_S
-        while not is_so(await self.samples()):
-            if time.perf_counter() > deadline_s:
-                raise LoadError(f"{LIMIT_S:g} s went by without {what}")
-            await asyncio.sleep(_POLL_S)
+
+        async def look() -> bool:
+            return is_so(await self.samples())
+
+        await _until(look, what, _POLL_S)
 
     async def until_generated(self, stream_id: str, n_tokens: int) -> None:
-        deadline_s = time.perf_counter() + LIMIT_S
-        while await self.generated(stream_id) < n_tokens:
-            if time.perf_counter() > deadline_s:
-                raise LoadError(f"{LIMIT_S:g} s went by without {n_tokens} tokens")
-            await asyncio.sleep(_POLL_S)
+        async def look() -> bool:
+            return await self.generated(stream_id) >= n_tokens
+
+        await _until(look, f"{n_tokens} tokens", _POLL_S)
 
     async def until_released(self, n_others: int = 0) -> None:
         """Whoever asks right after a close is answered right after the release: the question goes the way of the word
         of the close, behind it, and the engine answers between two steps. So this needs no pause, and costs no step."""
-        deadline_s = time.perf_counter() + LIMIT_S
-        while not is_released(await self.stats(), n_others):
-            if time.perf_counter() > deadline_s:
-                raise LoadError(f"{LIMIT_S:g} s went by without a release")
+
+        async def look() -> bool:
+            return is_released(await self.stats(), n_others)
+
+        await _until(look, "a release", 0.0)
 
     async def _get(self, path: str) -> bytes:
         await self.line.send(keeping(self.subject.target.request("GET", path)))
@@ -88,3 +88,11 @@ def is_released(stats: Stats, n_others: int) -> bool:
     engine = stats["engine"]
     is_whole = engine["blocks_free"] + engine["blocks_cached"] == engine["blocks_total"]
     return not stats["stale"] and len(stats["live"]) == n_others and (n_others > 0 or is_whole)
+
+
+async def _until(look: Callable[[], Awaitable[bool]], what: str, pause_s: float) -> None:
+    deadline_s = time.perf_counter() + LIMIT_S
+    while not await look():
+        if time.perf_counter() > deadline_s:
+            raise LoadError(f"{LIMIT_S:g} s went by without {what}")
+        await asyncio.sleep(pause_s)
