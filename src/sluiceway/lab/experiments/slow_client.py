@@ -27,7 +27,7 @@ from sluiceway.lab.session import Own
 _STREAMS = 8
 _PAD_BYTES = 64 * 1024
 _POLL_S = 0.2
-_LINGER_S = 0.6
+_LINGER_S = 1.0
 """Long enough for looks at what is held for slow readers alone."""
 _SAMPLE_TOKENS = 32
 _MOST = 1.05
@@ -66,7 +66,7 @@ class Scale:
         }
 
 
-_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.5, fake_step_s=0.02, repeats=2)
+_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=2)
 _REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=3.5, sleep_s=2.0, fake_step_s=0.001, repeats=2)
 _SMOKE_POLICIES = ("unbounded", _DEGREES)
 _SMOKE = Scale(
@@ -123,7 +123,7 @@ async def _sized(lab: Lab, subject: Subject, scale: Scale) -> Load:
     """Of the tokens that are wanted as many as this server says in the time, and no fewer than tell something."""
     sample = Load(subject=subject, scale=scale, n_tokens=_SAMPLE_TOKENS, usual_s=0.0).requests(lab.seed, None)
     readings = await asyncio.gather(*(read(subject.target, request, Habit()) for request in sample))
-    a_token_s = statistics.mean(gap_s for reading in readings for gap_s in reading.gaps_s)
+    a_token_s = statistics.median(gap_s for reading in readings for gap_s in reading.gaps_s)
     n_in_time = scale.n_tokens if _is_fake(lab) else max(_SAMPLE_TOKENS, round(scale.for_s / a_token_s))
     n_tokens = min(scale.n_tokens, n_in_time)
     lab.say(f"{scale.name}: {n_tokens} tokens for each of {_STREAMS} streams, {1e3 * a_token_s:.1f} ms each")
