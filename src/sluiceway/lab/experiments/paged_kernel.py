@@ -74,7 +74,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 def _compare(lab: Lab, ways: Mapping[str, Way], vocabulary: int, subject: str) -> None:
-    """A prompt that is prefilled, then a step of several rows: how far the logits of the two ways are apart."""
+    """A prompt that is prefilled, then a step of its next token: how far the logits of the two ways are apart."""
     drawing = random.Random(lab.seed)
     known = [drawing.randrange(vocabulary) for _ in range(_PROMPT_TOKENS + 1)]
     blocks = range(-(-len(known) // BLOCK_TOKENS))
