@@ -8,11 +8,10 @@ import pytest
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta, Progressed
-from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.procs.api.answer import Answer
 from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.native.request import NativeRequest, parse_native
 from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
-from sluiceway.protocols.openai.errors import error_body
 from sluiceway.sse.decoder import Decoder
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.lifecycle import CancelUpstream, EndResponse
@@ -20,12 +19,12 @@ from sluiceway.stream.replay import START
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason, Held, Progress
 from support.asgi_driver import completion, finished
+from support.orders import PLAIN, order_of
 from support.told import told_text
 
 REFUSAL = Refusal(status=503, code="engine_lost", message="Lost.")
 
 
-PLAIN = Terms()
 KEPT = Terms(retention=Retention())
 
 
@@ -35,16 +34,10 @@ def answer_of(terms: Terms = PLAIN, **fields: object) -> Answer:
 
 def opened(request: CompletionRequest | NativeRequest, terms: Terms) -> Answer:
     """One that has a reader."""
-    order = Order(
-        generation=request.generation,
-        framer=request.framer(response_id="cmpl-1", model="m", created=0),
-        error_body=error_body,
-        terms=terms,
-        request_id="r",
-        stream_id="s-1",
-    )
     rids = range(10, 10 + request.generation.n_choices)
-    answer = Answer(order, rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0)
+    answer = Answer(
+        order_of(request, terms=terms, stream_id="s-1"), rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0
+    )
     answer.stream.attached(START, 0.0)
     return answer
 

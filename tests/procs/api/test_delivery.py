@@ -9,10 +9,9 @@ import pytest
 
 from sluiceway.config import StreamsConfig
 from sluiceway.messages.to_tokenizer import Cancel, Park, Pause, Resume
-from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.delivery import TICK_S
 from sluiceway.protocols.openai.completions import parse_completion
-from sluiceway.protocols.openai.errors import error_body
 from sluiceway.stream.history import StreamRecord
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.policy import POLICIES, PolicyName, Pressure
@@ -20,6 +19,7 @@ from sluiceway.stream.replay import Missed, Place
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, completion
+from support.orders import order_of
 
 MARKS = {"low_events": 1, "high_events": 3, "limit_events": 100}
 PAUSE = Terms(policy=msgspec.structs.replace(POLICIES[PolicyName.PAUSE], **MARKS, stall_timeout_s=20.0))
@@ -68,16 +68,8 @@ class Client:
 def opened(api: Api, terms: Terms = PAUSE, *, reads: bool = False, n_tokens: int = 0) -> Client:
     """A stream that was accepted and has said so many tokens."""
     request = parse_completion(completion(stream=True, max_tokens=10_000))
-    order = Order(
-        generation=request.generation,
-        framer=request.framer(response_id="r", model="m", created=0),
-        error_body=error_body,
-        terms=terms,
-        request_id="q",
-        stream_id=next(_ids),
-    )
     client = Client(api, reads=reads)
-    client.answer, client.reader_id = api.hub.open(order, client)
+    client.answer, client.reader_id = api.hub.open(order_of(request, terms=terms, stream_id=next(_ids)), client)
     api.upstream.accept()
     for _ in range(n_tokens):
         api.upstream.speak("x")

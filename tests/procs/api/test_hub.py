@@ -15,22 +15,19 @@ from sluiceway.errors import Refusal, RequestError
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Progressed, Rejected
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, TextPrompt, Tokenize
-from sluiceway.procs.api.answer import Answer, Order
-from sluiceway.protocols.generation import Choice, Framer, Usage
-from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
-from sluiceway.protocols.openai.errors import error_body
+from sluiceway.procs.api.answer import Answer
+from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.terms import Terms
 from sluiceway.types import FinishReason, Progress
 from support.asgi_driver import FACTS, Api, FakeUpstream, completion, finished
+from support.orders import PLAIN, order_of
 from support.snapshots import engine_stats
 
 TOO_LONG = Refusal(status=400, code="context_length_exceeded", message="Too long.")
-
-
-PLAIN = Terms()
 
 
 class Reads:
@@ -46,20 +43,6 @@ class Reads:
 
     def abort(self) -> None:
         raise AssertionError("broken off")
-
-
-def order_of(
-    request: CompletionRequest, framer: Framer, *, stream_id: str, terms: Terms = PLAIN, caller: str = ""
-) -> Order:
-    return Order(
-        generation=request.generation,
-        framer=framer,
-        error_body=error_body,
-        terms=terms,
-        request_id=f"request-{stream_id}",
-        stream_id=stream_id,
-        caller=caller,
-    )
 
 
 _ids = map("stream-{}".format, itertools.count(1))

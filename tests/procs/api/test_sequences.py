@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.protocols.openai.completions import parse_completion
-from sluiceway.protocols.openai.errors import error_body
 from sluiceway.stream.budget import Budget
-from sluiceway.stream.terms import Terms
 from sluiceway.types import FinishReason
 from support.asgi_driver import completion
+from support.orders import order_of
 
 
 def answer_of(*rids: int) -> Answer:
     request = parse_completion(completion(n=len(rids)))
-    framer = request.framer(response_id="r", model="m", created=0)
-    order = Order(
-        generation=request.generation,
-        framer=framer,
-        error_body=error_body,
-        terms=Terms(),
-        request_id="q",
-        stream_id="s",
-    )
-    return Answer(order, rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0)
+    return Answer(order_of(request), rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0)
 
 
 @pytest.fixture

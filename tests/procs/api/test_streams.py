@@ -6,10 +6,9 @@ import pytest
 
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.procs.api.answer import Answer, Order
+from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.streams import GONE, Streams
 from sluiceway.protocols.openai.completions import parse_completion
-from sluiceway.protocols.openai.errors import error_body
 from sluiceway.refusals import OVERLOADED
 from sluiceway.stream.history import StreamRecord
 from sluiceway.stream.lifecycle import EndResponse
@@ -17,9 +16,9 @@ from sluiceway.stream.replay import START
 from sluiceway.stream.terms import Retention, Terms
 from sluiceway.types import FinishReason
 from support.asgi_driver import completion
+from support.orders import PLAIN, order_of
 
 KEPT = Terms(retention=Retention(ttl_s=5.0))
-PLAIN = Terms()
 
 
 class Nobody:
@@ -39,16 +38,7 @@ def refusal_of(error: pytest.ExceptionInfo[RequestError]) -> Refusal:
 def add(streams: Streams, stream_id: str = "s", caller: str = "", terms: Terms = PLAIN) -> Answer:
     """An answer of one sequence that somebody reads."""
     request = parse_completion(completion(stream=True))
-    order = Order(
-        generation=request.generation,
-        framer=request.framer(response_id="r", model="m", created=0),
-        error_body=error_body,
-        terms=terms,
-        request_id="q",
-        stream_id=stream_id,
-        caller=caller,
-    )
-    answer = Answer(order, (1,), streams.budget, 0.0)
+    answer = Answer(order_of(request, terms=terms, stream_id=stream_id, caller=caller), (1,), streams.budget, 0.0)
     streams.add(answer)
     answer.readers[answer.stream.attached(START, 0.0)[0]] = Nobody()
     return answer
