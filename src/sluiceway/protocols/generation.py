@@ -10,7 +10,7 @@ from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt, TextPrompt
 from sluiceway.protocols.wishes import Wishes
-from sluiceway.types import SamplingParams, ToldToken
+from sluiceway.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,11 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One finished choice of an answer that is not streamed. `told` has each token, where that was asked for."""
+    """One finished choice of an answer that is not streamed."""
 
     text: str
     token_ids: Sequence[int]
     finished: Finished
-    told: Sequence[ToldToken] = ()
 
 
 class Framer(Protocol):
@@ -64,7 +63,7 @@ class Framer(Protocol):
 
     Streamed: `start`, then `delta` and `finish` per choice, then `end`; or `error` at any moment instead of what is
     missing. Each returns whole server-sent events (possibly several, possibly `b""`), ready for one write.
-    Not streamed: `body` alone.
+    Not streamed: `gather` with each delta, then `body`.
     """
 
     def start(self, usage: Usage) -> bytes:
@@ -81,6 +80,10 @@ class Framer(Protocol):
 
         Before it the usage, where that was asked for: what was generated is accounted for however it ends.
         """
+
+    def gather(self, index: int, delta: Delta) -> None:
+        """Make JSON of the log-probabilities that `body` will tell. To make it of all of them at once holds up whoever
+        does: for seconds where tokens are many."""
 
     def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The whole answer as JSON."""

@@ -79,7 +79,10 @@ def test_each_token_has_its_logprob_when_asked_for() -> None:
 
 def test_body_has_a_logprob_for_each_token_when_asked_for() -> None:
     """Beside the ids."""
-    body = json.loads(framer().body([Choice("a", [7, 256], STOPPED, TOLD)], USAGE))
+    one = framer()
+    for told_token in TOLD:
+        one.gather(0, Delta(1, "", (), (told_token,)))
+    body = json.loads(one.body([Choice("a", [7, 256], STOPPED)], USAGE))
     assert (body["token_ids"], body["logprobs"]) == ([7, 256], TOLD_FIELDS)
 
 

@@ -166,13 +166,32 @@ def test_token_ids_and_logprobs_may_both_be_asked_for(make: Callable[..., Framer
 def test_body_tells_what_the_stream_tells_when_asked(make: Callable[..., Framer]) -> None:
     """The token that ended it is not told, the one that was cut is told as far as it goes; whole lists, if empty."""
     tokens = [*told_text("ab"), told(b"cSTOP", 2, 7), told(b"", 7, None)]
-    raw = make(tells_logprobs=True).body([Choice("abc", (1, 2, 3, 4), finished(), tokens)], USAGE)
-    (choice,) = json.loads(raw)["choices"]
+    framer, empty = make(tells_logprobs=True), make(tells_logprobs=True)
+    framer.gather(0, Delta(1, "a", (1, 2), tuple(tokens[:2])))
+    framer.gather(0, Delta(1, "bc", (3, 4), tuple(tokens[2:])))
+    (choice,) = json.loads(framer.body([Choice("abc", (1, 2, 3, 4), finished())], USAGE))["choices"]
     assert entries(choice) == ["a", "b", "cSTOP"]
-    (choice,) = json.loads(make(tells_logprobs=True).body([Choice("", (4,), finished(), tokens[-1:])], USAGE))[
-        "choices"
-    ]
+    empty.gather(0, Delta(1, "", (4,), tuple(tokens[-1:])))
+    (choice,) = json.loads(empty.body([Choice("", (4,), finished())], USAGE))["choices"]
     assert entries(choice) == []
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_body_is_the_same_when_its_logprobs_come_one_by_one(make: Callable[..., Framer]) -> None:
+    """And each choice has its own; one that wants none gathers none."""
+    texts = ("ab\u2028é", "xyz")
+    at_once, one_by_one, plain = make(2, tells_logprobs=True), make(2, tells_logprobs=True), make(2)
+    for index, text in enumerate(texts):
+        tokens = told_text(text)
+        at_once.gather(index, Delta(1, text, (), tokens))
+        for character, token in zip(text, tokens, strict=True):
+            one_by_one.gather(index, Delta(1, character, (), (token,)))
+        plain.gather(index, Delta(1, text, ()))
+    ends = [Choice(text, (), finished()) for text in texts]
+    raw = one_by_one.body(ends, USAGE)
+    assert raw == at_once.body(ends, USAGE)
+    assert ["".join(entries(choice)) for choice in json.loads(raw)["choices"]] == list(texts)
+    assert [choice["logprobs"] for choice in json.loads(plain.body(ends, USAGE))["choices"]] == [None, None]
 
 
 @pytest.mark.parametrize("make", MAKERS)

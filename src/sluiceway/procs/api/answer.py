@@ -21,7 +21,7 @@ from sluiceway.stream.history import StreamRecord, record_of
 from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId
 from sluiceway.stream.stream import Stream
 from sluiceway.stream.terms import Terms
-from sluiceway.types import FinishReason, Held, Rid, ToldToken
+from sluiceway.types import FinishReason, Held, Rid
 
 
 class Reader(Protocol):
@@ -63,7 +63,6 @@ class Answer:
         "_generation",
         "_prompt_tokens",
         "_text",
-        "_told",
         "_token_ids",
         "_when_released",
         "delivered_tokens",
@@ -88,7 +87,6 @@ class Answer:
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._text: list[list[str]] = [[] for _ in range(generation.n_choices)]
         self._token_ids: list[list[int]] = [[] for _ in range(generation.n_choices)]
-        self._told: list[list[ToldToken]] = [[] for _ in range(generation.n_choices)]
         self._finished: dict[int, Finished] = {}
         self.stream = Stream(rids, order.terms, budget, now_s)
         self.is_numbered = generation.stream and order.terms.retention is not None
@@ -167,7 +165,7 @@ class Answer:
         if not self._generation.stream:
             self._text[index].append(event.text)
             self._token_ids[index].extend(event.token_ids)
-            self._told[index].extend(event.told)
+            self._framer.gather(index, event)
             return self.stream.delivered(b"", n_tokens)
         frames = self._framer.delta(index, event)
         if not self.is_numbered:
@@ -242,4 +240,4 @@ class Answer:
         return refusal
 
     def _choice(self, index: int) -> Choice:
-        return Choice("".join(self._text[index]), self._token_ids[index], self._finished[index], self._told[index])
+        return Choice("".join(self._text[index]), self._token_ids[index], self._finished[index])

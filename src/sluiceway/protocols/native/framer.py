@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Raw
+
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.protocols.generation import Choice, Usage
@@ -20,6 +22,7 @@ class NativeFramer:
         self._identity = {"id": stream_id, "model": model, "created": created}
         self._n_tokens = 0
         self._finished: Finished | None = None
+        self._told: list[Raw] = []
 
     def start(self, usage: Usage) -> bytes:
         return _event(
@@ -51,11 +54,14 @@ class NativeFramer:
         """The last event, as `done` is."""
         return _event(b"error", {"error": error_fields(refusal), "usage": usage_fields(usage)})
 
+    def gather(self, index: int, delta: Delta) -> None:
+        self._told += [Raw(encode_json(_told_fields(one))) for one in delta.told]
+
     def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         (choice,) = choices
         answer = {"text": choice.text, "token_ids": list(choice.token_ids)}
-        if choice.told:
-            answer["logprobs"] = [_told_fields(one) for one in choice.told]
+        if self._told:
+            answer["logprobs"] = self._told
         end = {**_end_fields(choice.finished), "usage": usage_fields(usage)}
         return encode_json({**self._identity, **answer, **end})
 

@@ -20,7 +20,7 @@ from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.protocols.generation import Choice, Usage
 from sluiceway.protocols.openai.errors import error_body
-from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
+from sluiceway.protocols.openai.logprobs import Gathered, ToldText, chat_logprobs, completion_logprobs
 from sluiceway.sse.encoder import encode_json
 from sluiceway.types import FinishReason, ToldToken
 
@@ -68,7 +68,9 @@ class _Framer(ABC):
         self._plain_closing = self._closing(self._text_closing, b"null", b"null", b"")
         # Ids that no chunk has told yet, per choice; nothing is put there unless a client wants them.
         self._untold: list[list[int]] = [[] for _ in range(response.n_choices)]
-        self._told_texts = [ToldText() for _ in range(response.n_choices)] if response.tells_logprobs else None
+        n_telling = response.n_choices if response.tells_logprobs else 0
+        self._told_texts = [ToldText() for _ in range(n_telling)] or None
+        self._gathered = [Gathered(self._logprobs_fields) for _ in range(n_telling)]
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """At most one event; none for text of length zero."""
@@ -88,6 +90,13 @@ class _Framer(ABC):
         The usage comes first, since a client that raises reads no further.
         """
         return b"%bdata: %b\n\n%b" % (self._usage_event(usage), error_body(refusal), _DONE)
+
+    def gather(self, index: int, delta: Delta) -> None:
+        """Idle where no log-probabilities are wanted."""
+        if self._told_texts is not None:
+            told_text = self._told_texts[index]
+            told_text.add(delta.told)
+            self._gathered[index].add(told_text.take(delta.text))
 
     def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The choices come in the order of their indexes."""
@@ -110,17 +119,19 @@ class _Framer(ABC):
         fields = {
             "index": index,
             **self._content_fields(choice.text),
-            "logprobs": self._choice_logprobs(choice),
+            "logprobs": self._choice_logprobs(index),
             "finish_reason": _finish_word(choice.finished),
         }
         if self._return_token_ids:
             fields["token_ids"] = list(choice.token_ids)
         return fields
 
-    def _choice_logprobs(self, choice: Choice) -> dict[str, Any] | None:
-        if not self._response.tells_logprobs:
+    def _choice_logprobs(self, index: int) -> dict[str, Any] | None:
+        if self._told_texts is None:
             return None
-        return self._logprobs_fields(ToldText(choice.told).take_last(choice.text))
+        gathered = self._gathered[index]
+        gathered.add(self._told_texts[index].take_last(""))
+        return gathered.fields
 
     def _usage_event(self, usage: Usage) -> bytes:
         if not self._response.include_usage:
