@@ -112,7 +112,7 @@ def test_a_stream_is_kept_alive_while_its_request_waits_for_a_slot() -> None:
         second.request("POST", COMPLETIONS, body)
         assert second.read_head()[0] == 200
         chunks = second.read_chunks()
-        assert [next(chunks), next(chunks)] == [b":\n", b":\n"]
+        assert [next(chunks), next(chunks)] == [b":\n\n", b":\n\n"]
         first.reset()
         with second:
             assert b"".join(chunks).endswith(b"data: [DONE]\n\n")
