@@ -61,9 +61,9 @@ def test_tokens_are_told_with_their_logprobs_when_the_sampling_wants_them(llm: L
     """Each token; without that wish there is nothing."""
     (plain,) = llm.generate("tell me", SHORT)
     (answer,) = llm.generate("tell me", msgspec.structs.replace(SHORT, logprobs=2))
-    assert plain.told == () and answer.text == plain.text
-    assert tuple(one.token.token_id for one in answer.told) == answer.token_ids
-    assert all(one.token == one.top[0] and len(one.top) == 2 for one in answer.told)
+    assert plain.logprobs == () and answer.text == plain.text
+    assert tuple(one.token.token_id for one in answer.logprobs) == answer.token_ids
+    assert all(one.token == one.top[0] and len(one.top) == 2 for one in answer.logprobs)
 
 
 @pytest.mark.parametrize("n", [-1, 1001])

@@ -48,13 +48,13 @@ _REQUESTS: Decoder[Tokenize] = Decoder(Tokenize)
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished answer. `told` has an entry for each token, if the sampling wants log-probabilities."""
+    """One finished answer. `logprobs` has an entry for each token, if the sampling wants them."""
 
     text: str
     token_ids: tuple[TokenId, ...]
     finish_reason: FinishReason
     prompt_tokens: int
-    told: tuple[ToldToken, ...] = ()
+    logprobs: tuple[ToldToken, ...] = ()
 
 
 @dataclass(slots=True)

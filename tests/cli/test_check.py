@@ -84,8 +84,8 @@ def test_questions_are_listed(sessions: list[CheckSession]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "error: --url: name a server, like http://127.0.0.1:8000\n"),
-        (["nowhere"], "error: --url: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
+        ([], "error: URL: name a server, like http://127.0.0.1:8000\n"),
+        (["nowhere"], "error: URL: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
         ([URL, "--only", "naps"], "error: --only: must be one of bad-requests, "),
         ([URL, "--timeout", "nan"], "Usage: "),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluiceway.cli.records import console_beside, write_record
+from sluiceway.cli.records import console_beside, require_place, write_record
 from sluiceway.errors import ConfigError
 
 
@@ -56,3 +56,19 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot write .*x.json") as caught:
         write_record({}, tmp_path / "none" / "x.json")
     assert caught.value.field == "json"
+
+
+@pytest.mark.parametrize("name", ["none/x.json", ""])
+def test_a_place_where_no_file_can_be_is_refused_before_anything_is_measured(tmp_path: Path, name: str) -> None:
+    """A directory that is not there, or one in place of a file."""
+    with pytest.raises(ConfigError, match="cannot write") as caught:
+        require_place(tmp_path / name, "plot")
+    assert caught.value.field == "plot"
+
+
+@pytest.mark.parametrize("name", [None, "-", "new.json", "old.json"])
+def test_a_place_where_a_file_can_be_is_left_as_it_is(tmp_path: Path, name: str | None) -> None:
+    """Nothing is written to find that out."""
+    (tmp_path / "old.json").write_text("old")
+    require_place(None if name is None else Path(name) if name == "-" else tmp_path / name, "json")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]

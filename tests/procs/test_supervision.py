@@ -171,6 +171,7 @@ def test_server_drains_then_stops_when_asked_once() -> None:
     _exit_all(mind, 4.0)
     assert _has_ended(mind)
     assert mind.exit_code == 0
+    assert mind.effects()[-1] == Announce("ended", {"exit_code": 0}), "the last word of a log"
     mind.tick(5.0)
     mind.asked_to_stop(5.0)
     assert _deeds(mind) == []

@@ -120,7 +120,7 @@ def test_a_key_that_is_none_is_refused(key: str) -> None:
     """With 400 and the name of the header."""
     with pytest.raises(RequestError) as caught:
         checked_key(key)
-    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "idempotency-key")
+    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "Idempotency-Key")
 
 
 @pytest.mark.parametrize("key", ["a", "k" * 255, '"quoted"', "8e03978e-40d5-43dd-bc93-6894a57f9324"])

@@ -83,7 +83,7 @@ def test_a_wrong_wish_is_refused_by_name(wish: object, param: str) -> None:
 )
 def test_a_wrong_header_is_refused(value: str) -> None:
     """By the name of the header."""
-    with pytest.raises(RequestError, match="sluiceway-slow-client"):
+    with pytest.raises(RequestError, match="Sluiceway-Slow-Client"):
         policy_from_header(value, DEFAULT)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from sluiceway.cli.exits import FAILED, INTERRUPTED, command
 from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option
-from sluiceway.cli.records import JsonFile, PlotFile, console_beside, write_record
+from sluiceway.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
 from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
@@ -113,6 +113,8 @@ def bench(
     )
     typed = typed_flags(context)
     refuse_idle_flags(typed, context.params, config.scenarios)
+    require_place(json_file, "json")
+    require_place(plot, "plot")
     if plot is not None:
         require_plotting()
     target = Target.parse(url, api_key) if url else None

@@ -10,7 +10,7 @@ import typer
 
 from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import finite, option
-from sluiceway.cli.records import JsonFile, console_beside, write_record
+from sluiceway.cli.records import JsonFile, console_beside, require_place, write_record
 from sluiceway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ def check(
             typer.echo(f"{question.name:<20}{question.asks}")
         return
     if url is None:
-        raise ConfigError("url", "name a server, like http://127.0.0.1:8000")
+        raise ConfigError("URL", "name a server, like http://127.0.0.1:8000")
+    require_place(json_file, "json")
     session = CheckSession(
-        target=Target.parse(url, api_key),
+        target=Target.parse(url, api_key, flag="URL"),
         questions=questions,
         config=CheckConfig(timeout_s=timeout),
         model=model,

@@ -29,9 +29,9 @@ from sluiceway.store.catalog import DEFAULT_MODEL, Source
 from sluiceway.types import SamplingParams
 
 PromptText = Annotated[str | None, option("--prompt", "The text to go on from; without it, standard input is read.")]
-AsJson = Annotated[
-    bool, option("--json", "Print one JSON object (text, token_ids, finish_reason, prompt_tokens) when it is done.")
-]
+_JSON_FIELDS = ("text", "token_ids", "finish_reason", "prompt_tokens")
+
+AsJson = Annotated[bool, option("--json", f"Print one JSON object ({', '.join(_JSON_FIELDS)}) when it is done.")]
 
 
 @command
@@ -58,7 +58,8 @@ def generate(
 
     with load(files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads) as llm:
         if as_json:
-            typer.echo(msgspec.json.encode(llm.generate(text, sampling, stop=stop or ())[0]))
+            completion = llm.generate(text, sampling, stop=stop or ())[0]
+            typer.echo(msgspec.json.encode({name: getattr(completion, name) for name in _JSON_FIELDS}))
         else:
             print_stream(llm.stream(text, sampling, stop=stop or ()))
 

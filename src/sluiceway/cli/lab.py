@@ -10,7 +10,7 @@ import typer
 
 from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import ModelSource, option
-from sluiceway.cli.records import JsonFile, PlotFile, console_beside, write_record
+from sluiceway.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
@@ -71,6 +71,8 @@ def lab(
     if name is None:
         raise ConfigError("NAME", "say which experiment; --list says which there are")
     experiment = experiment_of(name)
+    require_place(json_file, "json")
+    require_place(plot, "plot")
     if plot is not None:
         require_plotting()
     session = LabSession(

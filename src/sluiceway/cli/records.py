@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,16 @@ def console_beside(json_file: Path | None, pipe_columns: int) -> Console:
     is_aside = json_file == _STDOUT
     is_screen = (sys.stderr if is_aside else sys.stdout).isatty()
     return Console(stderr=is_aside, width=None if is_screen else pipe_columns)
+
+
+def require_place(path: Path | None, field: str) -> None:
+    """Before minutes are spent: raises `ConfigError` where no file could be written at this path."""
+    if path is None or path == _STDOUT:
+        return
+    if path.is_dir():
+        raise ConfigError(field, f"cannot write {path}: it is a directory")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ConfigError(field, f"cannot write {path}: no such directory, or not ours to write in")
 
 
 def write_record(record: Any, json_file: Path | None) -> None:

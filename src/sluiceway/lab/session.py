@@ -68,6 +68,9 @@ class Session:
         An interruption ends it early, with the runs that had been made; `KeyboardInterrupt` goes on where none had.
         """
         started_at, started_s, load_before = datetime.now(UTC), time.perf_counter(), load()
+        for entrant in (self.first, self.rival):
+            if isinstance(entrant, There):
+                uvloop.run(_met(entrant))  # one that does not answer is told of before the machine is measured
         ground = self._ground(say)
         measured = _Measured()
         try:

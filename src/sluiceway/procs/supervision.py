@@ -240,8 +240,9 @@ class Supervision:
         self._end_if_all_gone()
 
     def _end_if_all_gone(self) -> None:
-        if not any(child.is_alive for child in self._children.values()):
+        if self.phase is Phase.STOPPING and not any(child.is_alive for child in self._children.values()):
             self.phase = Phase.ENDED
+            self._announce("ended", exit_code=self._final_code)
 
     def _tell_peers(self, child: _Child, message: ToChild) -> None:
         for peer in self._children.values():

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sluiceway.errors import ConfigError, invalid
 
-HEADER = "idempotency-key"
+HEADER = "Idempotency-Key"
 MAX_KEY_CHARACTERS = 255
 
 

@@ -20,7 +20,7 @@ from sluiceway.errors import ConfigError, RequestError, invalid
 from sluiceway.stream.policy import POLICIES, Policy, PolicyName
 
 FIELD = "sluiceway.slow_client"
-HEADER = "sluiceway-slow-client"
+HEADER = "Sluiceway-Slow-Client"
 
 _SERVED = tuple(name.value for name in PolicyName if name is not PolicyName.NAIVE)
 _INTEGERS = frozenset(field for field in Policy.__struct_fields__ if field.endswith(("_bytes", "_events")))

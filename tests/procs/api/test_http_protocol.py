@@ -188,6 +188,21 @@ def test_a_reader_that_stops_is_felt_after_tens_of_events(loop: Callable[[], asy
     assert sum(written) < limit_bytes
 
 
+@loops
+def test_a_kernel_without_a_bound_for_what_is_unsent_is_served_without_one(
+    loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some that pass for Linux know no such option."""
+    monkeypatch.setattr(http_protocol, "_NOTSENT_LOWAT", 9999)
+
+    async def scenario() -> None:
+        async with connected(Api()) as client:
+            await client.request("GET", "/health/live")
+            assert (await client.read_answer()).status == 200
+
+    run(loop, scenario())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the times of their probes differently")
 @loops
 def test_the_kernel_asks_for_a_client_that_may_be_gone_without_a_word(

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from sluiceway.procs.api import kernel_queue
 from sluiceway.procs.api.kernel_queue import KernelQueue
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other kernels cannot be asked")
@@ -83,5 +84,13 @@ async def test_a_connection_that_has_ended_holds_nothing() -> None:
 async def test_without_a_limit_it_is_never_full() -> None:
     """The kernel is not asked."""
     async with line(0) as one:
+        assert one.fill() >= 1 << 20
+        assert (one.queue.is_full, one.queue.unsent_bytes) == (False, 0)
+
+
+async def test_it_is_never_full_when_the_kernel_does_not_know_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some that pass for Linux refuse it: whoever writes goes on without an answer."""
+    monkeypatch.setattr(kernel_queue, "_SIOCOUTQNSD", 0x89F9)
+    async with line() as one:
         assert one.fill() >= 1 << 20
         assert (one.queue.is_full, one.queue.unsent_bytes) == (False, 0)

@@ -121,6 +121,12 @@ def test_field_at_fault_is_named_when_messages_are_wrong(value: Any, param: str)
     assert f"`{param}`" in refusal.message
 
 
+def test_content_that_is_left_out_is_said_to_be_missing() -> None:
+    """Not to be null."""
+    refusal = refusal_of([USER, {"role": "user"}])
+    assert (refusal.param, refusal.code) == ("messages[1].content", "missing_required_parameter")
+
+
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video", "Text"])
 def test_part_is_refused_by_its_type_when_it_is_no_text(kind: str) -> None:
     """This server reads text; nothing is fetched from an address in a request."""

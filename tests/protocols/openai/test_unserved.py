@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
-from sluiceway.protocols.openai.unserved import CHAT, COMPLETIONS, HARMLESS, refuse_unserved
+from sluiceway.protocols.openai.chat import parse_chat
+from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
+from sluiceway.protocols.openai.unserved import CHAT, COMPLETIONS, HARMLESS, refuse_misplaced, refuse_unserved
 
 ASKING: list[tuple[str, Any]] = [
     (field, value)
@@ -53,6 +56,22 @@ def test_field_is_refused_when_the_value_only_looks_like_nothing(field: str, val
     """Zero is not false, and an empty object is something."""
     with pytest.raises(RequestError):
         refuse_unserved({field: value}, COMPLETIONS)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize("option", sorted(SluicewayOptions.model_fields))
+def test_our_own_option_is_refused_when_it_is_not_in_its_object(endpoint: str, option: str) -> None:
+    """Who believes that a stream can be resumed must not find out when it is cut."""
+    parse = {"chat": parse_chat, "completions": parse_completion}[endpoint]
+    body = {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "p"}]}
+    with pytest.raises(RequestError, match="belongs into the object `sluiceway`") as caught:
+        parse(json.dumps(body | {option: True}).encode())
+    assert caught.value.refusal.param == option
+
+
+def test_our_own_option_is_no_mistake_when_it_is_null() -> None:
+    """As with every field."""
+    refuse_misplaced({"resumable": None, "else": 1}, ("resumable", "stream_id"))
 
 
 def test_one_is_neutral_when_written_as_integer_or_float() -> None:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from dataclasses import dataclass
@@ -96,7 +97,8 @@ class WatchfulProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=self._buffers.write_bytes)
         connection = transport.get_extra_info("socket")
         if self._buffers.unsent_bytes and sys.platform == "linux":
-            connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._buffers.unsent_bytes)
+            with contextlib.suppress(OSError):  # not all that passes for Linux has it
+                connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._buffers.unsent_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()

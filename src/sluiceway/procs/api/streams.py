@@ -19,6 +19,7 @@ from sluiceway.procs.api.answer import Answer
 from sluiceway.refusals import OVERLOADED
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.history import History, StreamRecord
+from sluiceway.stream.idempotency import HEADER as KEY_HEADER
 from sluiceway.stream.idempotency import Idempotency, Verdict
 from sluiceway.stream.lifecycle import State
 
@@ -32,6 +33,7 @@ _KEY_REUSED = Refusal(
     status=422,
     code="idempotency_key_reused",
     message="This `Idempotency-Key` came before with another request.",
+    param=KEY_HEADER,
 )
 GONE = Refusal(status=410, code="stream_gone", message="What was asked for of this stream is not kept any more.")
 

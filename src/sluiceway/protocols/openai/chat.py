@@ -9,7 +9,7 @@ from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.body import read_object
 from sluiceway.protocols.openai.framer import ChatFramer
 from sluiceway.protocols.openai.request import OpenAIRequest
-from sluiceway.protocols.openai.schema import ChatFields, check
+from sluiceway.protocols.openai.schema import ChatFields, SluicewayOptions, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,6 @@ def parse_chat(body: bytes) -> ChatRequest:
     read = read_object(body)
     fields = check(ChatFields, read)
     unserved.refuse_unserved(read, unserved.CHAT)
+    unserved.refuse_misplaced(read, SluicewayOptions.model_fields)
     generation = fields.generation((ChatPrompt(fields.messages),))
     return ChatRequest(generation, fields.include_usage, bool(fields.return_token_ids))

@@ -8,7 +8,7 @@ from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.body import read_object
 from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.protocols.openai.request import OpenAIRequest
-from sluiceway.protocols.openai.schema import CompletionFields, check
+from sluiceway.protocols.openai.schema import CompletionFields, SluicewayOptions, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +27,6 @@ def parse_completion(body: bytes) -> CompletionRequest:
     read = read_object(body)
     fields = check(CompletionFields, read)
     unserved.refuse_unserved(read, unserved.COMPLETIONS)
+    unserved.refuse_misplaced(read, SluicewayOptions.model_fields)
     generation = fields.generation(fields.prompt)
     return CompletionRequest(generation, fields.include_usage, bool(fields.return_token_ids), fields.token_limit)

@@ -61,6 +61,8 @@ def _lower_content(message: dict[str, Any], role: str, path: str) -> str:
         return require_text(content, f"{path}.content")
     if content is None and role == "assistant" and message.get("refusal") is not None:
         return require_text(message["refusal"], f"{path}.refusal")  # an answer of OpenAI's, sent back as it came
+    if "content" not in message:
+        raise invalid(f"`{path}.content` is required.", f"{path}.content", code="missing_required_parameter")
     parts = require_list(content, f"{path}.content", expected="a string or a list of parts")
     if not parts:
         raise invalid(f"`{path}.content` must hold at least one part.", f"{path}.content")

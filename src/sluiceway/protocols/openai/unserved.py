@@ -6,7 +6,7 @@ field that would change the answer must never be ignored silently: serving it me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -123,6 +123,13 @@ def refuse_unserved(body: Mapping[str, Any], unserved: Mapping[str, _Neutral]) -
                 field,
                 code="unsupported_parameter",
             )
+
+
+def refuse_misplaced(body: Mapping[str, Any], options: Iterable[str]) -> None:
+    """Raises for one of our own options that does not lie in their object: ignored, it would be missed."""
+    for option in options:
+        if body.get(option) is not None:
+            raise invalid(f"`{option}` belongs into the object `sluiceway`.", option, code="unsupported_parameter")
 
 
 def _asks_for_nothing(value: object, neutral: _Neutral) -> bool:
