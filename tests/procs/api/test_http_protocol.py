@@ -194,13 +194,16 @@ def test_a_kernel_without_a_bound_for_what_is_unsent_is_served_without_one(
 ) -> None:
     """Some that pass for Linux know no such option."""
     monkeypatch.setattr(http_protocol, "_NOTSENT_LOWAT", 9999)
+    faults: list[dict[str, Any]] = []
 
     async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         async with connected(Api()) as client:
             await client.request("GET", "/health/live")
             assert (await client.read_answer()).status == 200
 
     run(loop, scenario())
+    assert faults == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the times of their probes differently")
