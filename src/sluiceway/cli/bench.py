@@ -100,7 +100,6 @@ def bench(
     """
     from sluiceway.lab.bench import SCENARIOS, BenchConfig
     from sluiceway.lab.load.calls import Target
-    from sluiceway.lab.load.plot import require_plotting
     from sluiceway.lab.session import Session, There
 
     config = BenchConfig(
@@ -113,10 +112,7 @@ def bench(
     )
     typed = typed_flags(context)
     refuse_idle_flags(typed, context.params, config.scenarios)
-    require_place(json_file, "json")
-    require_place(plot, "plot")
-    if plot is not None:
-        require_plotting()
+    _check_places(json_file, plot)
     target = Target.parse(url, api_key) if url else None
     session = Session(
         config=config.quick(typed) if quick else config,
@@ -131,6 +127,15 @@ def bench(
     report(record, json_file, plot)
     if record.is_partial or any(run.errors for run in record.runs):
         raise typer.Exit(INTERRUPTED if record.is_partial else FAILED)
+
+
+def _check_places(json_file: Path | None, plot: Path | None) -> None:
+    from sluiceway.lab.load.plot import require_plotting
+
+    require_place(json_file, "json")
+    require_place(plot, "plot")
+    if plot is not None:
+        require_plotting()
 
 
 def typed_flags(context: typer.Context) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -417,3 +418,20 @@ def test_sdk_raises_our_words_when_the_stream_breaks(make: Callable[..., Framer]
         with pytest.raises(openai.APIError, match=r"The engine died\.") as caught:
             list(stream)
     assert caught.value.code == "engine_died"
+
+
+@pytest.mark.parametrize("make", [chat, partial(completion, max_tokens=500)])
+def test_tokens_without_text_do_not_wait_for_ever_to_be_told(make: Callable[..., Framer]) -> None:
+    """Special ones, say: many of them go out with no text, so that no chunk gets huge. Those of text to come wait."""
+    framer = make(tells_logprobs=True)
+    raw = b"".join(framer.delta(0, Delta(1, "", (7,), (told(b"", 0, 0),))) for _ in range(70))
+    assert [
+        (len(entries(one)), one.get("text") or one.get("delta", {}).get("content", "")) for one in choices(raw)
+    ] == [
+        (32, ""),
+        (32, ""),
+    ]
+    (choice,) = choices(framer.delta(0, Delta(1, "a", (1,), (told(b"a", 0, 1),))))
+    assert len(entries(choice)) == 7
+    held = b"".join(framer.delta(0, Delta(1, "", (7,), (told(b"S", 1, 2),))) for _ in range(70))
+    assert held == b""

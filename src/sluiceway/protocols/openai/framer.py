@@ -73,12 +73,12 @@ class _Framer(ABC):
         self._gathered = [Gathered(self._logprobs_fields) for _ in range(n_telling)]
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        """At most one event; none for text of length zero."""
+        """At most one event; none for text of length zero, unless many tokens without any are to be told."""
         if self._return_token_ids:
             self._untold[index].extend(delta.token_ids)
         if self._told_texts is not None:
             self._told_texts[index].add(delta.told)
-        return self._text_event(index, delta.text) if delta.text else b""
+        return self._text_event(index, delta.text) if delta.text or self._is_overdue(index) else b""
 
     def end(self, usage: Usage) -> bytes:
         """The usage, if it was asked for, in a chunk without choices; then the end of the stream."""
@@ -132,6 +132,10 @@ class _Framer(ABC):
         gathered = self._gathered[index]
         gathered.add(self._told_texts[index].take_last(""))
         return gathered.fields
+
+    def _is_overdue(self, index: int) -> bool:
+        """Whether tokens without text should not wait any longer for one that has some."""
+        return self._told_texts is not None and self._told_texts[index].is_overdue
 
     def _usage_event(self, usage: Usage) -> bytes:
         if not self._response.include_usage:

@@ -18,6 +18,10 @@ from sluiceway.sse.encoder import encode_json
 from sluiceway.types import LikelyToken, ToldToken
 
 
+_MANY = 32
+"""Tokens without text (special ones, say) that wait for the next chunk at most: with their likeliest some 40 KB."""
+
+
 class ToldText:
     """The tokens of one choice, each until its text is out."""
 
@@ -29,13 +33,21 @@ class ToldText:
         """Their text is still to come."""
         self._held.extend(told)
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether many wait, and the first of them not for text."""
+        return len(self._held) >= _MANY and self._is_out(self._held[0])
+
     def take(self, text: str) -> list[ToldToken]:
         """This text goes out: the tokens that are out with it."""
         self._n_characters += len(text)
         out = []
-        while self._held and (end := self._held[0].text_end) is not None and end <= self._n_characters:
+        while self._held and self._is_out(self._held[0]):
             out.append(self._held.popleft())
         return out
+
+    def _is_out(self, told: ToldToken) -> bool:
+        return told.text_end is not None and told.text_end <= self._n_characters
 
     def take_last(self, text: str) -> list[ToldToken]:
         """As `take`, where no text follows: what is left is no part of the text, or it is cut."""
