@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from sluiceway.sse.encoder import encode_json
 from sluiceway.types import LikelyToken, ToldToken
 
-
 _MANY = 32
 """Tokens without text (special ones, say) that wait for the next chunk at most: with their likeliest some 40 KB."""
 
