@@ -52,6 +52,14 @@ def test_token_without_text_comes_with_the_text_before_it() -> None:
     assert len(text.take("a")) == 2
 
 
+def test_many_tokens_without_text_are_overdue_unless_text_is_to_come() -> None:
+    """Not 31, not those that wait for their own text, and not once they were taken."""
+    assert not ToldText([told(b"", 0, 0)] * 31).is_overdue
+    text = ToldText([told(b"", 0, 0)] * 32)
+    assert text.is_overdue and len(text.take("")) == 32 and not text.is_overdue
+    assert not ToldText([told(b"S", 0, 1)] * 99).is_overdue
+
+
 @pytest.mark.parametrize("data", [b"DE", b"", "é".encode()])
 def test_token_is_not_told_when_it_is_no_part_of_the_text(data: bytes) -> None:
     """One of a stop string, and one that ended the answer, whatever its text."""
