@@ -41,11 +41,14 @@ def ends(server: Server) -> dict[str, int]:
 
 
 @leaves
-def test_a_stream_is_released_when_its_client_leaves_in_the_middle(fake: Server, leave: Leave) -> None:
-    """Some events were read, then the socket is closed."""
+@pytest.mark.parametrize("n_events", [1, 5], ids=["first token", "middle"])
+def test_a_stream_is_released_when_its_client_leaves_after_some_events(
+    fake: Server, leave: Leave, n_events: int
+) -> None:
+    """So many were read, then the socket is closed."""
     before = fake.finished("cancelled")
     connection, events = open_stream(fake, completion(fake, n_tokens=ENDLESS))
-    take(events, 5)
+    take(events, n_events)
     leave(connection)
     wait_cancelled(fake, before)
 
@@ -86,16 +89,6 @@ def test_nothing_is_held_when_the_client_leaves_before_the_headers(fake: Server,
     n_accepted = after["accepted_total"] - before["accepted_total"]
     assert after["released_total"] - before["released_total"] == n_accepted <= 8
     assert after["generated_tokens_total"] == before["generated_tokens_total"]
-
-
-@leaves
-def test_a_stream_is_released_when_its_client_leaves_at_its_first_token(fake: Server, leave: Leave) -> None:
-    """The head and one event were read."""
-    before = fake.finished("cancelled")
-    connection, events = open_stream(fake, completion(fake, n_tokens=ENDLESS))
-    take(events, 1)
-    leave(connection)
-    wait_cancelled(fake, before)
 
 
 @leaves
