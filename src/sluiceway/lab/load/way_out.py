@@ -2,8 +2,8 @@
 
 `python -m sluiceway.lab.load.way_out '{"way": "when made", ...}'` says as JSON, a line each: its port; what it holds
 when every token was made; what it has spent when every event was written. What is not here: HTTP, policies, the
-tokenizer and the engine. Messages and framers are the product's, and so are the limits of the connections; but the kernel is
-not asked what it has not sent, so small events may fill a segment more of it than they do there.
+tokenizer and the engine. Messages and framers are the product's, and so are the limits of the connections; but
+the kernel is not asked what it has not sent, so small events may fill a segment more of it than they do there.
 """
 
 from __future__ import annotations
