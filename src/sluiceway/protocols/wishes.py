@@ -15,12 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from sluiceway.errors import invalid
+from sluiceway.ranges import WAIT_S
 
 STREAM_ID_HEADER = "x-stream-id"
 """Of a request: the id that its stream shall have. Of an answer: the id that it has."""
-
-MAX_WAIT_S = 3600.0
-"""The longest that a client may let a server wait, for itself or before a comment."""
 
 _ID_FORM = "1 to 128 letters, digits and `-`, `_`, `.` or `~`, the first a letter or a digit"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
@@ -63,7 +61,7 @@ def _slow_client(value: object) -> str | Mapping[str, object] | None:
     raise PydanticCustomError("slow_client", "the name of a policy or an object")
 
 
-_Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
+_Wait = Annotated[float, Field(ge=WAIT_S.low, le=WAIT_S.high)]
 
 
 class WishFields(BaseModel):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from sluiceway.errors import invalid
 from sluiceway.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
 from sluiceway.protocols.openai.values import require_filled_text, require_list, require_token_ids, wrong
+from sluiceway.ranges import CHOICES
 
-MAX_CHOICES = 128
+MAX_CHOICES = CHOICES.high
 """Prompts times `n`: every choice is a sequence of its own, so this bounds what one request may start."""
 
 _FORMS = "a string, a list of strings, a list of token ids or a list of such lists"

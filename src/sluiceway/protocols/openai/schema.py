@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
+from sluiceway import ranges
 from sluiceway.errors import RequestError, invalid
 from sluiceway.messages.to_tokenizer import ChatMessage, Prompt
 from sluiceway.protocols.generation import Generation
@@ -30,6 +31,7 @@ from sluiceway.protocols.openai.values import (
     wrong,
 )
 from sluiceway.protocols.wishes import Wishes, WishFields
+from sluiceway.ranges import Range
 from sluiceway.types import SamplingParams, Speculation
 
 MAX_STOPS = 16
@@ -43,11 +45,8 @@ GREEDY_BELOW = 1e-4
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions; chat has none."""
 
-MAX_LOGPROBS = 20
-MAX_COMPLETION_LOGPROBS = 5
-"""OpenAI's bounds."""
-
-_MAX_COUNT = (1 << 31) - 1
+MAX_LOGPROBS = ranges.LOGPROBS.high
+MAX_COMPLETION_LOGPROBS = ranges.COMPLETION_LOGPROBS.high
 
 
 def _lower_stop(value: object) -> tuple[str, ...]:
@@ -85,16 +84,24 @@ def _bias_token_id(key: str) -> int:
 
 
 def _bias(key: str, value: object) -> float:
-    return require_number(value, join_path("logit_bias", key), low=-100, high=100)
+    bounds = ranges.LOGIT_BIAS
+    return require_number(value, join_path("logit_bias", key), low=bounds.low, high=bounds.high)
 
 
 def _nullable(lower: Any) -> PlainValidator:
     return PlainValidator(lambda value: None if value is None else lower(value))
 
 
-_Count = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
-_Penalty = Annotated[float, Field(ge=-2, le=2)]
-LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+def within(bounds: Range) -> Any:
+    """The field of a number in this range."""
+    if bounds.is_above:
+        return Field(gt=bounds.low, le=bounds.high)
+    return Field(ge=bounds.low, le=bounds.high)
+
+
+_Count = Annotated[int, within(ranges.MAX_TOKENS)]
+_Penalty = Annotated[float, within(ranges.PENALTY)]
+LogprobCount = Annotated[int, within(ranges.LOGPROBS)]
 
 
 class _Served(BaseModel):
@@ -120,15 +127,15 @@ class SamplingFields(_Served):
     """How tokens are chosen and where the answer ends: in every request for tokens."""
 
     max_tokens: _Count | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=_MAX_COUNT)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=_MAX_COUNT)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)] | None = None
+    min_tokens: Annotated[int, within(ranges.MIN_TOKENS)] | None = None
+    temperature: Annotated[float, within(ranges.TEMPERATURE)] | None = None
+    top_p: Annotated[float, within(ranges.TOP_P)] | None = None
+    top_k: Annotated[int, within(ranges.TOP_K)] | None = None
+    min_p: Annotated[float, within(ranges.MIN_P)] | None = None
+    seed: Annotated[int, within(ranges.SEED)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    repetition_penalty: Annotated[float, within(ranges.REPETITION_PENALTY)] | None = None
     logit_bias: Annotated[tuple[tuple[int, float], ...] | None, _nullable(_lower_logit_bias)] = None
     ignore_eos: bool | None = None
     stop: Annotated[tuple[str, ...] | None, _nullable(_lower_stop)] = None
@@ -175,7 +182,7 @@ class GeneratingFields(SamplingFields):
     """What chat and completions have in common."""
 
     model: Annotated[str, PlainValidator(lambda value: require_text(value, "model"))]
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, within(ranges.CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -237,7 +244,7 @@ class CompletionFields(GeneratingFields):
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(lower_prompt)]
     best_of: int | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
+    logprobs: Annotated[int, within(ranges.COMPLETION_LOGPROBS)] | None = None
 
     @property
     def token_limit(self) -> int:

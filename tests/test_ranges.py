@@ -1,0 +1,33 @@
+"""The table of ranges: what lies in one, and how it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.ranges import SEED, TEMPERATURE, TOP_P, Range
+
+
+@pytest.mark.parametrize("value", [0, 2, 0.5, -0.0])
+def test_ends_belong_to_a_range(value: float) -> None:
+    assert TEMPERATURE.holds(value)
+
+
+@pytest.mark.parametrize("value", [-0.001, 2.001, float("nan"), float("inf"), float("-inf"), 10**400])
+def test_other_numbers_are_outside(value: float) -> None:
+    """NaN too, though it compares with nothing."""
+    assert not TEMPERATURE.holds(value)
+
+
+def test_lower_end_may_be_outside() -> None:
+    assert not TOP_P.holds(0.0)
+    assert TOP_P.holds(1e-9) and TOP_P.holds(1.0)
+
+
+def test_large_integers_are_compared_exactly() -> None:
+    """As floats, 2**64 and 2**64 - 1 are one number."""
+    assert SEED.holds((1 << 64) - 1) and SEED.holds(-(1 << 63))
+    assert not SEED.holds(1 << 64) and not SEED.holds(-(1 << 63) - 1)
+
+
+def test_range_says_itself() -> None:
+    assert (str(Range(0, 5)), str(TOP_P)) == ("from 0 to 5", "above 0 and at most 1")
