@@ -10,8 +10,8 @@ import pytest
 from support.requests import wait_quiet
 from support.server import Server
 
-E2E_TIMEOUT_S = 180
-SLOW_TIMEOUT_S = 600
+E2E_TIMEOUT_S = 900
+SLOW_TIMEOUT_S = 1800
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
