@@ -17,6 +17,7 @@ from sluiceway.model.load import load_model
 from sluiceway.model.runner import TorchRunner
 from sluiceway.text.gguf_metadata import read_metadata
 from sluiceway.types import SamplingParams
+from support.native import SETS, chosen
 from support.tiny_models import GREEDY, row
 
 QUESTIONS = [
@@ -129,21 +130,27 @@ def test_it_knows_the_capital_of_france(path: str, tokenizer: Tokenizer, dtype: 
     assert "The capital of France is Paris." in tokenizer.decode(answer)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_answers_are_the_same_alone_and_in_a_crowd(
-    path: str, request: pytest.FixtureRequest, tokenizer: Tokenizer, dtype: Dtype
-) -> None:
-    """Twelve prompts of all kinds, together in chunks of 5 tokens, then four of them each alone and whole.
-
-    In fewer bits this is what the native kernels give; torch's own products in bfloat16 do not.
-    """
-    if dtype != "float32" and best_kernels() is None:
-        pytest.skip("without native kernels only float32 has this")
-    model = request.getfixturevalue("float32_runner") if dtype == "float32" else runner(path, dtype)
-    asked = prompts(tokenizer)[4:40:3]
+def assert_same_alone_and_in_a_batch(model: TorchRunner, asked: Sequence[Sequence[int]]) -> None:
+    """All together in chunks of 5 tokens, then some of them each alone and whole."""
     together = answers(model, asked, 12, n_chunk=5)
-    for i in range(0, 12, 3):
+    for i in range(0, len(asked), 3):
         assert answers(model, asked[i : i + 1], 12) == together[i : i + 1]
+
+
+def test_float32_answers_are_the_same_alone_and_in_a_batch(float32_runner: TorchRunner, tokenizer: Tokenizer) -> None:
+    """Twelve prompts of all kinds."""
+    assert_same_alone_and_in_a_batch(float32_runner, prompts(tokenizer)[4:40:3])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", SETS)
+def test_native_answers_are_the_same_alone_and_in_a_batch(
+    path: str, monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, name: str, dtype: Dtype
+) -> None:
+    """With each set of kernels; the plain one is slow and gets fewer prompts."""
+    with chosen(monkeypatch, name):
+        model = runner(path, dtype)
+    assert_same_alone_and_in_a_batch(model, prompts(tokenizer)[4 : 16 if name == "plain" else 40 : 3])
 
 
 def independent_reference(path: str) -> Any:
@@ -162,7 +169,6 @@ def independent_reference(path: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")
 def test_forty_answers_equal_those_of_transformers(
     path: str, float32_runner: TorchRunner, tokenizer: Tokenizer
@@ -184,7 +190,6 @@ def test_forty_answers_equal_those_of_transformers(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")
 def test_logprobs_equal_those_of_transformers(path: str, float32_runner: TorchRunner, tokenizer: Tokenizer) -> None:
     """A log-softmax in float64 of the reference's logits, for the twenty likeliest tokens behind each prompt."""

@@ -104,8 +104,9 @@ def test_logits_keep_every_bit_in_any_company_and_chunking(tmp_path: Path, name:
         logits = company.step(*others, row(PROMPT, start, end - start, 0))
     assert torch.equal(logits[-1], alone[0])
 
-    crowded = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(40)])
-    assert all(torch.equal(logits, alone[0]) for logits in crowded)
+    for n in range(1, 65):
+        batch = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(n)])
+        assert all(torch.equal(each, alone[0]) for each in batch), f"{n} rows"
 
 
 def test_bfloat16_follows_float32(tmp_path: Path) -> None:

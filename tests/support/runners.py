@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sluiceway.config import BLOCK_TOKENS
+import pytest
+
+from sluiceway.config import BLOCK_TOKENS, Dtype
 from sluiceway.core.blocks import BlockPool, blocks_for
 from sluiceway.core.drafts import count_accepted
 from sluiceway.core.plan import Plan, Row
@@ -21,6 +23,7 @@ from sluiceway.engine.runner import Runner
 from sluiceway.model.load import LoadedModel
 from sluiceway.model.runner import TorchRunner
 from sluiceway.types import BlockId, Logprobs, Rid, SamplingParams, TokenId
+from support.native import SETS, chosen
 from support.tiny_models import loaded, reference_model
 
 N_BLOCKS = 64
@@ -28,15 +31,24 @@ VOCAB_SIZE = 128
 
 
 @functools.cache
-def tiny_model() -> LoadedModel:
-    """Random weights, float32."""
-    with tempfile.TemporaryDirectory() as directory:
-        return loaded(reference_model(vocab_size=VOCAB_SIZE), Path(directory))
+def tiny_model(dtype: Dtype = "float32", kernels: str | None = None) -> LoadedModel:
+    """Random weights. With `kernels`, a set of native kernels; skips the test where this processor does not run it."""
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        if kernels is None:
+            return loaded(reference_model(vocab_size=VOCAB_SIZE), Path(directory), dtype)
+        with chosen(patch, kernels):
+            return loaded(reference_model(vocab_size=VOCAB_SIZE), Path(directory), dtype)
+
+
+def native_runner(dtype: Dtype, kernels: str) -> Runner:
+    return TorchRunner(tiny_model(dtype, kernels), N_BLOCKS, threads=1)
 
 
 RUNNERS: dict[str, Callable[[], Runner]] = {
     "fake": lambda: FakeRunner(n_blocks=N_BLOCKS, block_tokens=BLOCK_TOKENS),
     "torch": lambda: TorchRunner(tiny_model(), N_BLOCKS, threads=1),
+    **{f"bfloat16 {kernels}": functools.partial(native_runner, "bfloat16", kernels) for kernels in SETS},
+    **{f"int8 {kernels}": functools.partial(native_runner, "int8", kernels) for kernels in SETS},
 }
 
 

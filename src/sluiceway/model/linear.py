@@ -21,7 +21,8 @@ MKL_PACKED_ROWS = 256
 in a way that treats some row counts differently."""
 
 MKL_ROW_TILE = 4
-"""With AVX2 MKL computes a remainder of 2 or 3 rows by a kernel of its own: it is filled up. A single row is not."""
+"""Rows are filled up to a multiple of this. MKL has kernels of their own for one row and for a remainder of rows, which
+add a row's products in another order. Which kernels it takes depends on the processor and on the number of threads."""
 
 
 class Linear(Protocol):
@@ -52,7 +53,7 @@ class MklLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         n_rows = x.shape[0]
-        n_missing = -n_rows % MKL_ROW_TILE if n_rows % MKL_ROW_TILE > 1 else 0
+        n_missing = -n_rows % MKL_ROW_TILE
         if n_missing:
             x = functional.pad(x, (0, 0, 0, n_missing))
         out: Tensor = torch.ops.mkl._mkl_linear(x, self._packed, self._shape_only, self._bias, n_rows + n_missing)

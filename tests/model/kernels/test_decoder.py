@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sluiceway.config import Dtype
+from sluiceway.core.plan import NO_TOKEN
 from sluiceway.model.kernels import decoder as native
 from sluiceway.model.kernels.decoder import NativePass, StepArrays
 from support.native import SETS, chosen
@@ -74,8 +75,32 @@ def test_logits_keep_every_bit_in_any_company_and_chunking(
         logits = company.step(*others, row(PROMPT, start, end - start, 0))
     assert torch.equal(logits[-1], alone[0])
 
-    crowded = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(40)])
-    assert all(torch.equal(each, alone[0]) for each in crowded)
+    for n in range(1, 65):
+        batch = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(n)])
+        assert all(torch.equal(each, alone[0]) for each in batch), f"{n} rows"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nan_is_never_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """One broken row of the output matrix is passed over; where all logits are NaN there is no token."""
+    reference = reference_model(tie_word_embeddings=False, vocab_size=163)
+    prompts = [PROMPT[i : i + 9] for i in range(20)]
+    with chosen(monkeypatch, name):
+        best = loaded(reference, tmp_path / "whole", "bfloat16").start(50)
+        expected = best.compute([row(p, 0, 9, 2 * i) for i, p in enumerate(prompts)], logits_of=range(20)).logits
+        with torch.no_grad():
+            reference.lm_head.weight[expected[0].argmax()] = float("nan")
+        broken = loaded(reference, tmp_path / "broken", "bfloat16").start(50)
+        with torch.no_grad():
+            reference.get_input_embeddings().weight[7] = float("nan")
+        poisoned = loaded(reference, tmp_path / "poisoned", "bfloat16").start(50)
+    expected[:, expected[0].argmax()] = -torch.inf
+    outcome = broken.compute([row(p, 0, 9, 2 * i) for i, p in enumerate(prompts)], logits_of=[])
+    assert outcome.largest.tolist() == expected.argmax(-1).tolist()
+    clean = [token for token in PROMPT if token != 7][:9]
+    outcome = poisoned.compute([row([7] * 9, 0, 9, 0), row(clean, 0, 9, 2)], logits_of=[])
+    alone = broken.compute([row(clean, 0, 9, 2)], logits_of=[])
+    assert outcome.largest.tolist() == [NO_TOKEN, *alone.largest.tolist()]
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sluiceway.core.plan import NO_TOKEN
 from sluiceway.model import sampler
 from sluiceway.model.kernels.drawing import draw_natively
 from sluiceway.types import SamplingParams
@@ -65,6 +66,16 @@ def test_logits_stay_as_they_are(name: str) -> None:
     before = logits.copy()
     draw_natively(kernel_set(name), pools()[0], list(logits), [SamplingParams(top_k=3)] * 2, np.array([0.1, 0.9]))
     assert np.array_equal(logits, before)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nothing_is_drawn_where_nothing_is_possible(name: str) -> None:
+    """NaN and minus infinity are impossible; the row beside them gets its token."""
+    logits = np.full((2, 600), np.nan, np.float32)
+    logits[0, ::3] = -np.inf
+    logits[1, 77] = -5
+    tokens = draw_natively(kernel_set(name), pools()[1], list(logits), [SamplingParams()] * 2, np.array([0.1, 0.9]))
+    assert tokens.tolist() == [NO_TOKEN, 77]
 
 
 def test_no_memory_is_an_error() -> None:
