@@ -7,6 +7,7 @@
     ├── ModelSourceError    a model cannot be found, fetched, verified or read
     │   └── ModelNotHere    it can be pulled (`store.models`)
     ├── RequestError        a client's request cannot be served; carries a Refusal
+    ├── ModelFault          the model gave no usable number where a token was to be chosen
     ├── PeerGone            the process at the other end of a pipe is not there
     ├── SSEError            an event stream breaks a bound, or cannot be written (`sse.event`)
     ├── AnswerError         another server did not answer `chat --url` (`cli.answers`)
@@ -58,6 +59,10 @@ class RequestError(SluicewayError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+class ModelFault(SluicewayError):
+    """The model gave no usable number where a token was to be chosen: its weights or their precision are broken."""
 
 
 class PeerGone(SluicewayError):

@@ -10,6 +10,11 @@ RETRY_AFTER_S = 1.0
 INTERNAL_ERROR = Refusal(
     status=500, code="internal_error", message="The server failed while it worked on this request."
 )
+NO_LOGITS = Refusal(
+    status=500,
+    code="model_fault",
+    message="The model gave no usable number for the next token. Its weights or their precision may be broken.",
+)
 
 # The server as a whole cannot take a request, or go on with it.
 LOADING = Refusal(status=503, code="model_loading", message="The model is being loaded.", retry_after_s=RETRY_AFTER_S)

@@ -132,6 +132,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     model_s_total: float = 0.0
     commit_s_total: float = 0.0
     publish_s_total: float = 0.0
+    no_tokens_total: int = 0
+    """Sequences that ended because the model gave no usable logit for their next token."""
 
 
 class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ def test_every_figure_is_where_it_belongs_when_a_snapshot_is_made() -> None:
     roster.move(requests[4], Input.FINISH)
     counters = Counters(
         accepted=7, finished=1, preempted=2, prompt_tokens=28, generated_tokens=5, wasted_tokens=3,
-        draft_tokens=6, accepted_draft_tokens=4,
+        draft_tokens=6, accepted_draft_tokens=4, no_tokens=8,
     )  # fmt: skip
     assert counters.snapshot(roster, step_s=0.5, step_tokens=9) == EngineStats(
         step_id=4,
@@ -45,6 +45,7 @@ def test_every_figure_is_where_it_belongs_when_a_snapshot_is_made() -> None:
         wasted_tokens_total=3,
         draft_tokens_total=6,
         accepted_draft_tokens_total=4,
+        no_tokens_total=8,
         step_s=0.5,
         step_tokens=9,
     )

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.core.outputs import End, Rejection, Start
-from sluiceway.core.plan import Plan, StepResult
+from sluiceway.core.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.core.request import Submission
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.errors import InvariantError, Refusal
+from sluiceway.refusals import NO_LOGITS
 from sluiceway.types import FinishReason, Held, Logprobs, Progress, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
 
@@ -654,3 +655,16 @@ def test_nothing_is_watched_when_a_group_is_refused() -> None:
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, n_prompt=0)], is_watched=True)
     assert scheduler.progress(0.0) == []
+
+
+def test_sequence_ends_with_an_error_where_the_model_gives_no_token() -> None:
+    """It takes nothing of that step; its neighbour goes on, and the end is counted once."""
+    scheduler = scheduler_with(1, 2)
+    plan = planned(scheduler)
+    scheduler.commit(plan, StepResult(plan.step_id, [NO_TOKEN, 5]))
+    scheduler.check()
+    outputs, stats = scheduler.drain(), scheduler.stats()
+    assert outputs.rids == [2] and outputs.token_ids == [5]
+    assert [(end.rid, end.reason, end.refusal) for end in outputs.ends] == [(1, FinishReason.ERROR, NO_LOGITS)]
+    assert (stats.no_tokens_total, stats.generated_tokens_total, stats.wasted_tokens_total) == (1, 1, 1)
+    assert [row.rid for row in planned(scheduler).rows] == [2]

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluiceway.core.plan import Plan, StepResult
+from sluiceway.core.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.engine.engine import ENGINE_FAULT, Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner, Step
-from sluiceway.errors import InvariantError
+from sluiceway.errors import InvariantError, ModelFault
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Submit, ToEngine
 from sluiceway.messages.to_engine import Sequence as SequenceMessage
 from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
@@ -34,6 +34,7 @@ class FlakyRunner:
         self.fails_to_launch = False
         self.fails_to_wait = False
         self.answers_too_little = False
+        self.gives_no_token_first = False
 
     def launch(self, plan: Plan) -> Step:
         if self.fails_to_launch:
@@ -50,6 +51,8 @@ class FlakyStep:
         result = self._inner.wait()
         if self._runner.fails_to_wait:
             raise Broken("a secret path")
+        if self._runner.gives_no_token_first:
+            return StepResult(self._plan.step_id, [NO_TOKEN, *result.token_ids[1:]])
         return StepResult(self._plan.step_id, []) if self._runner.answers_too_little else result
 
 
@@ -383,3 +386,15 @@ def test_progress_is_said_when_nothing_else_is() -> None:
     bench.say(Pause(1), submit(2))
     assert bench.say(msgspec.structs.replace(submit(3), is_watched=True)).progress == ((3, Progress(2, 0, 4)),)
     assert bench.say(Park(2)).progress == ((3, Progress(1, 0, 4)),)
+
+
+def test_a_step_in_which_the_model_gave_no_token_is_a_fault_that_is_told() -> None:
+    """Its sequence ends with an error, the other one goes on, and the engine serves on."""
+    bench = Bench()
+    bench.runner.gives_no_token_first = True
+    out = bench.say(submit(1, 2))
+    assert ends_of(out) == [(1, FinishReason.ERROR)] and out.rids == [2]
+    assert [type(fault) for fault in bench.faults] == [ModelFault]
+    bench.runner.gives_no_token_first = False
+    assert bench.say(submit(3)).rids == [2, 3]
+    assert len(bench.faults) == 1

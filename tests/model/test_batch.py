@@ -29,6 +29,8 @@ def test_rows_stand_one_after_the_other() -> None:
         (block * 2 + head) * BLOCK_TOKENS + offset for block, offset in blocks_and_offsets for head in (0, 1)
     ]
     assert len(batch.attention.order) == 7
+    # Blocks 6 and 9 are begun here and not filled; 5 and 22 are older.
+    assert batch.fresh_runs.tolist() == [12, 13, 18, 19]
 
 
 def test_only_the_entries_of_the_step_are_read() -> None:
@@ -38,6 +40,12 @@ def test_only_the_entries_of_the_step_are_read() -> None:
     batch = build_batch((growing,), CONFIG, torch.float32, torch.device("cpu"))
     assert batch.token_ids.tolist() == [2, 3]
     assert batch.attention.groups[0].runs.max() == 15
+
+
+def test_a_block_that_the_step_fills_is_not_cleared() -> None:
+    """All of it is written anyway; no row begins one otherwise."""
+    batch = build_batch((row(list(range(32)), 0, 32, 5),), CONFIG, torch.float32, torch.device("cpu"))
+    assert batch.fresh_runs.tolist() == []
 
 
 def test_drafts_follow_the_known_tokens_and_are_sampled_after() -> None:

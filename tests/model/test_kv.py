@@ -29,6 +29,19 @@ def test_what_is_written_is_gathered_by_block_and_head() -> None:
     assert cache.gather(0, torch.arange(8))[0].count_nonzero() == 0
 
 
+def test_cleared_runs_hold_zeros_in_every_layer() -> None:
+    """And no other run loses anything; to clear nothing is allowed."""
+    cache = KVCache(CONFIG, 2, torch.float32, torch.device("cpu"))
+    slots = torch.arange(2 * 2 * BLOCK_TOKENS)
+    for layer in (0, 1):
+        cache.write(layer, slots, torch.full((32, 2, 8), torch.nan), torch.full((32, 2, 8), torch.nan))
+    cache.clear(torch.tensor([2, 3]))
+    cache.clear(torch.tensor([], dtype=torch.int64))
+    for layer in (0, 1):
+        for numbers in cache.gather(layer, torch.arange(4)):
+            assert numbers[:2].isnan().all() and not numbers[2:].any()
+
+
 def test_the_size_is_that_of_keys_and_values_of_all_layers() -> None:
     """In the dtype of the cache."""
     cache = KVCache(CONFIG, 4, torch.bfloat16, torch.device("cpu"))

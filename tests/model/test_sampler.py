@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.core.plan import Row
+from sluiceway.core.plan import NO_TOKEN, Row
 from sluiceway.model import sampler
 from sluiceway.model.sampler import Sampler, uniform
 from sluiceway.types import SamplingParams
@@ -138,21 +138,36 @@ def test_a_small_temperature_is_no_overflow() -> None:
     assert sample([[80.0, -80.0, 79.0]], row(temperature=1e-5)) == [0]
 
 
+PATHS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "presence_penalty": 0.1},
+    {"temperature": 0.0, "repetition_penalty": 1.2},
+    {"temperature": 1.0},
+    FILTERS["all"],
+]
+
+
 @pytest.mark.parametrize(
-    "logits",
+    ("logits", "possible"),
     [
-        [np.nan, 1.0, 2.0, 0.0],
-        [np.nan] * 4,
-        [-np.inf] * 4,
-        [np.inf, -np.inf, 0.0, np.nan],
-        [3e38, -3e38, 3e38, 0.0],
+        ([np.nan, 1.0, 2.0, 0.0], {1, 2, 3}),
+        ([2.0, np.nan, -np.inf, np.nan], {0}),
+        ([np.inf, -np.inf, 0.0, np.nan], {0}),
+        ([3e38, -3e38, 3e38, 0.0], {0, 2}),
     ],
 )
-@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 1.0}, FILTERS["all"]])
-def test_broken_logits_give_some_token(logits: list[float], params: dict[str, Any]) -> None:
-    """NaN, infinities, nothing possible: a token of the vocabulary, and no error."""
+@pytest.mark.parametrize("params", PATHS)
+def test_nan_counts_as_minus_infinity(logits: list[float], possible: set[int], params: dict[str, Any]) -> None:
+    """Greedy, greedy with penalties, drawn, filtered: one of the tokens that remain."""
     (token,) = sample([logits], row(**params))
-    assert 0 <= token < 4
+    assert token in possible
+
+
+@pytest.mark.parametrize("logits", [[np.nan] * 4, [-np.inf] * 4, [np.nan, -np.inf, np.nan, -np.inf]])
+@pytest.mark.parametrize("params", PATHS)
+def test_no_token_is_chosen_where_none_is_possible(logits: list[float], params: dict[str, Any]) -> None:
+    """Its neighbour in the batch gets its token all the same."""
+    assert sample([logits, [0.0, 0.0, 99.0, 0.0]], row(**params), row(seed=2)) == [NO_TOKEN, 2]
 
 
 def test_nan_is_never_drawn_when_another_token_is_possible() -> None:

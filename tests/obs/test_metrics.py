@@ -20,6 +20,7 @@ NAMES = {
     "sluiceway_generated_tokens": "counter",
     "sluiceway_draft_tokens": "counter",
     "sluiceway_accepted_draft_tokens": "counter",
+    "sluiceway_no_tokens": "counter",
     "sluiceway_delivered_tokens": "counter",
     "sluiceway_wasted_tokens": "counter",
     "sluiceway_stream_actions": "counter",
@@ -101,6 +102,16 @@ def test_drafts_are_counted_as_the_engine_counts_them() -> None:
     values = samples(metrics)
     assert values["sluiceway_draft_tokens_total"] == 18
     assert values["sluiceway_accepted_draft_tokens_total"] == 13
+
+
+def test_missing_tokens_are_counted_across_engines() -> None:
+    """An engine that starts again counts from zero; the total goes on."""
+    metrics = Metrics()
+    metrics.engine_stepped(engine_stats(no_tokens_total=2))
+    metrics.engine_died()
+    metrics.engine_started()
+    metrics.engine_stepped(engine_stats(no_tokens_total=1))
+    assert samples(metrics)["sluiceway_no_tokens_total"] == 3
 
 
 def test_the_time_of_the_engine_is_counted_by_part() -> None:

@@ -23,6 +23,7 @@ class Counters:
     wasted_tokens: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    no_tokens: int = 0
 
     def snapshot(self, roster: Roster, *, step_s: float, step_tokens: int) -> EngineStats:
         """`waiting` counts all that stand in the queue, `paused` all that are paused or parked."""
@@ -45,6 +46,7 @@ class Counters:
             wasted_tokens_total=self.wasted_tokens,
             draft_tokens_total=self.draft_tokens,
             accepted_draft_tokens_total=self.accepted_draft_tokens,
+            no_tokens_total=self.no_tokens,
             step_s=step_s,
             step_tokens=step_tokens,
         )

@@ -10,6 +10,9 @@ from msgspec.structs import replace
 
 from sluiceway.types import BlockId, Logprobs, Rid, SamplingParams, StepId, TokenId
 
+NO_TOKEN: TokenId = -1
+"""In a result: no token can be chosen there, as the model gave no logit above minus infinity. NaN counts as that."""
+
 
 class Row(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The part of one sequence that a step computes.
@@ -77,7 +80,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`token_ids` has `n_samples` entries for each row of the plan, in the order of the rows.
+    """`token_ids` has `n_samples` entries for each row of the plan, in the order of the rows; each may be `NO_TOKEN`.
 
     `logprobs` is empty where no row wants any; else it has an entry for each token, None for those that do without.
     """

@@ -30,12 +30,13 @@ from sluiceway.core.counters import Counters
 from sluiceway.core.drafts import Drafter, count_accepted
 from sluiceway.core.outputs import End, Outputs, Rejection, Start
 from sluiceway.core.pace import Pace
-from sluiceway.core.plan import Plan, Row, StepResult
+from sluiceway.core.plan import NO_TOKEN, Plan, Row, StepResult
 from sluiceway.core.planner import NextStep
 from sluiceway.core.progress import Watch
 from sluiceway.core.request import Input, Request, Submission
 from sluiceway.core.roster import Roster
 from sluiceway.errors import InvariantError, Refusal
+from sluiceway.refusals import NO_LOGITS
 from sluiceway.types import (
     EngineStats,
     FinishReason,
@@ -260,10 +261,14 @@ class Scheduler:
         return request if request is not None and request.in_flight == step_id else None
 
     def _publish(self, request: Request, token_ids: Sequence[TokenId], logprobs: Sequence[Logprobs | None]) -> int:
-        """How many of the tokens the sequence takes: it may end with any of them."""
+        """How many of the tokens the sequence takes: it may end with any of them, and takes no `NO_TOKEN`."""
         if token_ids:
             self._watch.begun(request.rid)
         for n, token_id in enumerate(token_ids, 1):
+            if token_id == NO_TOKEN:
+                self._counters.no_tokens += 1
+                self.finish(request.rid, FinishReason.ERROR, NO_LOGITS)
+                return n - 1
             self._counters.generated_tokens += 1
             self._outputs.add_token(request.rid, token_id, logprobs[n - 1] if logprobs else None)
             reason = request.append(token_id)

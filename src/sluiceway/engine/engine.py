@@ -9,12 +9,12 @@ import msgspec
 
 from sluiceway.config import EngineConfig
 from sluiceway.core.outputs import Outputs
-from sluiceway.core.plan import Plan, StepResult
+from sluiceway.core.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.core.request import Submission
 from sluiceway.core.scheduler import Scheduler
 from sluiceway.engine.parts import Part, Parts
 from sluiceway.engine.runner import Runner
-from sluiceway.errors import InvariantError, Refusal
+from sluiceway.errors import InvariantError, ModelFault, Refusal
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, GroupRejection, SequenceEnd, SequenceStart, StepOut
 from sluiceway.types import EngineStats, Progress, Rid
@@ -34,7 +34,8 @@ class Engine:
     """Scheduler and runner, joined. Not safe for threads: one loop owns it and calls `step`.
 
     `draw_seed` gives 64 random bits to each sequence that brings no seed. `on_fault` is told of every exception of the
-    runner and of every broken invariant; the engine goes on after both.
+    runner, of every broken invariant, and of every step in which the model gave no number for a token; the engine goes
+    on after each of them.
     """
 
     def __init__(
@@ -138,6 +139,8 @@ class Engine:
 
     def _commit(self, plan: Plan, result: StepResult) -> bool:
         self._scheduler.commit(plan, result)
+        if NO_TOKEN in result.token_ids:
+            self._on_fault(ModelFault(f"no logit above minus infinity for a token of step {plan.step_id}"))
         return True
 
     def _attempt(self, action: Callable[[], T]) -> T | None:

@@ -28,6 +28,8 @@ class Batch:
     slots: Tensor
     """(tokens * n_kv_heads): where the keys and values of each token go, see `KVCache`."""
     attention: AttentionPlan
+    fresh_runs: Tensor
+    """Runs that the step begins and does not fill: what an earlier sequence left there must go, see `KVCache.clear`."""
     sampled: Tensor
     """The tokens whose logits are wanted: the last ones of each row, as many as it samples."""
 
@@ -44,6 +46,7 @@ def build_batch(rows: Sequence[Row], config: ModelConfig, dtype: torch.dtype, de
         positions=_on(device, positions),
         slots=_on(device, _slots(rows, positions, config.n_kv_heads)),
         attention=plan_attention(spans, config, dtype, device),
+        fresh_runs=_on(device, _fresh_runs(rows, config.n_kv_heads)),
         sampled=_on(device, sampled_tokens(firsts + counts, rows)),
     )
 
@@ -63,6 +66,16 @@ def _slots(rows: Sequence[Row], positions: IntArray, n_kv_heads: int) -> IntArra
         blocks.append(held[np.arange(row.start, row.start + row.n_tokens) // BLOCK_TOKENS - first])
     runs = np.concatenate(blocks)[:, None] * n_kv_heads + np.arange(n_kv_heads)
     return (runs * BLOCK_TOKENS + positions[:, None] % BLOCK_TOKENS).reshape(-1)
+
+
+def _fresh_runs(rows: Sequence[Row], n_kv_heads: int) -> IntArray:
+    fresh = []
+    for row in rows:
+        end = row.start + row.n_tokens
+        last = (end - 1) // BLOCK_TOKENS
+        if last * BLOCK_TOKENS >= row.start and end % BLOCK_TOKENS:
+            fresh.append(row.block_ids[last])
+    return (np.array(fresh, dtype=np.int64)[:, None] * n_kv_heads + np.arange(n_kv_heads)).reshape(-1)
 
 
 def _on(device: torch.device, values: IntArray) -> Tensor:

@@ -34,6 +34,16 @@ class KVCache:
         self._key_slots[layer].index_copy_(0, slots, keys.reshape(-1, head_dim))
         self._value_slots[layer].index_copy_(0, slots, values.reshape(-1, head_dim))
 
+    def clear(self, runs: Tensor) -> None:
+        """Writes zeros to these runs, in all layers.
+
+        Attention multiplies the values of hidden tokens by zero, and NaN times zero is NaN: without this, one sequence
+        with broken numbers would break the next owner of its blocks.
+        """
+        if len(runs):
+            self._key_runs.index_fill_(1, runs, 0)
+            self._value_runs.index_fill_(1, runs, 0)
+
     def gather(self, layer: int, runs: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values of these runs, each (runs, BLOCK_TOKENS * head_dim)."""
         return self._key_runs[layer].index_select(0, runs), self._value_runs[layer].index_select(0, runs)

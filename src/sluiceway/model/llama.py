@@ -31,6 +31,7 @@ class Decoder:
         """Logits (sampled tokens, vocab_size). Writes the keys and values of the batch's tokens into the cache."""
         weights = self._weights
         angles = self._rope.angles(batch.positions)
+        cache.clear(batch.fresh_runs)
         x = functional.embedding(batch.token_ids, self._embedding)
         for index, layer in enumerate(weights.layers):
             x = x + self._attention(index, layer, self._norm(x, layer.attention_norm), angles, batch, cache)

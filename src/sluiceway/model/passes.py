@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sluiceway.core.plan import Row
+from sluiceway.core.plan import NO_TOKEN, Row
 from sluiceway.model.batch import build_batch
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kv import KVCache
@@ -22,7 +22,7 @@ IntArray = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of each token that is sampled, row by row: `largest` is the first of the largest logits."""
+    """Of each token that is sampled, row by row: `largest` is the first of the largest logits, or `NO_TOKEN`."""
 
     largest: IntArray
     logits: Tensor
@@ -62,6 +62,21 @@ class TorchPass:
         with torch.inference_mode():
             batch = build_batch(rows, self._config, self._dtype, self._device)
             logits = self._decoder.forward(batch, self._cache)
-            largest = logits.argmax(dim=-1).cpu().numpy()
+            largest = largest_of(logits)
             wanted = logits[list(logits_of)].float().cpu()
         return Outcome(largest, wanted)
+
+
+def largest_of(logits: Tensor) -> IntArray:
+    """For each row of logits (rows, vocab_size) the first of the largest; NaN counts as minus infinity.
+
+    A row that has nothing above minus infinity gives `NO_TOKEN`.
+    """
+    largest = logits.argmax(dim=-1)
+    values = logits.gather(-1, largest[:, None])[:, 0]
+    if bool((values > -torch.inf).all()):  # NaN would have been taken for the largest
+        return largest.cpu().numpy()
+    cleaned = torch.where(logits.isnan(), -torch.inf, logits)
+    largest = cleaned.argmax(dim=-1)
+    is_possible = cleaned.gather(-1, largest[:, None])[:, 0] > -torch.inf
+    return torch.where(is_possible, largest, NO_TOKEN).cpu().numpy()

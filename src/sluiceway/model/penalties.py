@@ -42,9 +42,10 @@ def lower_seen(logits: FloatRows, seen: Sequence[tuple[int, Seen, SamplingParams
         )
     )
     values = logits[places]
-    values = np.where(values > 0, values / repetition, values * repetition)
-    values -= frequency * generated
-    values -= presence * (generated > 0)
+    with np.errstate(over="ignore", invalid="ignore"):  # to infinity or NaN, which the choice of a token can take
+        values = np.where(values > 0, values / repetition, values * repetition)
+        values -= frequency * generated
+        values -= presence * (generated > 0)
     logits[places] = values
 
 

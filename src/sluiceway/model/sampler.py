@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sluiceway.core.plan import Row
+from sluiceway.core.plan import NO_TOKEN, Row
 from sluiceway.model.kernels.drawing import draw_natively
 from sluiceway.model.kernels.loader import best_kernels, pool
 from sluiceway.model.penalties import FloatRow, FloatRows, PenaltyTable, has_penalties, lower_seen
@@ -25,6 +25,8 @@ from sluiceway.types import Rid, SamplingParams, TokenId
 
 _GREEDY_BELOW = 1e-5
 """Temperatures under this choose the largest logit: the quotient would leave the range of float32."""
+
+_LARGEST = np.finfo(np.float32).max
 
 _DRAW_BITS = 50
 _SUM_BLOCK = 256
@@ -41,7 +43,10 @@ class Sampler:
         self._penalties = PenaltyTable()
 
     def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[TokenId]:
-        """One token for each row of logits (rows, vocab_size), which may be written over: the one after all its own."""
+        """One token for each row of logits (rows, vocab_size), which may be written over: the one after all its own.
+
+        NaN counts as minus infinity; a row with nothing above that gives `NO_TOKEN`.
+        """
         values: FloatRows = logits.float().cpu().numpy()
         self._penalise(values, rows)
         _add_biases(values, rows)
@@ -51,7 +56,7 @@ class Sampler:
         if drawn:
             tokens[drawn] = draw([values[index] for index in drawn], [rows[index] for index in drawn])
         for index in set(range(len(rows))).difference(drawn):
-            tokens[index] = values[index].argmax()
+            tokens[index] = _largest(values[index])
         return [int(token) for token in tokens]
 
     def forget(self, rids: Iterable[Rid]) -> None:
@@ -72,7 +77,7 @@ class Sampler:
         lower_seen(logits, seen)
 
     def _ban_ends(self, logits: FloatRows, rows: Sequence[Row]) -> None:
-        """No end before `min_tokens`."""
+        """No end before `min_tokens`, unless every other token is impossible."""
         places = [
             (index, token_id)
             for index, row in enumerate(rows)
@@ -81,7 +86,9 @@ class Sampler:
             if token_id < logits.shape[1]
         ]
         if places:
-            logits[tuple(zip(*places, strict=True))] = -np.inf
+            indexes = tuple(zip(*places, strict=True))
+            # Not minus infinity: a vocabulary of ends alone must still give a token.
+            logits[indexes] = np.where(logits[indexes] > -np.inf, -_LARGEST, logits[indexes])
 
 
 def _add_biases(logits: FloatRows, rows: Sequence[Row]) -> None:
@@ -96,6 +103,14 @@ def _add_biases(logits: FloatRows, rows: Sequence[Row]) -> None:
         np.add.at(logits, (indexes, token_ids), np.array(values, dtype=np.float32))
 
 
+def _largest(logits: FloatRow) -> int:
+    token = int(logits.argmax())
+    if np.isnan(logits[token]):  # numpy takes NaN for the largest
+        logits = np.where(np.isnan(logits), -np.inf, logits)
+        token = int(logits.argmax())
+    return NO_TOKEN if logits[token] == -np.inf else token
+
+
 def is_plainly_greedy(row: Row) -> bool:
     """Whether the row's token is the largest of its logits as they are."""
     sampling = row.sampling
@@ -108,7 +123,7 @@ def is_plainly_greedy(row: Row) -> bool:
 
 
 def draw(logits: Sequence[FloatRow], rows: Sequence[Row]) -> npt.NDArray[np.integer]:
-    """Tokens drawn from the logits (vocab_size) of each row, contiguous, by its own settings."""
+    """Tokens drawn from the logits (vocab_size) of each row, contiguous, by its own settings; see `Sampler.sample`."""
     uniforms = uniform([row.seed for row in rows], [_position(row) for row in rows])
     kernels = best_kernels()
     if kernels is not None:
@@ -116,7 +131,7 @@ def draw(logits: Sequence[FloatRow], rows: Sequence[Row]) -> npt.NDArray[np.inte
         return draw_natively(kernels, pool(torch.get_num_threads()), logits, settings, uniforms)
     weights = _weights(np.stack(logits), rows)
     _filter(weights, [row.sampling for row in rows])
-    return np.array([_invert(row, u) for row, u in zip(weights, uniforms, strict=True)])
+    return np.array([_invert(row, u) if row.any() else NO_TOKEN for row, u in zip(weights, uniforms, strict=True)])
 
 
 def uniform(seeds: Sequence[int], positions: Sequence[int]) -> DoubleRow:
@@ -140,15 +155,13 @@ def _position(row: Row) -> int:
 
 
 def _weights(logits: FloatRows, rows: Sequence[Row]) -> FloatRows:
-    """Unnormalised probabilities, 1 for the likeliest token of each row; NaN counts as impossible."""
-    largest = float(np.finfo(np.float32).max)
-    finite = np.nan_to_num(logits, nan=-np.inf, posinf=largest, neginf=-np.inf)
+    """Unnormalised probabilities, 1 for the likeliest token of each row; all 0 where no token is possible."""
+    finite = np.nan_to_num(logits, nan=-np.inf, posinf=float(_LARGEST), neginf=-np.inf)
     top = finite.max(axis=-1, keepdims=True)
     top[np.isneginf(top)] = 0.0
     temperatures = np.array([row.sampling.temperature for row in rows], dtype=np.float32)[:, None]
     with np.errstate(over="ignore"):  # to minus infinity: impossible, as it should be
         weights: FloatRows = np.exp((finite - top) * (np.float32(1) / temperatures))
-    weights[~weights.any(axis=-1), 0] = 1.0  # nothing is possible, yet some token must come
     return weights
 
 

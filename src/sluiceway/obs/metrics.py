@@ -73,6 +73,7 @@ class Metrics:
         self.engine_wasted_tokens = Accumulated()
         self.draft_tokens = Accumulated()
         self.accepted_draft_tokens = Accumulated()
+        self.no_tokens = Accumulated()
         self.engine_seconds = {part: Accumulated() for part in _ENGINE_PARTS}
         self.delivered_tokens = 0
         self.undelivered_tokens = 0
@@ -93,6 +94,7 @@ class Metrics:
         self.engine_wasted_tokens.advance_to(stats.wasted_tokens_total)
         self.draft_tokens.advance_to(stats.draft_tokens_total)
         self.accepted_draft_tokens.advance_to(stats.accepted_draft_tokens_total)
+        self.no_tokens.advance_to(stats.no_tokens_total)
         for part, counter in self.engine_seconds.items():
             counter.advance_to(getattr(stats, f"{part}_s_total"))
         self.engine = stats
@@ -103,7 +105,7 @@ class Metrics:
         self._is_engine_down = True
         tokens = (self.prompt_tokens, self.generated_tokens, self.engine_wasted_tokens)
         drafts = (self.draft_tokens, self.accepted_draft_tokens)
-        for counter in (*tokens, *drafts, *self.engine_seconds.values()):
+        for counter in (*tokens, *drafts, self.no_tokens, *self.engine_seconds.values()):
             counter.restart()
 
     def engine_started(self) -> None:
@@ -201,6 +203,9 @@ class Metrics:
             "accepted_draft_tokens", "Guessed tokens that were right: none of them took a step of its own.",
             self.accepted_draft_tokens.total,
         )  # fmt: skip
+        yield _counter(
+            "no_tokens", "Sequences that ended because the model gave no usable logit.", self.no_tokens.total
+        )
         yield _counter("delivered_tokens", "Tokens handed to the transport.", self.delivered_tokens)
         yield _counter("wasted_tokens", "Tokens computed for nobody.", self.wasted_tokens)
 

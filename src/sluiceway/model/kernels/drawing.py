@@ -19,7 +19,10 @@ def draw_natively(
     settings: Sequence[SamplingParams],
     uniforms: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.int32]:
-    """Tokens for the logits (vocab_size) of each row, contiguous; one number in [0, 1) for each decides."""
+    """Tokens for the logits (vocab_size) of each row, contiguous; one number in [0, 1) for each decides.
+
+    -1 (`core.plan.NO_TOKEN`) where no token is possible. Raises `MemoryError`.
+    """
     n_rows, vocab_size = len(logits), logits[0].size
     draws = (Draw * n_rows)(
         *(

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+constexpr int32_t kNoToken = -1;  // no logit is above minus infinity, which NaN counts as
+
 extern "C" {
 
 struct Product {
@@ -73,7 +75,7 @@ struct Step {
     const int32_t* sampled;    // the tokens whose logits are computed
     const int32_t* places;     // (n_sampled): the row of `logits` for each of them; -1: only its largest is wanted
     float* logits;             // (as many as have a place, vocab_size)
-    int32_t* largest;          // (n_sampled): the first of the largest logits
+    int32_t* largest;          // (n_sampled): the first of the largest logits, or kNoToken
     int32_t n_sampled;
 };
 

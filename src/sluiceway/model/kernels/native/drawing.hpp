@@ -47,8 +47,8 @@ inline Floats possible(const float* from, int left) {
     return logits < FLT_MAX ? logits : Floats{} + FLT_MAX;
 }
 
-// Unnormalised probabilities, 1 for the likeliest.
-inline void weigh(const Draw& draw, int vocab_size, float* weights) {
+// Unnormalised probabilities, 1 for the likeliest. False: no token is possible, and nothing is written.
+inline bool weigh(const Draw& draw, int vocab_size, float* weights) {
     Floats top = Floats{} + kNegativeInfinity;
     for (int i = 0; i < vocab_size; i += kWidth) {
         const Floats logits = possible(draw.logits + i, vocab_size - i);
@@ -56,14 +56,11 @@ inline void weigh(const Draw& draw, int vocab_size, float* weights) {
     }
     float most = kNegativeInfinity;
     for (int lane = 0; lane < kWidth; lane++) most = top[lane] > most ? top[lane] : most;
-    if (most == kNegativeInfinity) {  // nothing is possible, yet some token must come
-        weights[0] = 1.0f;
-        for (int i = 1; i < vocab_size; i++) weights[i] = 0;
-        return;
-    }
+    if (most == kNegativeInfinity) return false;
     const float inverse = 1.0f / draw.temperature;
     for (int i = 0; i < vocab_size; i += kWidth)
         store(weights + i, exponential_in_register((possible(draw.logits + i, vocab_size - i) - most) * inverse));
+    return true;
 }
 
 inline Doubles widen(HalfFloats values) {
@@ -183,12 +180,12 @@ inline int invert(const float* weights, int n, float threshold, double uniform, 
     return token;
 }
 
-// `scratch` is as long as `scratch_floats` says.
+// `scratch` is as long as `scratch_floats` says. Returns kNoToken where no token is possible.
 inline int draw_token(const Draw& draw, int vocab_size, float* scratch) {
     const int n = (vocab_size + kSumTokens - 1) / kSumTokens * kSumTokens;
     double* sums = reinterpret_cast<double*>(scratch);
     float *weights = scratch + 2 * (n / kSumTokens), *some = weights + n;
-    weigh(draw, vocab_size, weights);
+    if (!weigh(draw, vocab_size, weights)) return kNoToken;
     for (int i = vocab_size; i < n; i++) weights[i] = 0;
     return invert(weights, n, smallest_kept(draw, weights, vocab_size, n, some), draw.uniform, sums);
 }

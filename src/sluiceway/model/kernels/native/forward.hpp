@@ -263,11 +263,13 @@ private:
     int32_t best_of(int sampled) const {
         const int n_groups = group_count(model_.head, n_threads_);
         float value = kNegativeInfinity;
-        int32_t token = 0;
+        int32_t token = kNoToken;
         for (int group = 0; group < n_groups; group++) {
             const Best& best = work_.best.as<Best>()[int64_t(group) * step_.n_sampled + sampled];
             for (int lane = 0; lane < kLanes; lane++)
-                if (best.values[lane] > value || (best.values[lane] == value && best.tokens[lane] < token)) {
+                // A lane that saw nothing above minus infinity (NaN is never above it) names no token.
+                if (best.values[lane] > value ||
+                    (best.values[lane] == value && token != kNoToken && best.tokens[lane] < token)) {
                     value = best.values[lane];
                     token = best.tokens[lane];
                 }
