@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 
+from sluiceway import types
 from sluiceway.config import ModelFiles, ModelKind
-from sluiceway.errors import RequestError, SluicewayError
-from sluiceway.llm import LLM
-from sluiceway.types import FinishReason, SamplingParams
+from sluiceway.errors import ConfigError, ModelSourceError, RequestError, SluicewayError
+from sluiceway.llm import LLM, PromptLike, SamplingParams
+from sluiceway.procs.engine_setup import build_engine
+from sluiceway.text.byte_tokenizer import ByteTokenizer
+from sluiceway.types import FinishReason
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 SHORT = SamplingParams(temperature=0.0, max_tokens=8)
@@ -149,3 +153,259 @@ def test_nothing_is_left_when_a_loop_does_not_start(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SluicewayError, match="could not be started"):
         LLM(FAKE, kv_cache_tokens=4096)
     assert threading.enumerate() == before
+
+
+# What callers give.
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def param_of(call: Callable[[], object]) -> str | None:
+    """The argument that the refusal names, in its text too."""
+    with pytest.raises(RequestError) as caught:
+        call()
+    refusal = caught.value.refusal
+    assert refusal.param is not None and refusal.param.partition("[")[0] in refusal.message
+    return refusal.param
+
+
+@pytest.mark.parametrize("stop", ["", [""], ("a", ""), ["x", 7], 5, ["x"] * 17])
+def test_bad_stop_string_is_refused_and_harms_nobody(llm: LLM, stop: Any) -> None:
+    """Before anything is sent: neither thread meets it."""
+    assert (param_of(lambda: llm.generate("a", stop=stop)) or "").startswith("stop")
+    assert (param_of(lambda: llm.chat(HELLO, stop=stop)) or "").startswith("stop")
+    assert (param_of(lambda: llm.stream("a", stop=stop)) or "").startswith("stop")
+    assert llm.generate("still here", SHORT)
+
+
+def test_one_stop_string_needs_no_list(llm: LLM) -> None:
+    """Its characters are no stop strings of their own."""
+    whole = llm.generate("stop here", SHORT)[0].text
+    stop = whole[3:5]
+    expected = whole[: whole.index(stop)]
+    assert llm.generate("stop here", SHORT, stop=stop)[0].text == expected
+    assert llm.generate("stop here", SamplingParams(temperature=0.0, max_tokens=8, stop=stop))[0].text == expected
+    assert "".join(llm.stream("stop here", SHORT, stop=stop)) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("min_p", 2.0),
+        ("temperature", -1),
+        ("temperature", float("nan")),
+        ("top_p", 0),
+        ("seed", 2**70),
+        ("logprobs", 999),
+    ],
+)
+def test_sampling_outside_its_range_is_refused(llm: LLM, field: str, value: Any) -> None:
+    """Also that of the engine, which is made without checks; the ranges themselves are tested with the schema."""
+    assert param_of(lambda: llm.generate("a", types.SamplingParams(**{field: value}))) == field
+    assert param_of(lambda: llm.stream_chat(HELLO, types.SamplingParams(**{field: value}))) == field
+
+
+def test_prompts_have_several_forms(llm: LLM) -> None:
+    """Those of vLLM."""
+    ids = ByteTokenizer().encode("tell me")
+    (expected,) = llm.generate("tell me", SHORT)
+    forms: list[PromptLike] = [ids, tuple(ids), {"prompt": "tell me"}, {"prompt_token_ids": ids}]
+    for prompt in forms:
+        (answer,) = llm.generate(prompt, SHORT)
+        assert (answer.text, answer.prompt_tokens) == (expected.text, expected.prompt_tokens)
+        assert "".join(llm.stream(prompt, SHORT)) == expected.text
+    mixed: list[PromptLike] = [ids, "tell me", {"prompt_token_ids": ids}]
+    answers = llm.generate(mixed, SHORT)
+    assert [answer.text for answer in answers] == [expected.text] * 3
+    assert [answer.prompt for answer in answers] == [None, "tell me", None]
+    assert llm.generate([], SHORT) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "param"),
+    [
+        (7, "prompts"),
+        ("", "prompts"),
+        ([""], "prompts[0]"),
+        ([1, "a"], "prompts[1]"),
+        ([1, -5], "prompts[1]"),
+        (["a", [1, True]], "prompts[1][1]"),
+        (["a", []], "prompts[1]"),
+        ([1.5], "prompts[0]"),
+        ({"prompt": 7}, "prompts.prompt"),
+        ({"prompt_token_ids": []}, "prompts"),
+        ({"prompt": "a", "prompt_token_ids": [1]}, "prompts"),
+        ([{"prompt": "a", "multi_modal_data": {}}], "prompts[0]"),
+        ([{}], "prompts[0]"),
+        ({"a"}, "prompts"),
+    ],
+)
+def test_prompt_of_no_form_is_refused(llm: LLM, prompts: Any, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        llm.generate(prompts, SHORT)
+    assert caught.value.refusal.param == param
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ("hi", "messages"),
+        ([], "messages"),
+        (["hi"], "messages[0]"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"content": "hi"}], "messages[0].role"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "robot", "content": "hi"}], "messages[0].role"),
+        ([HELLO, [{"role": "user"}]], "messages[1][0].content"),
+        ([HELLO, "hi"], "messages[1]"),
+        ([HELLO, []], "messages[1]"),
+    ],
+)
+def test_message_that_is_none_is_refused(llm: LLM, messages: Any, param: str) -> None:
+    """As over HTTP, by its place."""
+    assert param_of(lambda: llm.chat(messages, SHORT)) == param
+
+
+def test_conversations_are_answered_together(llm: LLM) -> None:
+    """A list of them gets a list; tuples and parts of text are what lists and texts are."""
+    other = ({"role": "user", "content": [{"type": "text", "text": "good"}, {"type": "text", "text": "bye"}]},)
+    alone = [llm.chat(HELLO, SHORT), llm.chat([{"role": "user", "content": "goodbye"}], SHORT)]
+    assert llm.chat([HELLO, other], SHORT) == alone
+    assert llm.chat([HELLO], SHORT) == alone[:1]
+
+
+def test_prompt_gets_several_answers_when_asked(llm: LLM) -> None:
+    """The first is the one that it gets alone; each has a seed of its own."""
+    params = SamplingParams(seed=7, max_tokens=8, n=3)
+    first, second = llm.generate(["tell me", "tell them"], params)
+    assert [len(answer.outputs) for answer in (first, second)] == [3, 3]
+    assert len({one.token_ids for one in first.outputs}) == 3
+    (alone,) = llm.generate("tell me", msgspec.structs.replace(params, n=1))
+    assert (first.text, alone.outputs) == (alone.text, (alone,))
+    assert param_of(lambda: llm.stream("tell me", params)) == "n"
+
+
+def test_each_prompt_may_have_sampling_of_its_own(llm: LLM) -> None:
+    short, shorter = SHORT, SamplingParams(temperature=0.0, max_tokens=3)
+    answers = llm.generate(["tell me", "tell me"], [short, shorter])
+    assert [len(answer.token_ids) for answer in answers] == [8, 3]
+    assert param_of(lambda: llm.generate(["tell me"], [short, shorter])) == "sampling_params"
+
+
+def test_sampling_has_two_names(llm: LLM) -> None:
+    """vLLM's, and an older one."""
+    expected = llm.generate("tell me", SHORT)
+    assert llm.generate("tell me", sampling_params=SHORT) == llm.generate("tell me", sampling=SHORT) == expected
+    assert "".join(llm.stream("tell me", sampling=SHORT)) == expected[0].text
+    assert param_of(lambda: llm.generate("tell me", SHORT, sampling=SHORT)) == "sampling"
+    assert param_of(lambda: llm.generate("tell me", [SHORT], sampling=SHORT)) == "sampling"
+
+
+def test_bias_is_a_mapping_as_in_other_classes(llm: LLM) -> None:
+    """An id outside the vocabulary is found by the engine, which thus has got it."""
+    params = SamplingParams(temperature=0.0, max_tokens=3, logit_bias={65: 100.0})
+    assert llm.generate("tell me", params)
+    assert param_of(lambda: llm.generate("tell me", SamplingParams(logit_bias={10**6: 1.0}))) == "logit_bias"
+
+
+def test_bar_is_shown_when_asked_for(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.generate(["a", "b"], SHORT)
+    assert capsys.readouterr().err == ""
+    llm.generate(["a", "b"], SHORT, use_tqdm=True)
+    captured = capsys.readouterr()
+    assert "2/2" in captured.err and captured.out == ""
+
+
+def test_model_is_found_by_its_name() -> None:
+    """As on the command line."""
+    with LLM("fake", kv_cache_tokens=4096, max_model_len=40) as llm:
+        (answer,) = llm.generate("tell me", SamplingParams(temperature=0.0, ignore_eos=True))
+    assert answer.prompt_tokens + len(answer.token_ids) == 40
+
+
+def test_model_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelSourceError, match="gone"):
+        LLM(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"model": 7}, "model"),
+        ({"model": None}, "model"),
+        ({"dtype": "half"}, "dtype"),
+        ({"speculation": True}, "speculation"),
+        ({"kv_cache_tokens": "many"}, "kv_cache_tokens"),
+        ({"kv_cache_tokens": 1}, "kv_cache_tokens"),
+        ({"max_running": 0}, "max_running"),
+        ({"max_running": 1.5}, "max_running"),
+        ({"max_running": 10**6}, "max_running"),
+        ({"max_model_len": 1}, "max_model_len"),
+        ({"threads": True}, "threads"),
+        ({"max_draft_tokens": 0}, "max_draft_tokens"),
+    ],
+)
+def test_wrong_setting_is_named(settings: dict[str, Any], field: str) -> None:
+    """Before anything is loaded."""
+    with pytest.raises(ConfigError) as caught:
+        LLM(**{"model": FAKE, **settings})
+    assert caught.value.field == field
+
+
+def test_many_sequences_may_run_at_once() -> None:
+    """A step grows with them."""
+    with LLM("fake", kv_cache_tokens=4096, max_running=600) as llm:
+        assert llm.generate("tell me", SHORT)
+
+
+# A thread that ends.
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("a fault for the test")
+
+
+def leave(*_: object, **__: object) -> NoReturn:
+    raise SystemExit
+
+
+def broken_llm(monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[..., NoReturn]) -> LLM:
+    """An LLM of which this thread meets the fault at the first request."""
+    tokenizer = ByteTokenizer()
+    monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: tokenizer)
+    built = []
+
+    def build(*args: Any) -> Any:
+        built.append(build_engine(*args))
+        return built[-1]
+
+    monkeypatch.setattr("sluiceway.llm.build_engine", build)
+    llm = LLM("fake", kv_cache_tokens=4096)
+    ((engine, _),) = built
+    owner, method = {
+        "tokenizer": (tokenizer, "detokenizer"),
+        "engine": (engine, "step"),
+        "events": (llm, "_hand_over"),
+    }[thread]
+    monkeypatch.setattr(owner, method, fault)
+    return llm
+
+
+@pytest.mark.parametrize("thread", ["tokenizer", "engine", "events"])
+@pytest.mark.parametrize(("fault", "why"), [(fail, "RuntimeError: a fault for the test"), (leave, "SystemExit")])
+def test_calls_say_why_when_a_thread_has_ended(
+    monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[..., NoReturn], why: str
+) -> None:
+    """The call that waits, and every later one; and it can be closed."""
+    before = threading.enumerate()
+    llm = broken_llm(monkeypatch, thread, fault)
+    sentence = f"its {thread} thread has ended.*{why}"
+    for _ in range(2):
+        with pytest.raises(SluicewayError, match=sentence):
+            llm.generate("tell me", SHORT)
+    with pytest.raises(SluicewayError, match=sentence):
+        list(llm.stream("tell me", SHORT))
+    llm.close()
+    assert threading.enumerate() == before
+    with pytest.raises(SluicewayError, match="closed"):
+        llm.generate("tell me", SHORT)

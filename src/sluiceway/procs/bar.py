@@ -45,3 +45,15 @@ def loading_bar(name: str) -> Iterator[OnLoad | None]:
         return
     with download_bar() as show:
         yield lambda done_bytes, total_bytes: show(Progress(f"loading {name}", done_bytes, total_bytes))
+
+
+@contextlib.contextmanager
+def counting_bar(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Yields what counts one more of `total`."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
+    with rich.Progress(*columns, rich.TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda: bars.advance(task)

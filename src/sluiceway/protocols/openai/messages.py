@@ -17,12 +17,12 @@ _PART_TEXT = {"text": "text", "refusal": "refusal"}
 """For each type of part that is text, the field that holds it."""
 
 
-def lower_messages(value: object) -> tuple[ChatMessage, ...]:
+def lower_messages(value: object, path: str = "messages") -> tuple[ChatMessage, ...]:
     """The turns in order, at least one."""
-    items = require_list(value, "messages", expected="a list of messages")
+    items = require_list(value, path, expected="a list of messages")
     if not items:
-        raise invalid("`messages` must hold at least one message.", "messages")
-    return tuple(_lower_message(item, f"messages[{i}]") for i, item in enumerate(items))
+        raise invalid(f"`{path}` must hold at least one message.", path)
+    return tuple(_lower_message(item, f"{path}[{i}]") for i, item in enumerate(items))
 
 
 def _lower_message(value: object, path: str) -> ChatMessage:
