@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError, ModelSourceError
 from sluiceway.model.load import load_model
-from support.tiny_models import Stepper, loaded, reference_model, row, saved
+from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row, saved
 
 PROMPT = list(range(20))
 
@@ -50,6 +50,29 @@ def test_a_tied_head_that_the_file_repeats_is_no_error(tmp_path: Path) -> None:
         tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, tmp_path / "model.safetensors"
     )
     assert torch.equal(logits_of(files), before)
+
+
+def test_a_head_that_differs_from_the_embedding_is_used_though_the_settings_tie_them(tmp_path: Path) -> None:
+    """As transformers does: it warns, and ties nothing."""
+    from transformers import LlamaForCausalLM
+
+    files = saved(reference_model(tie_word_embeddings=True), tmp_path)
+    tied = logits_of(files)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = {"lm_head.weight": tensors["model.embed_tokens.weight"].flip(0).clone()}
+    save_file(tensors | head, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    expected = reference_logits(LlamaForCausalLM.from_pretrained(tmp_path), PROMPT)[-1]
+    assert torch.allclose(logits_of(files)[0], expected, atol=1e-4)
+    assert not torch.allclose(tied[0], expected, atol=1e-2)
+
+
+def test_a_tied_head_of_another_shape_is_an_error(tmp_path: Path) -> None:
+    """It is no repetition."""
+    files = saved(reference_model(tie_word_embeddings=True), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {"lm_head.weight": torch.ones(3, 64)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelSourceError, match=r"'lm_head\.weight' has shape \(3, 64\)"):
+        load_model(files, "float32")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sluiceway.errors import ModelSourceError
+from sluiceway.model_files import SHARD_INDEX
 from sluiceway.store import hub as hub_module
 from sluiceway.store.hub import local_snapshot, pull_snapshot
-from sluiceway.store.local import SHARD_INDEX
 from sluiceway.store.names import HubName
 from support.hub_server import FILES, REPO, Hub, model_hub
 
@@ -66,6 +66,20 @@ def test_one_gguf_file_is_fetched_when_it_is_named(hub: Hub, endpoint: str, tmp_
     assert local_snapshot(NAME, tmp_path) is None, "a snapshot without the weights is not the model"
 
 
+def test_all_parts_of_a_gguf_file_are_fetched_when_one_is_named(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+    """Any part stands for the model; the path is that of the first."""
+    parts = [f"q4/tiny-0000{n}-of-00002.gguf" for n in (1, 2)]
+    hub.files |= {part: b"GGUF" + part.encode() for part in parts}
+    name = HubName(repo=REPO, file=parts[1])
+    file = pull(name, tmp_path, endpoint)
+    assert file.name == "tiny-00001-of-00002.gguf"
+    assert sorted(hub.fetched) == parts
+    assert local_snapshot(name, tmp_path) == file
+    del hub.files[parts[0]]
+    with pytest.raises(ModelSourceError, match=f"has no file {parts[0]}"):
+        pull(name, tmp_path / "elsewhere", endpoint)
+
+
 @pytest.mark.parametrize("damaged", ["model.safetensors", "config.json"])
 def test_damaged_file_is_thrown_away_and_fetched_again(hub: Hub, endpoint: str, tmp_path: Path, damaged: str) -> None:
     """Large files have a sha256, small ones a git blob id; both are checked."""
@@ -96,7 +110,8 @@ def test_missing_gguf_file_is_refused_with_those_that_are_there(endpoint: str, t
 
 def test_incomplete_repository_is_told(hub: Hub, endpoint: str, tmp_path: Path) -> None:
     """Its index names a shard that is not in it."""
-    hub.files[SHARD_INDEX] = json.dumps({"weight_map": {"x": "gone.safetensors"}}).encode()
+    hub.files["part.safetensors"] = hub.files.pop("model.safetensors")
+    hub.files[SHARD_INDEX] = json.dumps({"weight_map": {"x": "gone.safetensors", "y": "part.safetensors"}}).encode()
     with pytest.raises(ModelSourceError, match=r"is incomplete: it lacks gone\.safetensors"):
         pull(NAME, tmp_path, endpoint)
 

@@ -9,7 +9,8 @@ import pytest
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError
-from sluiceway.store.local import SHARD_INDEX, inspect, missing_files
+from sluiceway.model_files import SHARD_INDEX
+from sluiceway.store.local import inspect, missing_files
 
 
 def fill(directory: Path, *names: str) -> Path:
@@ -34,7 +35,7 @@ def test_name_is_the_callers_when_given(tmp_path: Path) -> None:
 def test_directory_is_refused_naming_what_it_lacks(tmp_path: Path) -> None:
     """All missing files at once."""
     folder = fill(tmp_path / "tiny", "config.json")
-    with pytest.raises(ModelSourceError, match=r"lacks tokenizer\.json, \*\.safetensors"):
+    with pytest.raises(ModelSourceError, match=r"lacks tokenizer\.json, model\.safetensors \(or "):
         inspect(folder)
 
 
@@ -49,8 +50,34 @@ def test_missing_shards_are_named_when_there_is_an_index(tmp_path: Path) -> None
 def test_index_is_refused_when_it_is_none(tmp_path: Path) -> None:
     """A damaged index is named, not read as an empty one."""
     folder = fill(tmp_path / "big", "config.json", "tokenizer.json", SHARD_INDEX)
-    with pytest.raises(ModelSourceError, match="is not an index of safetensors files"):
+    with pytest.raises(ModelSourceError, match="is not an index of shards"):
         inspect(folder)
+
+
+def test_shards_without_an_index_are_no_model(tmp_path: Path) -> None:
+    """They are named with the reason; only a directory that lacks weights hears of it."""
+    folder = fill(tmp_path / "big", "config.json", "tokenizer.json", "a-1.safetensors")
+    with pytest.raises(ModelSourceError, match=r"lacks model\.safetensors; a-1\.safetensors cannot be used, as "):
+        inspect(folder)
+    fill(folder, "model.safetensors")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelSourceError, match=r"lacks tokenizer\.json$"):
+        inspect(folder)
+
+
+def test_any_part_of_a_gguf_model_stands_for_the_whole(tmp_path: Path) -> None:
+    """The path is that of the first part; the name has no number."""
+    parts = [tmp_path / f"tiny-0000{n}-of-00002.gguf" for n in (1, 2)]
+    for part in parts:
+        part.write_bytes(b"GGUF....")
+    expected = ModelFiles(kind=ModelKind.GGUF, path=str(parts[0]), name="tiny")
+    assert inspect(parts[0]) == inspect(parts[1]) == expected
+    parts[1].write_bytes(b"PK")
+    with pytest.raises(ModelSourceError, match="tiny-00002-of-00002.gguf is not a GGUF file"):
+        inspect(parts[0])
+    parts[0].unlink()
+    with pytest.raises(ModelSourceError, match="has 2 files, and tiny-00001-of-00002.gguf cannot be found"):
+        inspect(parts[1])
 
 
 def test_gguf_file_is_a_model(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic
 
@@ -70,7 +70,8 @@ def open_checkpoint(files: ModelFiles) -> tuple[Checkpoint, ModelConfig]:
     match files.kind:
         case ModelKind.DIRECTORY:
             directory = Path(files.path)
-            return SafetensorsCheckpoint(directory), read_directory_config(directory)
+            config, shards = read_directory_config(directory), SafetensorsCheckpoint(directory)
+            return shards, replace(config, is_tied=config.is_tied and shards.has_one_head())
         case ModelKind.GGUF:
             checkpoint = GgufCheckpoint(files.path)
             return checkpoint, checkpoint.config

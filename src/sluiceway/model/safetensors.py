@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +12,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sluiceway.errors import ModelSourceError
-from sluiceway.model.checkpoint import Shape
-
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+from sluiceway.model.checkpoint import EMBEDDING, HEAD, Shape
+from sluiceway.model_files import weight_files
 
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
@@ -29,7 +26,7 @@ class SafetensorsCheckpoint:
         self._files: dict[str, Any] = {}
         self._bytes: dict[str, int] = {}
         self._shapes: dict[str, Shape] = {}
-        for path in _shard_paths(directory):
+        for path in weight_files(directory):
             self._open(path)
 
     @property
@@ -46,6 +43,18 @@ class SafetensorsCheckpoint:
         tensor = self._tensor(name)
         return tensor if tensor.dtype == dtype else None
 
+    def has_one_head(self) -> bool:
+        """Whether the output matrix can be the embedding: the file has no other, or repeats it bit by bit.
+
+        For settings that tie the two. A file that contradicts them is right, as it is for transformers.
+        """
+        if EMBEDDING not in self._shapes or HEAD not in self._shapes:
+            return True
+        if self._shapes[EMBEDDING] != self._shapes[HEAD]:
+            return False
+        embedding, head = self._tensor(EMBEDDING), self._tensor(HEAD)
+        return embedding.dtype == head.dtype and torch.equal(embedding, head)
+
     def frequency_divisors(self) -> Tensor | None:
         return None
 
@@ -55,6 +64,8 @@ class SafetensorsCheckpoint:
         except (SafetensorError, OSError) as error:
             raise ModelSourceError(f"{path}: cannot be read as safetensors: {error}") from error
         for name in file.keys():
+            if name in self._files:
+                raise ModelSourceError(f"{path}: has the tensor {name!r}, which another shard has too")
             part = file.get_slice(name)
             dtype = part.get_dtype()
             if dtype not in _DTYPE_BYTES:
@@ -66,18 +77,3 @@ class SafetensorsCheckpoint:
     def _tensor(self, name: str) -> Tensor:
         tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
-
-
-def _shard_paths(directory: Path) -> list[Path]:
-    if (directory / _SINGLE).exists():
-        return [directory / _SINGLE]
-    index = directory / _INDEX
-    if not index.exists():
-        raise ModelSourceError(f"{directory}: has neither {_SINGLE} nor {_INDEX}")
-    try:
-        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ModelSourceError(f"{index}: is not an index of shards: {error!r}") from error
-    if not all(isinstance(file, str) and Path(file).name == file for file in files):
-        raise ModelSourceError(f"{index}: names a file outside the directory")
-    return [directory / file for file in sorted(files)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sluiceway.errors import ModelSourceError
+from sluiceway.model_files import gguf_part_paths
 from sluiceway.store.local import missing_files
 from sluiceway.store.names import HubName
 from sluiceway.store.placing import CHUNK_BYTES, disk_faults, sha256_of
@@ -25,6 +26,7 @@ NEEDED = (
     "generation_config.json",
     "chat_template*",
     "special_tokens_map.json",
+    "added_tokens.json",
 )
 
 
@@ -69,12 +71,14 @@ def pull_snapshot(name: HubName, cache: Path | None, *, show_bars: bool, endpoin
 
 
 def _patterns(name: HubName) -> Sequence[str]:
-    return (name.file,) if name.file else NEEDED
+    """A GGUF file in several parts is fetched whole."""
+    return [str(part) for part in gguf_part_paths(Path(name.file))] if name.file else NEEDED
 
 
 def _whole(name: HubName, folder: Path) -> Path | None:
     if name.file:
-        return folder / name.file if (folder / name.file).is_file() else None
+        parts = gguf_part_paths(folder / name.file)
+        return parts[0] if all(part.is_file() for part in parts) else None
     return None if missing_files(folder) else folder
 
 
@@ -115,8 +119,9 @@ def _check_contents(name: HubName, files: Sequence[str]) -> None:
     """Refuses, before anything is fetched, a repository in a form that is not served."""
     ggufs = [file for file in files if file.endswith(".gguf")]
     if name.file:
-        if name.file not in files:
-            raise ModelSourceError(f"{name.repo} has no file {name.file}; its GGUF files: {', '.join(ggufs) or 'none'}")
+        for part in map(str, gguf_part_paths(Path(name.file))):
+            if part not in files:
+                raise ModelSourceError(f"{name.repo} has no file {part}; its GGUF files: {', '.join(ggufs) or 'none'}")
         return
     if not any(file.endswith(".safetensors") for file in files):
         hint = f"; name one of its GGUF files: {name.repo}:{ggufs[0]}" if ggufs else ""

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError
+from sluiceway.model_files import gguf_name, gguf_parts, missing_weights, why_unused
 
 GGUF_MAGIC = b"GGUF"
-SHARD_INDEX = "model.safetensors.index.json"
-
-
-class _ShardIndex(msgspec.Struct):
-    weight_map: dict[str, str]
 
 
 def inspect(path: Path, name: str | None = None) -> ModelFiles:
@@ -35,28 +29,21 @@ def inspect(path: Path, name: str | None = None) -> ModelFiles:
 def missing_files(directory: Path) -> list[str]:
     """What a model directory lacks, by name; empty when it is whole."""
     missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).is_file()]
-    return missing + _missing_weights(directory)
-
-
-def _missing_weights(directory: Path) -> list[str]:
-    index = directory / SHARD_INDEX
-    if not index.is_file():
-        return [] if any(directory.glob("*.safetensors")) else ["*.safetensors"]
-    try:
-        shards = set(msgspec.json.decode(index.read_bytes(), type=_ShardIndex).weight_map.values())
-    except msgspec.DecodeError as error:
-        raise ModelSourceError(f"{index} is not an index of safetensors files: {error}") from error
-    return sorted(shard for shard in shards if not (directory / shard).is_file())
+    return missing + missing_weights(directory)
 
 
 def _directory(path: Path, name: str | None) -> ModelFiles:
     if missing := missing_files(path):
-        raise ModelSourceError(f"the model directory {path} lacks {', '.join(missing)}")
+        why = why_unused(path) if missing_weights(path) else ""
+        raise ModelSourceError(f"the model directory {path} lacks {', '.join(missing)}{why}")
     return ModelFiles(kind=ModelKind.DIRECTORY, path=str(path.absolute()), name=name or path.resolve().name)
 
 
 def _gguf(path: Path, name: str | None) -> ModelFiles:
-    with path.open("rb") as file:
-        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
-            raise ModelSourceError(f"{path} is not a GGUF file: it does not begin with {GGUF_MAGIC.decode()}")
-    return ModelFiles(kind=ModelKind.GGUF, path=str(path.absolute()), name=name or path.stem)
+    """A part of a model in several files stands for the whole."""
+    parts = gguf_parts(path)
+    for part in parts:
+        with part.open("rb") as file:
+            if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+                raise ModelSourceError(f"{part} is not a GGUF file: it does not begin with {GGUF_MAGIC.decode()}")
+    return ModelFiles(kind=ModelKind.GGUF, path=str(parts[0].absolute()), name=name or gguf_name(path))
