@@ -112,3 +112,73 @@ def test_unreachable_server_is_a_sentence(url: str) -> None:
         list(answers.stream(QUESTION))
     with asking(url, model=None) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):
         assert answers.model
+
+
+# Proxies.
+
+NOWHERE = "http://127.0.0.1:9"
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No proxy is named but those of the test."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "all_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "[::ffff:127.0.0.1]", "0.0.0.0"])
+def test_server_of_this_machine_is_asked_without_a_proxy(
+    proxied: pytest.MonkeyPatch, script: Script, root: str, name: str, host: str
+) -> None:
+    """Whatever the environment says: the proxy is elsewhere, or there is none."""
+    proxied.setenv(name, NOWHERE)
+    with asking(root.replace("127.0.0.1", host), model=None) as answers:
+        assert answers.model == "first"
+
+
+def test_proxy_is_asked_for_other_servers(proxied: pytest.MonkeyPatch, script: Script, root: str) -> None:
+    """The scripted server stands for one: it is asked for another's address."""
+    proxied.setenv("http_proxy", root.removeprefix("http://"))
+    with asking("http://model.invalid", model=None) as answers, pytest.raises(AnswerError) as caught:
+        assert answers.model
+    proxy = root.removeprefix("http://")
+    assert str(caught.value).startswith(f"the server, or the proxy {proxy}, refused (404)")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_proxy_is_blamed_when_it_cannot_be_reached(proxied: pytest.MonkeyPatch, scheme: str) -> None:
+    """It is named, without the password."""
+    proxied.setenv("all_proxy", "http://me:secret@127.0.0.1:9")
+    sentence = f"no answer from {scheme}://model.invalid/v1 through the proxy 127.0.0.1:9: .*refused"
+    with asking(f"{scheme}://model.invalid") as answers, pytest.raises(AnswerError, match=sentence):
+        list(answers.stream(QUESTION))
+
+
+@pytest.mark.parametrize("exempt", ["*", "model.invalid", ".invalid", "other,model.invalid:80"])
+def test_proxy_is_left_out_when_the_environment_exempts_the_server(proxied: pytest.MonkeyPatch, exempt: str) -> None:
+    """`no_proxy`, in its usual forms. Without a proxy the name is not found."""
+    proxied.setenv("http_proxy", NOWHERE)
+    proxied.setenv("no_proxy", exempt)
+    with asking("http://model.invalid:80") as answers, pytest.raises(AnswerError) as caught:
+        list(answers.stream(QUESTION))
+    assert "proxy" not in str(caught.value)
+
+
+def test_proxy_of_an_unknown_kind_is_a_sentence(proxied: pytest.MonkeyPatch) -> None:
+    """Not a traceback."""
+    proxied.setenv("all_proxy", "gopher://127.0.0.1:9")
+    with pytest.raises(AnswerError, match=r"the proxy 127\.0\.0\.1:9, which the environment names, cannot be used"):
+        RemoteAnswers("http://model.invalid", model="m", api_key=None, parameters={})
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a b", "http://x:port", "http://", "http://127.0.0.1:99999"])
+def test_address_that_is_none_is_a_sentence(proxied: pytest.MonkeyPatch, url: str) -> None:
+    """With a proxy, and without."""
+    for proxy in ("", NOWHERE):
+        proxied.setenv("http_proxy", proxy)
+        with pytest.raises(AnswerError, match="no answer from"), asking(url, model=None) as answers:
+            assert answers.model

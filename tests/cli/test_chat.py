@@ -115,3 +115,26 @@ def test_second_interrupt_leaves_the_terminal(server: chat_servers.Script, url: 
         screen.press(CTRL_C)
         assert screen.wait_for_end() == 0
     assert "Traceback" not in screen.screen
+
+
+def test_filters_reach_the_server_when_they_are_given(server: chat_servers.Script, url: str) -> None:
+    """Other servers may not know them, so those that are not given are not sent."""
+    server.answers = [[delta("one"), DONE]]
+    CliRunner().invoke(app, ["chat", "--url", url, "--top-k", "5", "--stop", "a", "--stop", "b"], input="hello\n")
+    (body,) = server.bodies
+    assert (body["top_k"], body["stop"]) == (5, ["a", "b"])
+    assert not {"min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed"} & body.keys()
+
+
+def test_lines_pasted_at_a_terminal_are_one_question(server: chat_servers.Script, url: str) -> None:
+    """Ctrl-D then leaves on a line of its own."""
+    server.answers = [[delta("one"), DONE]]
+    with terminal([*COMMAND, "--url", url], os.environ) as screen:
+        screen.wait_for("> ")
+        screen.press("first\rsecond\r")
+        screen.wait_for("one")
+        screen.wait_for("> ")
+        screen.press(CTRL_D)
+        assert screen.wait_for_end() == 0
+    assert [turn["content"] for turn in server.bodies[0]["messages"]] == ["first\nsecond"]
+    assert screen.screen.endswith("\n")

@@ -83,3 +83,48 @@ def test_prompt_is_asked_for_when_nothing_is_piped_in(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     with pytest.raises(typer.BadParameter, match="give a text, or pipe one in"):
         read_prompt(None)
+
+
+WRONG_FLAGS = [
+    ("--stop", ""),
+    ("--temperature", "nan"),
+    ("--temperature", "-1"),
+    ("--top-p", "0"),
+    ("--top-k", "-2"),
+    ("--top-k", "some"),
+    ("--min-p", "2"),
+    ("--presence-penalty", "3"),
+    ("--frequency-penalty", "-3"),
+    ("--repetition-penalty", "0"),
+    ("--seed", str(2**70)),
+    ("--max-tokens", "0"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value"), WRONG_FLAGS)
+@pytest.mark.parametrize("command", [["generate", "fake", "--prompt", "x"], ["chat", "fake"]])
+def test_flag_outside_its_range_is_named(script: Script, command: list[str], flag: str, value: str) -> None:
+    """Exit code 2, before a model is opened."""
+    result = CliRunner().invoke(app, [*command, flag, value])
+    assert result.exit_code == 2 and flag in result.stderr
+    assert not script.opened
+
+
+@pytest.mark.parametrize("command", [["generate", "fake", "--prompt", "x"], ["chat", "fake"]])
+def test_stop_texts_that_the_server_would_refuse_are_refused(script: Script, command: list[str]) -> None:
+    """Exit code 2, before a model is opened."""
+    result = CliRunner().invoke(app, [*command, *["--stop", "x"] * 17])
+    assert (result.exit_code, result.stderr) == (2, "error: --stop: `stop` may have at most 16 entries, not 17.\n")
+    assert not script.opened
+
+
+FLAGS = "--top-k 5 --min-p 0.1 --presence-penalty 1 --frequency-penalty -1 --repetition-penalty 1.5"
+
+
+@pytest.mark.parametrize("command", [["generate", "fake", "--prompt", "x"], ["chat", "fake"]])
+def test_filters_and_penalties_reach_the_model(script: Script, command: list[str]) -> None:
+    CliRunner().invoke(app, [*command, *FLAGS.split()], input="x\n")
+    sampling = script.asked[0][1]
+    assert sampling is not None
+    assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (5, 0.1, 1.5)
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -1.0)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import typer
+import typer.main
 
-from sluiceway.cli.options import finite, share, variable_of
+from sluiceway.cli.main import app
+from sluiceway.cli.options import filled, finite, sampling_of, share, variable_of
+from sluiceway.errors import ConfigError, RequestError
+from sluiceway.protocols.openai.schema import ChatFields, SamplingFields, check
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
 
 def test_variable_has_the_flags_name() -> None:
@@ -35,3 +43,43 @@ def test_share_is_refused_when_it_is_nothing(value: float) -> None:
 def test_share_is_passed_on_when_it_is_above_nothing() -> None:
     """Unchanged."""
     assert share(0.01) == 0.01
+
+
+def test_flag_that_was_not_given_is_passed_on() -> None:
+    """It has no number to look at."""
+    assert finite(None) is None and share(None) is None and filled(None) is None
+
+
+def test_stop_text_is_refused_when_it_is_empty() -> None:
+    """The server refuses it too."""
+    assert filled(["a", "b"]) == ["a", "b"]
+    with pytest.raises(typer.BadParameter, match="must not be empty"):
+        filled(["a", ""])
+
+
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_flags_have_the_ranges_of_the_servers_fields(command: str) -> None:
+    """The ends of each flag of numbers that is named as a field are tried with the schema."""
+    group: Any = typer.main.get_command(app)
+    flags = {flag.name: flag for flag in group.commands[command].params if flag.name in SamplingFields.model_fields}
+    bounded = {name: flag for name, flag in flags.items() if flag.max is not None}
+    for name, flag in bounded.items():
+        assert check(ChatFields, {**BODY, name: flag.max})
+        for outside in (flag.min - 1, flag.max + 1):
+            with pytest.raises(RequestError, match=name):
+                check(ChatFields, {**BODY, name: outside})
+    assert set(bounded) == {
+        "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+        "max_tokens", "seed",
+    }  # fmt: skip
+
+
+def test_flags_are_checked_together() -> None:
+    """The error names the flag by its field."""
+    assert sampling_of({"temperature": 0.5, "seed": None}).temperature == 0.5
+    with pytest.raises(ConfigError) as caught:
+        sampling_of({}, ["x"] * 17)
+    assert caught.value.field == "stop"
+    with pytest.raises(ConfigError) as caught:
+        sampling_of({"stop": ["x" * 2000]})
+    assert caught.value.field == "stop"

@@ -175,3 +175,10 @@ def test_interrupts_are_not_heard_while_cleaning_up() -> None:
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_lines_that_begin_with_a_slash_are_a_question_together() -> None:
+    """A command is one line."""
+    answers = ScriptedAnswers(["one"])
+    Screen(answers, "/etc/hosts\nis what?")
+    assert answers.asked == [["/etc/hosts\nis what?"]]

@@ -7,7 +7,9 @@ import os
 import pty
 import select
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 CTRL_C = "\x03"
 CTRL_D = "\x04"
@@ -24,6 +26,13 @@ class Terminal:
         self.screen = ""
 
     def press(self, keys: str) -> None:
+        """As a person does: once the program waits. A Ctrl-C that comes between its prompt and that is lost in Python's
+        readline, which looks for signals only when they end its waiting."""
+        status = Path(f"/proc/{self._program.pid}/stat")
+        until_s = time.monotonic() + PATIENCE_S
+        while status.exists() and status.read_text().rpartition(")")[2].split()[0] == "R":
+            assert time.monotonic() < until_s, "the program does not wait for anything"
+            os.sched_yield()
         os.write(self._master, keys.encode())
 
     def wait_for(self, text: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import msgspec
@@ -51,14 +53,16 @@ class _ModelList(msgspec.Struct):
 class RemoteAnswers:
     """Any server with `/v1/chat/completions`. Close it when done.
 
-    `url` is its root, with or without `/v1`; without a scheme it means `http://`.
+    `url` is its root, with or without `/v1`; without a scheme it means `http://`. A proxy that the environment names is
+    used (`http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`), but never for an address of this machine.
     """
 
     def __init__(self, url: str, *, model: str | None, api_key: str | None, parameters: Mapping[str, Any]) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         address = url if "://" in url else f"http://{url}"
         self._root = address.rstrip("/").removesuffix("/v1") + "/v1"
-        self._client = httpx.Client(headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_S))
+        self._proxy = _proxy_for(self._root)
+        self._client = _client(self._proxy, headers)
         self._parameters = parameters
         self._model = model
 
@@ -76,7 +80,7 @@ class RemoteAnswers:
         body = {"model": self.model, "messages": list(messages), "stream": True, **self._parameters}
         try:
             with self._client.stream("POST", f"{self._root}/chat/completions", json=body) as response:
-                _require_success(response)
+                self._require_success(response)
                 yield from _pieces(response.iter_bytes())
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
@@ -84,7 +88,7 @@ class RemoteAnswers:
     def _first_model(self) -> str:
         try:
             response = self._client.get(f"{self._root}/models", timeout=CONNECT_S)
-            _require_success(response)
+            self._require_success(response)
             cards = msgspec.json.decode(response.content, type=_ModelList).data
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
@@ -95,13 +99,55 @@ class RemoteAnswers:
         return cards[0].id
 
     def _unreachable(self, error: Exception) -> AnswerError:
-        return AnswerError(f"no answer from {self._root}: {error or type(error).__name__}")
+        through = f" through the proxy {_shown(self._proxy)}" if self._proxy else ""
+        return AnswerError(f"no answer from {self._root}{through}: {error or type(error).__name__}")
+
+    def _require_success(self, response: httpx.Response) -> None:
+        if not response.is_success:
+            response.read()
+            who = f"the server, or the proxy {_shown(self._proxy)}," if self._proxy else "the server"
+            raise AnswerError(f"{who} refused ({response.status_code}): {_complaint(response.content)}")
 
 
-def _require_success(response: httpx.Response) -> None:
-    if not response.is_success:
-        response.read()
-        raise AnswerError(f"the server refused ({response.status_code}): {_complaint(response.content)}")
+def _proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for this address."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return None  # the request says so
+    proxies = getproxies()
+    proxy = proxies.get(parsed.scheme) or proxies.get("all")
+    port = parsed.port or (443 if parsed.scheme == "https" else 80)
+    if not proxy or _is_of_this_machine(parsed.host) or proxy_bypass(f"{parsed.host}:{port}"):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """By its name or number: a proxy elsewhere would look for it there."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = host.rstrip(".").lower()
+        return name == "localhost" or name.endswith(".localhost")
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_loopback or address.is_unspecified
+
+
+def _client(proxy: str | None, headers: Mapping[str, str]) -> httpx.Client:
+    timeout = httpx.Timeout(None, connect=CONNECT_S)
+    if proxy is None:  # with a transport of its own a client does not look for proxies itself
+        return httpx.Client(headers=headers, timeout=timeout, transport=httpx.HTTPTransport())
+    try:
+        return httpx.Client(headers=headers, timeout=timeout, proxy=proxy)
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # of a kind that is not known
+        raise AnswerError(f"the proxy {_shown(proxy)}, which the environment names, cannot be used: {error}") from error
+
+
+def _shown(proxy: str) -> str:
+    """Without what may be a password."""
+    return proxy.rpartition("@")[2].partition("://")[2] or proxy.rpartition("@")[2]
 
 
 def _pieces(raw: Iterator[bytes]) -> Iterator[str]:

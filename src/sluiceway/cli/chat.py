@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,21 +13,28 @@ from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import (
     DEFAULT,
     DtypeOption,
+    FrequencyPenalty,
     KvCacheTokens,
     MaxTokens,
+    MinP,
     ModelSource,
+    PresencePenalty,
+    RepetitionPenalty,
     Seed,
+    Stop,
     Temperature,
     Threads,
+    TopK,
     TopP,
     option,
+    sampling_of,
 )
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
 if TYPE_CHECKING:
     from sluiceway.cli.answers import Answers, Messages
     from sluiceway.llm import LLM
-    from sluiceway.types import SamplingParams
+    from sluiceway.protocols.sampling import SamplingParams
 
 ChatModel = Annotated[
     str | None,
@@ -50,14 +57,26 @@ def chat(
     max_tokens: MaxTokens = None,
     temperature: Temperature = 0.7,
     top_p: TopP = 1.0,
+    top_k: TopK = None,
+    min_p: MinP = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    repetition_penalty: RepetitionPenalty = None,
     seed: Seed = None,
+    stop: Stop = None,
     dtype: DtypeOption = DEFAULT.dtype,
     kv_cache_tokens: KvCacheTokens = DEFAULT.kv_cache_tokens,
     threads: Threads = DEFAULT.threads,
     source: ModelSource = Source.AUTO,
 ) -> None:
-    """Talk with a model. Lines can also be piped in, one question a line."""
-    parameters = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+    """Talk with a model. Lines that are pasted together are one question; lines that are piped in are one each."""
+    flags = {
+        "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
+        "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
+        "repetition_penalty": repetition_penalty, "max_tokens": max_tokens,
+        "seed": seed, "stop": stop or None,
+    }  # fmt: skip
+    parameters = {name: value for name, value in flags.items() if value is not None}
     if url:
         opened = remote(url, model, api_key, parameters)
     else:
@@ -72,8 +91,7 @@ def chat(
 def remote(url: str, model: str | None, api_key: str | None, parameters: dict[str, Any]) -> Iterator[Answers]:
     from sluiceway.cli.answers import RemoteAnswers
 
-    given = {name: value for name, value in parameters.items() if value is not None}
-    answers = RemoteAnswers(url, model=model, api_key=api_key, parameters=given)
+    answers = RemoteAnswers(url, model=model, api_key=api_key, parameters=parameters)
     with contextlib.closing(answers):
         typer.echo(f"{answers.model} at {url}", err=True)
         yield answers
@@ -82,15 +100,15 @@ def remote(url: str, model: str | None, api_key: str | None, parameters: dict[st
 @contextlib.contextmanager
 def local(model: str | None, source: Source, parameters: dict[str, Any], **engine: Any) -> Iterator[Answers]:
     from sluiceway.cli.pull import fetch
-    from sluiceway.types import SamplingParams
 
+    sampling = sampling_of(parameters)
     files = fetch(model or DEFAULT_MODEL, source)
     typer.echo(f"loading {files.name}", err=True)
 
     from sluiceway.cli.offline import load
 
     with load(files, **engine) as llm:
-        yield LocalAnswers(llm, SamplingParams(**parameters))
+        yield LocalAnswers(llm, sampling)
 
 
 class LocalAnswers:
@@ -108,18 +126,15 @@ def converse(answers: Answers, system: str | None) -> int:
     """Returns how many answers failed."""
     from sluiceway.cli.conversation import Conversation
     from sluiceway.cli.repl import Repl
+    from sluiceway.cli.typed import TypedQuestions
 
+    read: Callable[[], str] = input
     if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (gives `input` line editing and a history)
         typer.echo("/help lists the commands", err=True)
-    repl = Repl(answers, Conversation(system), read=_read, show=_show, warn=lambda text: typer.echo(text, err=True))
+        read = TypedQuestions().read
+    repl = Repl(answers, Conversation(system), read=read, show=_show, warn=lambda text: typer.echo(text, err=True))
     repl.run()
     return repl.failures
-
-
-def _read() -> str:
-    return input("> " if sys.stdin.isatty() else "")
 
 
 def _show(text: str) -> None:

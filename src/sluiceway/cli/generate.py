@@ -13,20 +13,25 @@ from sluiceway.cli.exits import command
 from sluiceway.cli.options import (
     DEFAULT,
     DtypeOption,
+    FrequencyPenalty,
     KvCacheTokens,
     MaxTokens,
+    MinP,
     Model,
     ModelSource,
+    PresencePenalty,
+    RepetitionPenalty,
     Seed,
     Stop,
     Temperature,
     Threads,
+    TopK,
     TopP,
     option,
+    sampling_of,
 )
 from sluiceway.cli.pull import fetch
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
-from sluiceway.types import SamplingParams
 
 PromptText = Annotated[str | None, option("--prompt", "The text to go on from; without it, standard input is read.")]
 _JSON_FIELDS = ("text", "token_ids", "finish_reason", "prompt_tokens")
@@ -41,6 +46,11 @@ def generate(
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.7,
     top_p: TopP = 1.0,
+    top_k: TopK = None,
+    min_p: MinP = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    repetition_penalty: RepetitionPenalty = None,
     seed: Seed = None,
     stop: Stop = None,
     as_json: AsJson = False,
@@ -51,7 +61,13 @@ def generate(
 ) -> None:
     """Complete one prompt, without a server. The prompt goes to the model as it is, without a chat template."""
     text = read_prompt(prompt)
-    sampling = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
+    flags = {
+        "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
+        "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
+        "repetition_penalty": repetition_penalty, "max_tokens": max_tokens,
+        "seed": seed,
+    }  # fmt: skip
+    sampling = sampling_of(flags, stop)
     files = fetch(model, source)
 
     from sluiceway.cli.offline import load

@@ -1,7 +1,7 @@
 """The loop of `chat`: lines in, answers out, and what Ctrl-C means at each moment.
 
 While an answer runs, Ctrl-C cancels the answer. At the prompt, Ctrl-C leaves if the one before it was not followed by a
-line; so a second one always leaves. Ctrl-D leaves.
+line; so a second one always leaves. Ctrl-D leaves. Lines that come together are one question.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ HELP = """\
 /reset   forget the conversation (the system text stays)
 /help    this list
 /exit    leave; so does Ctrl-D
+Lines that are pasted together are one question.
 Ctrl-C   cancel the running answer; what was shown of it stays in the conversation
 A line that begins with a space and a slash is sent as it is."""
 
 
 class Repl:
-    """`read` gives the next line and raises `EOFError` at the end; `show` and `warn` write as they are told.
+    """`read` gives the next question and raises `EOFError` at the end; `show` and `warn` write as they are told.
 
     `failures` counts the answers that ended in an error.
     """
@@ -77,7 +78,7 @@ class Repl:
                 self._warn("(forgotten)")
             case "/help":
                 self._warn(HELP)
-            case text if text.startswith("/"):
+            case text if text.startswith("/") and "\n" not in text:
                 self._warn(f"there is no command {text.split()[0]}; /help lists them")
             case text:
                 self._answer(text.strip())
