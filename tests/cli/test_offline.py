@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+import structlog
 
 from sluiceway.cli.offline import load
 from sluiceway.config import ModelFiles, ModelKind
@@ -24,3 +25,12 @@ def test_loading_is_drawn_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, 
     assert (files, settings["threads"]) == (FAKE, 3)
     assert (settings["on_load"] is not None) == is_terminal
     assert script.closed == 1
+
+
+def test_the_log_goes_to_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is the answer's alone."""
+    script_llm(monkeypatch)
+    with load(FAKE):
+        structlog.get_logger("model").warning("something odd")
+    captured = capsys.readouterr()
+    assert captured.out == "" and "warning something odd" in captured.err

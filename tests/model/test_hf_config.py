@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from sluiceway.errors import ConfigError, ModelSourceError
 from sluiceway.model.config import LinearScaling, Llama3Scaling, YarnScaling
-from sluiceway.model.hf_config import config_from_json, read_directory_config
+from sluiceway.model.hf_config import (
+    FAMILIES,
+    HARMLESS,
+    REFUSED,
+    config_from_json,
+    read_directory_config,
+    unknown_keys,
+)
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -74,7 +83,7 @@ def test_each_scaling_gets_its_numbers() -> None:
 )
 def test_each_architecture_has_its_own_biases_and_norms(architecture: str, expected: tuple[bool, ...]) -> None:
     """With both bias settings on, as far as the architecture knows them."""
-    c = config(architectures=[architecture], attention_bias=True, mlp_bias=True)
+    c = config(architectures=[architecture], attention_bias=True, mlp_bias=True, num_key_value_heads=4)
     assert (c.has_qkv_bias, c.has_out_bias, c.has_mlp_bias, c.has_qk_norm) == expected
 
 
@@ -84,23 +93,34 @@ def test_end_tokens_of_both_files_count() -> None:
     assert config_from_json(BASE | {"eos_token_id": None}).eos_token_ids == ()
 
 
-QWEN: dict[str, Any] = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8}
+QWEN: dict[str, Any] = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "num_key_value_heads": 2}
+MISTRAL: dict[str, Any] = {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
 
 
 @pytest.mark.parametrize(
     ("changes", "window"),
     [
         ({"sliding_window": 8}, None),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 8}, 8),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, None),
+        (MISTRAL | {"sliding_window": 8}, 8),
+        (MISTRAL | {"sliding_window": None}, None),
+        (MISTRAL | {"max_position_embeddings": 8192}, 4096),
+        (MISTRAL | {"sliding_window": 8, "layer_types": ["sliding_attention"] * 2}, 8),
+        (MISTRAL | {"sliding_window": 256}, None),
+        ({"layer_types": ["full_attention"] * 2}, None),
         (QWEN, None),
         (QWEN | {"use_sliding_window": True}, None),
         (QWEN | {"use_sliding_window": True, "max_window_layers": 0}, 8),
         (QWEN | {"use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}, 8),
+        (QWEN | {"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, None),
+        (QWEN | {"use_sliding_window": True, "sliding_window": 256, "max_window_layers": 1}, None),
+        (QWEN | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 1}, None),
     ],
 )
 def test_a_window_counts_when_all_layers_have_it(changes: dict[str, Any], window: int | None) -> None:
-    """Llama has none; Qwen names the first layer with one, beyond the last by default."""
+    """Llama has none; Mistral has one by default; Qwen names the first layer with one, beyond the last by default.
+
+    A window of the whole context is none.
+    """
     assert config(**changes).sliding_window == window
 
 
@@ -118,7 +138,34 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": None}, "hidden_size: is missing"),
     ({"num_key_value_heads": 3}, "n_heads"),
     ({"num_attention_heads": 0}, "n_heads"),
-    ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window"),
+    (MISTRAL | {"sliding_window": 0}, "sliding_window"),
+    ({"num_key_value_heads": 0}, "n_kv_heads"),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types.*different attention windows"),
+    ({"layer_types": ["sliding_attention"] * 2}, "layer_types.*sliding_attention.*None"),
+    ({"layer_types": ["linear_attention"] * 2}, "layer_types.*linear_attention.*supported: full_attention"),
+    ({"layer_types": ["full_attention"]}, "layer_types.*each of the 2 layers"),
+    ({"layer_types": {}}, "layer_types.*each of the 2 layers"),
+    (MISTRAL | {"sliding_window": 8, "layer_types": ["full_attention"] * 2}, "layer_types.*full_attention.*8"),
+    (QWEN | {"layer_types": ["sliding_attention"] * 2}, "layer_types.*sliding_attention.*None"),
+    (QWEN | {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types.*different"),
+    ({"model_type": "granite"}, "model_type.*'granite' contradicts the architecture LlamaForCausalLM"),
+    ({"architectures": [["x"]]}, "architectures"),
+    ({"quantization": {"bits": 4}}, "quantization: quantised"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 2, "mrope_section": [1]}}, "mrope_section: is not supported"),
+    ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention: is not supported"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 1e7}}, "factor: must be at least 1 and at most"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2, "beta_fast": -1}}, "beta_fast: must be at least beta_slow"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 0}}, "original_max_posi"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2, "mscale": -1, "mscale_all_dim": 1}}, "mscale.*negative"),
+    (
+        {"rope_scaling": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4}},
+        "high_freq_factor: must be above low_freq_factor",
+    ),
+    ({"rope_theta": float("nan")}, "rope_theta: must be a finite number"),
+    ({"rms_norm_eps": 10**400}, "rms_norm_eps: must be a finite number, not 1000.*\\.\\.\\.$"),
+    ({"hidden_size": 2**40}, "hidden_size: must be .* at most 2147483647"),
+    ({"num_hidden_layers": 10**9}, "n_layers: must be at most 4096"),
+    ({"vocab_size": True}, "vocab_size: must be a whole number"),
     (QWEN | {"use_sliding_window": True, "max_window_layers": 1}, "different attention windows"),
 ]
 
@@ -128,6 +175,124 @@ def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], messa
     """Nothing that changes the numbers is passed over in silence."""
     with pytest.raises(ConfigError, match=message):
         config(**changes)
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_key_that_changes_the_numbers_is_refused_unless_it_changes_nothing(key: str) -> None:
+    """By name; null and the values of the table are accepted."""
+    with pytest.raises(ConfigError, match=rf"config\.json: {key}: .* is not supported"):
+        config(**{key: 0.5})
+    for value in (None, *REFUSED[key]):
+        assert config(**{key: value}) == config()
+
+
+def test_layers_with_rotary_positions_are_named_by_ones() -> None:
+    """Whatever the key is called. Qwen 3 norms queries and keys in any case."""
+    assert config(no_rope_layers=[1, 1]) == config()
+    with pytest.raises(ConfigError, match="no_rope_layers"):
+        config(no_rope_layers=[1, 0])
+    qwen3 = {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 2}
+    assert config(**qwen3, use_qk_norm=True).has_qk_norm
+    with pytest.raises(ConfigError, match="use_qk_norm"):
+        config(use_qk_norm=True)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_the_defaults_are_those_of_transformers(architecture: str) -> None:
+    """Of every key that is read; and every key that transformers knows is read, or known to be harmless.
+
+    The end token is no number of the model: without one in the files the tokenizer's own counts, not the class's.
+    """
+    family = FAMILIES[architecture]
+    theirs = configuration_class(architecture)
+    assert theirs.model_type == family.model_type
+    assert {key: getattr(theirs, key) for key in family.defaults} == family.defaults
+    assert theirs.default_theta == config(architectures=[architecture], num_key_value_heads=4).rope_theta
+    known = family.defaults.keys() | HARMLESS | {"eos_token_id", "rope_parameters"}
+    assert theirs.__annotations__.keys() - known == set()
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_what_a_file_leaves_out_is_what_transformers_makes_of_it(architecture: str) -> None:
+    """Each key alone is left out of a file that is otherwise whole, or null where transformers allows that."""
+    theirs = configuration_class(architecture)
+    nullable = {"sliding_window", "layer_types"}
+    nullable |= {"num_key_value_heads"} - ({"num_key_value_heads"} if architecture == "MistralForCausalLM" else set())
+    nullable |= {"head_dim"} - ({"head_dim"} if architecture == "Qwen3ForCausalLM" else set())
+    whole: dict[str, Any] = {
+        "architectures": [architecture],
+        "num_hidden_layers": 2,
+        "num_attention_heads": 32,
+        "hidden_size": 64,
+    }
+    cases: list[dict[str, Any]] = [{}, *({key: None} for key in nullable), {"num_key_value_heads": 4}, {"head_dim": 8}]
+    for changes in cases:
+        file = whole | changes
+        ours, reference = config_from_json(file), theirs(**file)
+        assert ours.n_kv_heads == reference.num_key_value_heads
+        assert ours.head_dim == (getattr(reference, "head_dim", None) or 2)
+        window = getattr(reference, "sliding_window", None) if architecture != "LlamaForCausalLM" else None
+        assert ours.sliding_window == window
+        assert (ours.vocab_size, ours.intermediate_size) == (reference.vocab_size, reference.intermediate_size)
+        assert (ours.max_model_len, ours.rms_eps) == (reference.max_position_embeddings, reference.rms_norm_eps)
+        assert ours.is_tied == reference.tie_word_embeddings
+
+
+def configuration_class(architecture: str) -> Any:
+    import transformers
+
+    return getattr(transformers, architecture.replace("ForCausalLM", "Config"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}}, 256),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 64}}, 64),
+        ({"rope_scaling": {"type": "yarn", "factor": 2}, "original_max_position_embeddings": 32}, 32),
+        (
+            {
+                "rope_scaling": {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 64},
+                "rope_parameters": {"rope_type": "linear", "factor": 3, "rope_theta": 7.0},
+                "original_max_position_embeddings": 32,
+            },
+            32,
+        ),
+    ],
+)
+def test_the_context_before_the_extension_is_where_transformers_looks_for_it(
+    settings: dict[str, Any], expected: int
+) -> None:
+    """Beside the rotary settings, in them, or the file's whole context; older settings come before newer ones."""
+    scaling = config(**settings).rope_scaling
+    assert scaling.original_max_len == expected
+    theirs = configuration_class("LlamaForCausalLM")(**copy.deepcopy(BASE | settings))
+    theirs.standardize_rope_params()  # as its rotary layer does before it computes
+    reference = theirs.rope_parameters
+    assert reference["original_max_position_embeddings"] == expected
+    assert scaling.factor == (reference["factor"] or 4)
+    assert config(**settings).rope_theta == reference["rope_theta"]
+
+
+def test_keys_that_are_not_known_are_named_in_the_log(tmp_path: Path) -> None:
+    """They are ignored. Those that ask for nothing are not told."""
+    changes = {
+        "my_own_key": 1,
+        "a_thing": "x",
+        "off": False,
+        "none": None,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+    }
+    assert unknown_keys(BASE | changes) == ["'a_thing'", "'my_own_key'"]
+    (tmp_path / "config.json").write_text(json.dumps(BASE | changes))
+    with capture_logs() as lines:
+        read_directory_config(tmp_path)
+    assert [line["keys"] for line in lines] == ["'a_thing', 'my_own_key'"]
+    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    with capture_logs() as lines:
+        read_directory_config(tmp_path)
+    assert lines == []
 
 
 def test_a_directory_is_read_with_its_generation_settings(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from sluiceway.model.linear import has_mkl_linear
-from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row
+from sluiceway.model.load import load_model
+from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row, saved
 
 PROMPT = [(7 * i * i + 3 * i + 5) % 160 for i in range(300)]
 
@@ -61,6 +63,35 @@ def test_logits_equal_those_of_transformers_however_a_prompt_is_cut(tmp_path: Pa
         logits = stepper.step(row(PROMPT, position, n_tokens, 30))
         position += n_tokens
         assert_close(logits[0], expected[position - 1])
+
+
+LEFT_OUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("num_key_value_heads head_dim rms_norm_eps mlp_bias rope_parameters", {"num_key_value_heads": 4}),
+    "Mistral": (
+        "num_key_value_heads head_dim rope_parameters",
+        {"num_attention_heads": 8, "num_key_value_heads": 8, "sliding_window": None},
+    ),
+    "Qwen2": (
+        "num_key_value_heads use_sliding_window layer_types sliding_window",
+        {"num_attention_heads": 32, "num_key_value_heads": 32},
+    ),
+    "Qwen3": ("head_dim attention_bias", {"head_dim": 128}),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_what_config_json_leaves_out_is_as_in_transformers(tmp_path: Path, kind: str) -> None:
+    """The logits are those of transformers reading the same directory."""
+    import transformers
+
+    names, settings = LEFT_OUT[kind]
+    files = saved(reference_model(kind, **settings), tmp_path)
+    path = tmp_path / "config.json"
+    content = {key: value for key, value in json.loads(path.read_text()).items() if key not in names.split()}
+    path.write_text(json.dumps(content))
+    reference = getattr(transformers, f"{kind}ForCausalLM").from_pretrained(tmp_path)
+    logits = Stepper(load_model(files, "float32")).step(row(PROMPT, 0, 300, 0))[0]
+    assert_close(logits, reference_logits(reference, PROMPT)[-1])
 
 
 def test_rows_keep_apart_when_prefill_and_decode_share_a_batch(tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ from typing import TypeAlias
 
 from sluiceway.errors import ConfigError
 
+MAX_SIZE = 2**31 - 1
+MAX_LAYERS = 4096
+"""Settings beyond these are damage. The largest published models have some 130 layers."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
@@ -86,8 +90,10 @@ class ModelConfig:
             "vocab_size",
             "max_model_len",
         ):
-            if getattr(self, field) < 1:
-                raise ConfigError(field, f"must be at least 1, not {getattr(self, field)}")
+            if not 1 <= getattr(self, field) <= MAX_SIZE:
+                raise ConfigError(field, f"must be at least 1 and at most {MAX_SIZE}, not {getattr(self, field)}")
+        if self.n_layers > MAX_LAYERS:
+            raise ConfigError("n_layers", f"must be at most {MAX_LAYERS}, not {self.n_layers}")
         if self.n_heads % self.n_kv_heads:
             raise ConfigError("n_heads", f"{self.n_heads} is not a multiple of n_kv_heads ({self.n_kv_heads})")
         if self.head_dim % 2:

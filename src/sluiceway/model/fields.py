@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sluiceway.errors import ConfigError
+
+_SHOWN_CHARS = 100
+_LARGEST = sys.float_info.max
+
+
+def shown(value: Any) -> str:
+    """The value for an error, on one line and never longer than that."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 class Fields:
@@ -19,31 +28,34 @@ class Fields:
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def keys(self) -> Iterable[str]:
+        return self._values.keys()
+
     def raw(self, key: str) -> Any:
         return self._values.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(key, f"must be a whole number, not {value!r}")
+            raise self.wrong(key, f"must be a whole number, not {shown(value)}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.wrong(key, f"must be a finite number, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+            raise self.wrong(key, f"must be a finite number, not {shown(value)}")
         return float(value)
 
-    def flag(self, key: str, default: bool) -> bool:
+    def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._value(key, default)
         if not isinstance(value, bool):
-            raise self.wrong(key, f"must be true or false, not {value!r}")
+            raise self.wrong(key, f"must be true or false, not {shown(value)}")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._value(key, default)
         if not isinstance(value, str):
-            raise self.wrong(key, f"must be text, not {value!r}")
+            raise self.wrong(key, f"must be text, not {shown(value)}")
         return value
 
     def integers(self, key: str) -> tuple[int, ...]:
@@ -53,7 +65,7 @@ class Fields:
             return ()
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-            raise self.wrong(key, f"must be a whole number or a list of them, not {value!r}")
+            raise self.wrong(key, f"must be a whole number or a list of them, not {shown(value)}")
         return tuple(items)
 
     def wrong(self, key: str, message: str) -> ConfigError:

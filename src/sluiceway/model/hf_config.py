@@ -1,39 +1,241 @@
-"""Reads the config.json and generation_config.json of a model directory. Knows no torch."""
+"""Reads the config.json and generation_config.json of a model directory. Knows no torch.
+
+The reference is transformers: a key that the file lacks has the value of its configuration class. Each key is served,
+known to change no number, or refused where its value would change what is computed; the log names any other.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluiceway.errors import ModelSourceError
-from sluiceway.model.config import LinearScaling, Llama3Scaling, ModelConfig, RopeScaling, YarnScaling, yarn_magnitude
-from sluiceway.model.fields import Fields
+import structlog
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-SUPPORTED_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+from sluiceway.model.config import LinearScaling, Llama3Scaling, ModelConfig, RopeScaling, YarnScaling, yarn_magnitude
+from sluiceway.model.fields import Fields, shown
+from sluiceway.model_files import read_json_object
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture: its name in `model_type`, and what transformers' configuration class says by default."""
+
+    model_type: str
+    defaults: Mapping[str, Any]
+
+
+_COMMON = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+_QWEN = {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "layer_types": None,
+}
+FAMILIES = {
+    "LlamaForCausalLM": Family(
+        "llama",
+        _COMMON
+        | {
+            "vocab_size": 32000,
+            "intermediate_size": 11008,
+            "num_key_value_heads": None,
+            "head_dim": None,
+            "max_position_embeddings": 2048,
+            "attention_bias": False,
+            "mlp_bias": False,
+        },
+    ),
+    "MistralForCausalLM": Family(
+        "mistral",
+        _COMMON
+        | {
+            "vocab_size": 32000,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "head_dim": None,
+            "max_position_embeddings": 131072,
+            "sliding_window": 4096,
+        },
+    ),
+    "Qwen2ForCausalLM": Family("qwen2", _COMMON | _QWEN),
+    "Qwen3ForCausalLM": Family("qwen3", _COMMON | _QWEN | {"head_dim": 128, "attention_bias": False}),
+}
+SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
+
+ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor", "original_max_position_embeddings"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": (
+        "factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    ),
+}
+"""The rotary types that are served, and what each reads beside its type, its base and `partial_rotary_factor`."""
+SUPPORTED_ROPE_TYPES = tuple(ROPE_KEYS)
+
+_ROPE_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
+_MAX_ROPE_FACTOR = 1e6
+_ACTIVATIONS = ("silu", "swish")
+
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    # Factors and caps (Granite, Gemma, MiniCPM, Cohere and others).
+    "embedding_multiplier": (1,),
+    "residual_multiplier": (1,),
+    "attention_multiplier": (),
+    "logits_scaling": (1,),
+    "logit_scale": (1,),
+    "embedding_scale": (1,),
+    "residual_scale": (1,),
+    "scale_emb": (1,),
+    "scale_depth": (),
+    "dim_model_base": (),
+    "scale_embedding": (False,),
+    "mup_enabled": (False,),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "logit_softcapping": (),
+    "logits_soft_cap": (),
+    "attn_scale": (),
+    "attention_scale": (),
+    "query_pre_attn_scalar": (),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "attn_temperature_tuning": (False, 0),
+    "swiglu_limit": (),
+    "swiglu_alpha": (),
+    "clip_qkv": (),
+    # Positions.
+    "no_rope_layers": ([],),
+    "no_rope_layer_interval": (0,),
+    "nope_layer_interval": (0,),
+    "no_rope": (False,),
+    "rope_interleave": (False,),
+    "rope_interleaved": (False,),
+    "rope_traditional": (False,),
+    "rope_ratio": (1,),
+    "rotary_pct": (1,),
+    "rotary_percent": (1,),
+    "rotary_dim": (),
+    "rope_local_base_freq": (),
+    "local_rope_theta": (),
+    "global_rope_theta": (),
+    "alibi": (False,),
+    "use_alibi": (False,),
+    "position_embedding_type": ("rope", "rotary"),
+    # What a token sees.
+    "use_sliding_window": (False,),
+    "attention_chunk_size": (),
+    "sliding_window_pattern": (),
+    "interleaved_sliding_window": (),
+    "global_attn_every_n_layers": (),
+    "use_bidirectional_attention": (False,),
+    "is_causal": (True,),
+    "attention_sink": (False,),
+    "use_attention_sinks": (False,),
+    # Other layers.
+    "qk_norm": (False,),
+    "use_qk_norm": (False,),
+    "qk_layernorm": (False,),
+    "use_qk_layernorm": (False,),
+    "norm_type": ("rmsnorm", "rms_norm", "RMSNorm"),
+    "use_parallel_residual": (False,),
+    "parallel_residual": (False,),
+    "parallel_attn": (False,),
+    "hidden_activation": _ACTIVATIONS,
+    "activation_function": _ACTIVATIONS,
+    "mlp_hidden_act": _ACTIVATIONS,
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "n_routed_experts": (0,),
+    "n_shared_experts": (0,),
+    "num_experts_per_tok": (0,),
+    "num_key_value_heads_per_layer": (),
+    "num_attention_heads_per_layer": (),
+    "block_configs": (),
+    "per_layer_config": ({},),
+    "num_kv_shared_layers": (0,),
+    "use_cla": (False,),
+    "total_ut_steps": (1,),
+    "pruned_heads": ({},),
+    "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,),
+}
+"""Keys that change what is computed, with the values at which they do not; null is always such a value."""
+
+HARMLESS = frozenset(
+    {
+        "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
+        "attn_implementation", "attn_pdrop", "auto_map", "begin_suppress_tokens", "bos_token_id",
+        "chunk_size_feed_forward", "decoder_start_token_id", "do_sample", "dtype", "embd_pdrop", "finetuning_task",
+        "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "hidden_dropout_prob", "id2label",
+        "initializer_range", "is_decoder", "is_llama_config", "keys_to_ignore_at_inference", "label2id", "max_length",
+        "max_seq_len", "max_sequence_length", "min_length", "model_max_length", "name", "output_attentions",
+        "output_hidden_states", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "resid_pdrop",
+        "return_dict", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tokenizer_class",
+        "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version",
+        "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict",
+    }
+)  # fmt: skip
+"""Keys without effect on what a token's numbers are: training, names, other programs' settings."""
+
+_READ_ELSEWHERE = frozenset(
+    {
+        "architectures",
+        "model_type",
+        "eos_token_id",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "partial_rotary_factor",
+        "original_max_position_embeddings",
+        "layer_types",
+    }
+)
 
 
 def read_directory_config(directory: Path) -> ModelConfig:
     """The model in this directory. Raises `ModelSourceError` for unreadable files, `ConfigError` for wrong values."""
-    generation = directory / "generation_config.json"
-    return config_from_json(
-        _read_json(directory / "config.json"), _read_json(generation) if generation.exists() else None
-    )
+    config, generation = read_json_object(directory / "config.json"), directory / "generation_config.json"
+    model = config_from_json(config, read_json_object(generation) if generation.exists() else None)
+    if unknown := unknown_keys(config):
+        log = structlog.get_logger("model")
+        log.warning("config.json has keys that are not known: they are ignored", keys=", ".join(unknown))
+    return model
 
 
 def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> ModelConfig:
     """The end tokens of both files count: chat models name the end of a turn only in the second."""
-    fields = Fields(config, "config.json")
-    architecture = _architecture(fields)
-    _refuse_unsupported(fields)
+    architecture, family = _family(config)
+    fields = Fields({**family.defaults, **config}, "config.json")
+    _refuse_unsupported(fields, family)
     rope = _rope_fields(fields)
     max_len = fields.integer("max_position_embeddings")
-    scaling = _rope_scaling(rope, max_len)
+    scaling = _rope_scaling(rope, fields, max_len)
+    model_len = _extended_len(max_len, scaling)
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     is_qwen2 = architecture == "Qwen2ForCausalLM"
-    has_attention_bias = fields.flag("attention_bias", False) and architecture != "MistralForCausalLM"
+    has_attention_bias = "attention_bias" in family.defaults and fields.flag("attention_bias")
     eos = fields.integers("eos_token_id") + Fields(generation or {}, "generation_config.json").integers("eos_token_id")
     return ModelConfig(
         architecture=architecture,
@@ -44,111 +246,150 @@ def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | 
         n_kv_heads=fields.integer("num_key_value_heads", n_heads),
         head_dim=fields.integer("head_dim", hidden_size // max(n_heads, 1)),
         vocab_size=fields.integer("vocab_size"),
-        max_model_len=_extended_len(max_len, scaling),
-        rms_eps=fields.number("rms_norm_eps", 1e-6),
+        max_model_len=model_len,
+        rms_eps=fields.number("rms_norm_eps"),
         rope_theta=rope.number("rope_theta", fields.number("rope_theta", 10_000.0)),
         rope_scaling=scaling,
-        sliding_window=_sliding_window(fields, architecture),
-        is_tied=fields.flag("tie_word_embeddings", False),
+        sliding_window=_sliding_window(fields, architecture, model_len),
+        is_tied=fields.flag("tie_word_embeddings"),
         has_qkv_bias=is_qwen2 or has_attention_bias,
-        has_out_bias=has_attention_bias and not is_qwen2,
-        has_mlp_bias=fields.flag("mlp_bias", False) and architecture == "LlamaForCausalLM",
+        has_out_bias=has_attention_bias,
+        has_mlp_bias="mlp_bias" in family.defaults and fields.flag("mlp_bias"),
         has_qk_norm=architecture == "Qwen3ForCausalLM",
         eos_token_ids=tuple(sorted(set(eos))),
     )
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelSourceError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ModelSourceError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelSourceError(f"{path}: must hold a JSON object")
-    return content
+def unknown_keys(config: Mapping[str, Any]) -> list[str]:
+    """What is neither served nor refused nor known to be harmless. A key that is null or false asks for nothing."""
+    _, family = _family(config)
+    known = family.defaults.keys() | REFUSED.keys() | HARMLESS | _READ_ELSEWHERE
+    return sorted(shown(key) for key, value in config.items() if key not in known and value not in (None, False))
 
 
-def _architecture(fields: Fields) -> str:
+def _family(config: Mapping[str, Any]) -> tuple[str, Family]:
+    fields = Fields(config, "config.json")
     names = fields.raw("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    if name not in SUPPORTED_ARCHITECTURES:
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
         raise fields.wrong(
-            "architectures", f"{name!r} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
+            "architectures", f"{shown(name)} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
         )
-    return str(name)
+    if (model_type := fields.text("model_type", family.model_type)) != family.model_type:
+        raise fields.wrong("model_type", f"{shown(model_type)} contradicts the architecture {name}")
+    return str(name), family
 
 
-def _refuse_unsupported(fields: Fields) -> None:
+def _refuse_unsupported(fields: Fields, family: Family) -> None:
     """What would change the numbers and is not computed here."""
-    activation = fields.text("hidden_act", "silu")
-    if activation != "silu":
-        raise fields.wrong("hidden_act", f"{activation!r} is not supported; supported: silu")
-    if fields.has("quantization_config"):
-        raise fields.wrong("quantization_config", "quantised checkpoints are not supported; GGUF files are")
+    activation = fields.text("hidden_act")
+    if activation not in _ACTIVATIONS:
+        raise fields.wrong("hidden_act", f"{shown(activation)} is not supported; supported: {', '.join(_ACTIVATIONS)}")
+    for key in ("quantization_config", "quantization", "compression_config"):
+        if fields.has(key):
+            raise fields.wrong(key, "quantised checkpoints are not supported; GGUF files are")
     if fields.number("partial_rotary_factor", 1.0) != 1.0:
         raise fields.wrong("partial_rotary_factor", "only 1.0 is supported")
+    for key, neutral in REFUSED.items():
+        value = fields.raw(key)
+        if key in family.defaults or value is None or value in neutral or _rotates_all(key, value):
+            continue
+        if key in ("qk_norm", "use_qk_norm") and family.model_type == "qwen3" and value is True:
+            continue
+        served = f"; only {' or '.join(map(shown, neutral))} is" if neutral else ""
+        raise fields.wrong(key, f"{shown(value)} is not supported{served}")
+
+
+def _rotates_all(key: str, value: Any) -> bool:
+    """`no_rope_layers` has a 1 for each layer with rotary positions, in spite of its name."""
+    return key == "no_rope_layers" and isinstance(value, list) and all(entry == 1 for entry in value)
 
 
 def _rope_fields(fields: Fields) -> Fields:
-    """`rope_parameters` of newer files, `rope_scaling` of older ones; empty where there is neither."""
-    for key in ("rope_parameters", "rope_scaling"):
-        if fields.has(key):
-            value = fields.raw(key)
-            if not isinstance(value, dict):
-                raise fields.wrong(key, f"must be an object, not {value!r}")
+    """`rope_scaling` of older files if it says anything, else `rope_parameters`; empty where there is neither."""
+    for key in ("rope_scaling", "rope_parameters"):
+        value = fields.raw(key)
+        if value is not None and not isinstance(value, dict):
+            raise fields.wrong(key, f"must be an object, not {shown(value)}")
+        if value:
             return Fields(value, f"config.json: {key}")
     return Fields({}, "config.json: rope_parameters")
 
 
-def _rope_scaling(rope: Fields, max_len: int) -> RopeScaling | None:
+def _rope_scaling(rope: Fields, fields: Fields, max_len: int) -> RopeScaling | None:
     if rope.number("partial_rotary_factor", 1.0) != 1.0:
         raise rope.wrong("partial_rotary_factor", "only 1.0 is supported")
-    match rope.text("rope_type", rope.text("type", "default")):
-        case "default":
-            return None
-        case "dynamic":
-            # Frequencies change only beyond max_position_embeddings, and the context ends there.
-            return None
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    if kind not in ROPE_KEYS:
+        raise rope.wrong("rope_type", f"{shown(kind)} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}")
+    known = {*_ROPE_COMMON, *(key for keys in ROPE_KEYS.values() for key in keys)}
+    for key in rope.keys():
+        if rope.has(key) and key not in known:
+            raise rope.wrong(key, "is not supported")
+    match kind:
         case "linear":
             return LinearScaling(_factor(rope))
         case "llama3":
-            return Llama3Scaling(
-                factor=_factor(rope),
-                low_freq_factor=rope.number("low_freq_factor"),
-                high_freq_factor=rope.number("high_freq_factor"),
-                original_max_len=rope.integer("original_max_position_embeddings"),
-            )
+            return _llama3(rope, fields, max_len)
         case "yarn":
-            return _yarn(rope, max_len)
-        case unknown:
-            raise rope.wrong("rope_type", f"{unknown!r} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}")
+            return _yarn(rope, fields, max_len)
+        case _:
+            # Of "dynamic" the frequencies change only beyond max_position_embeddings, and the context ends there.
+            return None
 
 
-def _yarn(rope: Fields, max_len: int) -> YarnScaling:
-    factor = _factor(rope)
+def _original_len(rope: Fields, fields: Fields, max_len: int) -> int:
+    """The context before the extension. A key of the whole file comes before that of the rotary settings."""
+    key = "original_max_position_embeddings"
+    length = fields.integer(key, rope.integer(key, max_len))
+    if length < 1:
+        raise rope.wrong(key, f"must be at least 1, not {length}")
+    return length
+
+
+def _llama3(rope: Fields, fields: Fields, max_len: int) -> Llama3Scaling:
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if not 0 < low < high:
+        raise rope.wrong("high_freq_factor", f"must be above low_freq_factor, which must be positive: {high}, {low}")
+    return Llama3Scaling(
+        factor=_factor(rope),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_len=_original_len(rope, fields, max_len),
+    )
+
+
+def _yarn(rope: Fields, fields: Fields, max_len: int) -> YarnScaling:
+    original_len = _original_len(rope, fields, max_len)
+    factor = _factor(rope, default=max_len / original_len)
+    # Zero stands for the default, as in transformers.
+    beta_fast, beta_slow = rope.number("beta_fast", 32.0) or 32.0, rope.number("beta_slow", 1.0) or 1.0
+    if not 0 < beta_slow <= beta_fast:
+        raise rope.wrong("beta_fast", f"must be at least beta_slow, which must be positive: {beta_fast}, {beta_slow}")
     return YarnScaling(
         factor=factor,
-        original_max_len=rope.integer("original_max_position_embeddings", max_len),
+        original_max_len=original_len,
         attention_factor=rope.number("attention_factor", _yarn_attention_factor(rope, factor)),
-        beta_fast=rope.number("beta_fast", 32.0),
-        beta_slow=rope.number("beta_slow", 1.0),
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
         is_truncated=rope.flag("truncate", True),
     )
 
 
 def _yarn_attention_factor(rope: Fields, factor: float) -> float:
-    mscale, mscale_all_dim = rope.raw("mscale"), rope.raw("mscale_all_dim")
+    mscale, mscale_all_dim = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
+    if min(mscale, mscale_all_dim) < 0:
+        raise rope.wrong("mscale", "and mscale_all_dim must not be negative")
     if mscale and mscale_all_dim:
-        return yarn_magnitude(factor, rope.number("mscale")) / yarn_magnitude(factor, rope.number("mscale_all_dim"))
+        return yarn_magnitude(factor, mscale) / yarn_magnitude(factor, mscale_all_dim)
     return yarn_magnitude(factor)
 
 
-def _factor(rope: Fields) -> float:
-    factor = rope.number("factor")
-    if factor < 1:
-        raise rope.wrong("factor", f"must be at least 1, not {factor}")
+def _factor(rope: Fields, default: float | None = None) -> float:
+    factor = rope.number("factor", default)
+    if not 1 <= factor <= _MAX_ROPE_FACTOR:
+        raise rope.wrong("factor", f"must be at least 1 and at most {_MAX_ROPE_FACTOR:g}, not {factor:g}")
     return factor
 
 
@@ -159,25 +400,51 @@ def _extended_len(max_len: int, scaling: RopeScaling | None) -> int:
     return max_len
 
 
-def _sliding_window(fields: Fields, architecture: str) -> int | None:
-    """One window for all layers. Raises `ConfigError` where layers differ."""
-    if architecture == "LlamaForCausalLM" or not fields.has("sliding_window"):
-        return None
-    window = fields.integer("sliding_window")
-    if window < 1:
+def _sliding_window(fields: Fields, architecture: str, model_len: int) -> int | None:
+    """One window for all layers. Raises `ConfigError` where layers differ, or where the file contradicts itself."""
+    kinds = _layer_kinds(fields)
+    window = (
+        None
+        if architecture == "LlamaForCausalLM" or not fields.has("sliding_window")
+        else fields.integer("sliding_window")
+    )
+    if architecture.startswith("Qwen"):
+        window = window if fields.flag("use_sliding_window") else None
+        kinds = kinds or _kinds_by_number(fields, window)
+    if window is not None and window < 1:
         raise fields.wrong("sliding_window", f"must be at least 1, not {window}")
-    is_windowed = _windowed_layers(fields) if architecture.startswith("Qwen") else {True}
-    if len(is_windowed) > 1:
-        raise fields.wrong("max_window_layers", "layers with different attention windows are not supported")
-    return window if True in is_windowed else None
+    if window is not None and window >= model_len:
+        return None  # every token sees all before it, whatever its layer
+    if len(kinds) > 1:
+        key = "layer_types" if fields.has("layer_types") else "max_window_layers"
+        raise fields.wrong(key, "layers with different attention windows are not supported")
+    if kinds and architecture.startswith("Qwen") and kinds == {"full_attention"}:
+        return None
+    if kinds and kinds != {"full_attention" if window is None else "sliding_attention"}:
+        raise fields.wrong("layer_types", f"says {kinds.pop()}, and the window of attention is {window}")
+    return window
 
 
-def _windowed_layers(fields: Fields) -> set[bool]:
-    """Which of the two kinds of layers a Qwen model has."""
-    if not fields.flag("use_sliding_window", False):
-        return {False}
+def _layer_kinds(fields: Fields) -> set[str]:
+    """What `layer_types` says; empty where it says nothing."""
     layer_types = fields.raw("layer_types")
-    if isinstance(layer_types, list):
-        return {kind == "sliding_attention" for kind in layer_types}
-    first = fields.integer("max_window_layers", 28)
-    return {layer >= first for layer in range(fields.integer("num_hidden_layers"))}
+    if layer_types is None:
+        return set()
+    n_layers = fields.integer("num_hidden_layers")
+    if not isinstance(layer_types, list) or len(layer_types) != n_layers:
+        raise fields.wrong("layer_types", f"must be a list with an entry for each of the {n_layers} layers")
+    for kind in layer_types:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise fields.wrong(
+                "layer_types", f"{shown(kind)} is not supported; supported: full_attention, sliding_attention"
+            )
+    return set(layer_types)
+
+
+def _kinds_by_number(fields: Fields, window: int | None) -> set[str]:
+    """A Qwen model without `layer_types` names the first layer with a window."""
+    if window is None:
+        return {"full_attention"}
+    n_full = min(max(fields.integer("max_window_layers"), 0), fields.integer("num_hidden_layers"))
+    n_windowed = fields.integer("num_hidden_layers") - n_full
+    return {kind for kind, n in (("full_attention", n_full), ("sliding_attention", n_windowed)) if n > 0}
