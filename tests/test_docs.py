@@ -8,13 +8,46 @@ from pathlib import Path
 import pytest
 
 from sluiceway.core.request import TRANSITIONS, Input, State
+from sluiceway.model import sampler
 from sluiceway.obs.metrics import Metrics
+from sluiceway.procs.api.http_protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEADERS
+from sluiceway.procs.api.stream_pages import MAX_LISTED
 from sluiceway.protocols.native.schema import NativeFields
 from sluiceway.protocols.openai import unserved
+from sluiceway.protocols.openai.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING
 from sluiceway.protocols.openai.errors import refusal_for_status
-from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
+from sluiceway.protocols.openai.schema import (
+    MAX_LOGIT_BIASES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    ChatFields,
+    CompletionFields,
+    SluicewayOptions,
+)
+from sluiceway.ranges import CHOICES, MAX_COUNT, WAIT_S
+from sluiceway.stream.idempotency import MAX_KEY_CHARACTERS
 from support.cli_page import page
 from support.mirror import PACKAGE, ROOT
+
+LIMITS = {
+    "levels of lists": MAX_NESTING,
+    "of these together": MAX_CONTAINERS,
+    "commas": MAX_COMMAS,
+    "KiB": MAX_HEAD_BYTES >> 10,
+    "headers": MAX_HEADERS,
+    "within": int(HEAD_TIMEOUT_S),
+    "prompts times": CHOICES.high,
+    "strings of": MAX_STOPS,
+    "characters": MAX_STOP_CHARACTERS,
+    "`stop_token_ids`": MAX_STOP_TOKEN_IDS,
+    "`logit_bias`": MAX_LOGIT_BIASES,
+    "2^31": MAX_COUNT,
+    "`grace_s`": WAIT_S.high,
+    "`stream_id`": MAX_KEY_CHARACTERS,
+    "`?limit=`": MAX_LISTED,
+}
+"""What the table of limits says, by a word of the line that says it."""
 
 UNREACHED = {"deadline_exceeded"}
 """Codes of ends that no code path of today gives."""
@@ -45,6 +78,22 @@ def test_every_error_code_is_on_the_page_of_the_api() -> None:
     codes = set(re.findall(r"\bcode=\"([a-z_]+)\"", source))
     codes |= {refusal_for_status(status).code for status in (400, 404, 405, 408, 413, 415, 431)}
     assert codes and codes - UNREACHED <= words_of("api.md")
+
+
+@pytest.mark.parametrize(("word", "limit"), LIMITS.items(), ids=LIMITS)
+def test_every_limit_is_on_the_page_of_the_api(word: str, limit: int) -> None:
+    """As the code has it."""
+    section = (ROOT / "docs" / "api.md").read_text().partition("\n## Limits\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if word in line]
+    assert any(re.search(rf"(?<![\d,]){limit:,}(?![\d,]\d)", line) for line in lines), (limit, lines)
+
+
+def test_the_order_of_the_filters_is_that_of_the_sampler() -> None:
+    """Its docstring says it in the names of the fields, and tests hold it to that."""
+    order = list(re.findall(r"temperature|min_p|top_k|top_p", sampler.__doc__ or ""))
+    page = (ROOT / "docs" / "api.md").read_text().partition("### How a token is chosen")[2].partition("###")[0]
+    steps = re.findall(r"^\d\. .*?`(temperature|min_p|top_k|top_p)`", page, re.MULTILINE)
+    assert steps == list(dict.fromkeys(order)) == ["temperature", "min_p", "top_k", "top_p"]
 
 
 def test_the_table_of_states_is_that_of_the_code() -> None:

@@ -131,3 +131,14 @@ def test_nothing_is_told_when_nobody_asks() -> None:
     text = text_of()
     text.push(104)
     assert text.take() == ("h", (104,), ())
+
+
+def test_bytes_of_a_cut_character_are_told_though_its_text_is_a_replacement() -> None:
+    """The one case in which the bytes, joined, are not the text."""
+    text = text_of()
+    for byte in "a🦆".encode()[:3]:
+        text.push(byte, Logprobs(-1.0, (), ()))
+    told = text.take()[2]
+    text.end()
+    assert text.take()[0] == "\ufffd"
+    assert b"".join(one.token.data for one in told) == b"a\xf0\x9f"
