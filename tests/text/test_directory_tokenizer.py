@@ -11,7 +11,7 @@ import tokenizers
 from sluiceway.errors import ConfigError, ModelSourceError, RequestError
 from sluiceway.text.directory_tokenizer import load_directory_tokenizer
 from support import vocabularies
-from support.vocabularies import BOS, EOS, TEMPLATE, write_directory
+from support.vocabularies import BOS, CONTROL, EOS, TEMPLATE, write_directory
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -55,9 +55,10 @@ def test_special_tokens_come_from_the_map_when_the_configuration_has_none(tmp_pa
 
 def test_a_named_end_token_is_hidden_even_if_the_vocabulary_calls_it_ordinary(tmp_path: Path) -> None:
     """What the configuration calls special is special; what the vocabulary does not have is not added."""
-    write_directory(tmp_path, tokenizer_config={"eos_token": "x", "pad_token": "<not there>"})
+    listed = {"additional_special_tokens": ["<nor this>", 7], "extra_special_tokens": ["o"]}
+    write_directory(tmp_path, tokenizer_config={"eos_token": "x", "pad_token": "<not there>"} | listed)
     tokenizer = load_directory_tokenizer(str(tmp_path))
-    assert tokenizer.decode(tokenizer.encode("fox")) == "fo"
+    assert tokenizer.decode(tokenizer.encode("fox")) == "f"
     assert tokenizer.vocab_size == vocabularies.byte_level().get_vocab_size()
 
 
@@ -110,6 +111,7 @@ def test_one_file_is_enough(tmp_path: Path) -> None:
         ("tokenizer_config.json", b"{", "not JSON"),
         ("tokenizer_config.json", b"[" * 100_000, "not JSON"),
         ("generation_config.json", b"[]", "JSON object"),
+        ("added_tokens.json", b"[]", "JSON object"),
         ("chat_template.jinja", b"\xff", "cannot be read"),
     ],
 )
@@ -129,6 +131,105 @@ def test_a_template_that_does_not_parse_is_refused(tmp_path: Path) -> None:
     """At load, not at the first chat."""
     with pytest.raises(ConfigError, match="chat_template"):
         load_directory_tokenizer(str(write_directory(tmp_path, tokenizer_config={"chat_template": "{% for %}"})))
+
+
+N = vocabularies.byte_level().get_vocab_size()
+
+
+def token(content: str, **flags: bool) -> dict[str, Any]:
+    """As tokenizer_config.json describes one; flags that it leaves out are false."""
+    return {
+        "content": content,
+        **dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False),
+    } | flags
+
+
+def decoder(*tokens: dict[str, Any]) -> dict[str, Any]:
+    return {"added_tokens_decoder": {str(N + i): token for i, token in enumerate(tokens)}}
+
+
+ADDED: dict[str, dict[str, dict[str, Any]]] = {
+    "special and ordinary": {"tokenizer_config": decoder(token("<tool>", special=True), token("<shown>"))},
+    "flags": {
+        "tokenizer_config": decoder(
+            token("<left>", lstrip=True, special=True),
+            token("<right>", rstrip=True),
+            token("whole", single_word=True),
+            token("NORM", normalized=True),
+        )
+    },
+    "one that the vocabulary has": {
+        "tokenizer_config": {"added_tokens_decoder": {"2": token(CONTROL, special=True), str(N): token("<tool>")}}
+    },
+    "other flags for one that the vocabulary has": {
+        "tokenizer_config": {"added_tokens_decoder": {"2": token(CONTROL, lstrip=True)}}
+    },
+    "named as special": {"tokenizer_config": decoder(token("<tool>")) | {"eos_token": "<tool>"}},
+    "listed as special": {"tokenizer_config": decoder(token("<tool>")) | {"additional_special_tokens": ["<tool>"]}},
+    "listed by the newer name": {
+        "tokenizer_config": decoder(token("<tool>")) | {"extra_special_tokens": {"tool": "<tool>"}}
+    },
+    "the older file": {"added_tokens": {"<tool>": N, "<shown>": N + 1, CONTROL: 2}},
+    "the older file with specials": {
+        "added_tokens": {"<tool>": N, "<shown>": N + 1},
+        "special_tokens_map": {"eos_token": token("<tool>"), "additional_special_tokens": ["<shown>"]},
+    },
+    "an ordinary one listed as special": {"tokenizer_config": {"additional_special_tokens": ["the"]}},
+    "both": {"tokenizer_config": decoder(token("<tool>", special=True)), "added_tokens": {"<tool>": N}},
+}
+TEXTS = (
+    "a<tool>b <shown> c",
+    "x <left> y <right> z",
+    "a whole wholesome unwhole <|im_end|>",
+    "the NORM norm",
+    "a  <|im_end|> b<|im_end|>",
+    "</s><tool><tool> 12",
+)
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_tokens_of_the_files_beside_the_vocabulary_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    """Ids, what is hidden, and what strips spaces around it."""
+    from transformers import AutoTokenizer
+
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS} | ADDED[name].get("tokenizer_config", {})
+    path = str(write_directory(tmp_path, **ADDED[name] | {"tokenizer_config": config}))
+    ours, theirs = load_directory_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    for text in TEXTS:
+        ids = theirs(text)["input_ids"]
+        assert ours.encode(text) == ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert ours.eos_token_ids == (theirs.eos_token_id,)
+    assert ours.vocab_size == len(theirs)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"added_tokens": {"<tool>": N + 5}}, f"added_tokens.json: the token '<tool>' has the id {N + 5}, but .* {N}$"),
+        ({"added_tokens": {CONTROL: 3}}, "added_tokens.json: .*has the id 3, but by tokenizer.json it would have 2"),
+        ({"added_tokens": {"<tool>": "7"}}, "must map texts to ids of tokens, not '<tool>' to '7'"),
+        ({"added_tokens": {"": 7}}, "must map texts to ids"),
+        ({"added_tokens": {"<tool>": True}}, "must map texts to ids"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"7": token("<tool>")}}}, f"has the id 7, but .* {N}$"),
+        ({"tokenizer_config": {"added_tokens_decoder": []}}, "added_tokens_decoder must be an object"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"x": token("<tool>")}}}, "'x' is no id of a token"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"9" * 99: token("<tool>")}}}, "is no id of a token"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"7": "<tool>"}}}, "id 7 must be an object with a text"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"7": token("")}}}, "id 7 must be an object with a text"),
+        ({"tokenizer_config": decoder(token("<t>") | {"special": 1})}, "flags of id .* must be true or false"),
+        (
+            {"tokenizer_config": decoder(token("<tool>")), "added_tokens": {"<other>": N + 1}},
+            f"added_tokens.json: the token '<other>' has the id {N + 1}, but by tokenizer.json it has none",
+        ),
+    ],
+)
+def test_added_tokens_that_contradict_the_vocabulary_are_refused(
+    tmp_path: Path, files: dict[str, Any], message: str
+) -> None:
+    """The model was trained on the ids that its files name."""
+    with pytest.raises(ModelSourceError, match=message):
+        load_directory_tokenizer(str(write_directory(tmp_path, **files)))
 
 
 def test_tokens_and_renderings_equal_those_of_transformers(tmp_path: Path) -> None:
