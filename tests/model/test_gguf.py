@@ -75,6 +75,88 @@ def test_a_table_of_frequencies_equals_the_scaling_that_it_was_made_from(tmp_pat
     assert (logits - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
+def in_parts(directory: Path) -> tuple[Any, list[Path]]:
+    model = reference_model()
+    write_gguf(model, directory / "m.gguf", Q.F32, tensors_per_part=8)
+    parts = sorted(directory.glob("m-*.gguf"))
+    assert [part.name for part in parts] == [f"m-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    return model, parts
+
+
+@pytest.mark.parametrize("given", [0, 1, 2])
+def test_all_parts_of_a_model_are_loaded_whichever_is_given(tmp_path: Path, given: int) -> None:
+    """The first has the metadata, each has some of the tensors."""
+    model, parts = in_parts(tmp_path)
+    logits = Stepper(load_model(files(parts[given]), "float32")).step(row(PROMPT, 0, 150, 0))[0]
+    expected = reference_logits(model, PROMPT)[-1]
+    assert (logits - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    """Not the first of its tensors."""
+    _, parts = in_parts(tmp_path)
+    parts[1].unlink()
+    with pytest.raises(ModelSourceError, match="has 3 files, and m-00002-of-00003.gguf cannot be found"):
+        load_model(files(parts[0]), "float32")
+
+
+def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    """By the numbers in their metadata: renamed, swapped, of another count, with other tensors."""
+    _, parts = in_parts(tmp_path)
+    whole = [part.read_bytes() for part in parts]
+
+    def fault(*contents: bytes) -> str:
+        for part, content in zip(parts, contents, strict=True):
+            part.write_bytes(content)
+        with pytest.raises(ModelSourceError) as caught:
+            load_model(files(parts[0]), "float32")
+        return str(caught.value)
+
+    assert "is part 3 by its metadata, and part 2 by its name" in fault(whole[0], whole[2], whole[1])
+    one = write_gguf(reference_model(), tmp_path / "one.gguf", Q.F32).read_bytes()
+    assert "m-00003-of-00003.gguf: is no part of a model in several files" in fault(whole[0], whole[1], one)
+    fewer = whole[0].replace(
+        b"split.tensors.count" + struct.pack("<Ii", 5, 21), b"split.tensors.count" + b"\5\0\0\0\7\0\0\0"
+    )
+    assert "the parts have 21 tensors, and should have 7" in fault(fewer, whole[1], whole[2])
+    odd = whole[1].replace(b"split.count" + struct.pack("<IH", 2, 3), b"split.count" + struct.pack("<I?", 7, True))
+    assert "m-00002-of-00003.gguf: split.count must be a whole number" in fault(whole[0], odd, whole[2])
+    again = whole[1].replace(b"blk.1.attn_q.weight", b"blk.0.attn_q.weight")
+    assert "m-00002-of-00003.gguf: tensor 'blk.0.attn_q.weight' is there twice" in fault(whole[0], again, whole[2])
+    lone = tmp_path / "lone.gguf"
+    lone.write_bytes(whole[1])
+    with pytest.raises(
+        ModelSourceError, match="lone.gguf: is part 2 of 3 by its metadata; its name must end in -00001-of-00003"
+    ):
+        load_model(files(lone), "float32")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (np.ones(7, dtype=np.float32), r"rope_freqs\.weight' has shape \(7,\), the model needs \(8,\)"),
+        (np.zeros(8, dtype=np.float32), "must hold positive numbers"),
+        (np.full(8, np.nan, dtype=np.float32), "must hold positive numbers"),
+    ],
+)
+def test_a_table_of_frequencies_that_cannot_be_is_refused(tmp_path: Path, table: Any, message: str) -> None:
+    path = write_gguf(reference_model(), tmp_path / "m.gguf", Q.F32, rope_freqs=table)
+    with pytest.raises(ModelSourceError, match=message):
+        load_model(files(path), "float32")
+
+
+def test_a_tensor_that_is_there_twice_is_refused(tmp_path: Path, whole: bytes) -> None:
+    """Under one name, or under two that mean the same."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(whole.replace(b"blk.0.attn_q.weight", b"blk.0.attn_k.weight"))
+    with pytest.raises(ModelSourceError, match=r"'blk\.0\.attn_k\.weight' is there twice"):
+        load_model(files(path), "float32")
+    extra: dict[str, Any] = {"model.norm": np.ones(64, dtype=np.float32)}
+    write_gguf(reference_model(), path, Q.F32, **extra)
+    with pytest.raises(ModelSourceError, match="two tensors have names that mean the same"):
+        load_model(files(path), "float32")
+
+
 ALL_KINDS = [kind for kind in Q if kind not in (Q.F64, Q.I8, Q.I16, Q.I32, Q.I64)]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from sluiceway.errors import ConfigError
 from sluiceway.model.config import LinearScaling, YarnScaling
-from sluiceway.model.gguf_config import config_from_metadata
+from sluiceway.model.gguf_config import REFUSED, config_from_metadata
+from sluiceway.text.gguf_metadata import SkippedArray
 
 BASE: dict[str, Any] = {
     "general.architecture": "llama",
@@ -77,12 +78,37 @@ def test_heads_and_window_are_read() -> None:
         ({"logit_scale": 2.0}, "logit_scale"),
         ({"block_count": None}, "block_count: is missing"),
         ({"attention__head_count": [4, 4]}, "head_count"),
+        ({"vocab_size": 99}, r"llama\.vocab_size: is 99, and token_embd\.weight has 100 rows"),
+        ({"rope__scaling__type": "yarn", "rope__scaling__factor": 0.0}, r"scaling\.factor: must be at least 1"),
+        (
+            {"rope__scaling__type": "linear", "rope__scaling__factor": 1e9},
+            r"scaling\.factor: must be .* at most 1e\+06",
+        ),
+        ({"rope__scaling__type": "yarn", "rope__scaling__original_context_length": 0}, "original_context_length"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     """Nothing that changes the numbers is passed over in silence."""
     with pytest.raises(ConfigError, match=message):
         config(**changes)
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_key_that_changes_the_numbers_is_refused_unless_it_changes_nothing(key: str) -> None:
+    """By name; the values of the table are accepted."""
+    with pytest.raises(ConfigError, match=rf"llama\.{key}: .* is not supported"):
+        config_from_metadata(BASE | {f"llama.{key}": 7.5}, SHAPES)
+    for value in REFUSED[key]:
+        assert config_from_metadata(BASE | {f"llama.{key}": value}, SHAPES) == config()
+
+
+@pytest.mark.parametrize("tokens", [SkippedArray(101), ["a"] * 101])
+def test_more_tokens_than_rows_of_the_embedding_are_refused(tokens: Any) -> None:
+    """An id behind the last row would have no numbers. Fewer tokens are the usual padding."""
+    metadata = BASE | {"tokenizer.ggml.tokens": tokens}
+    with pytest.raises(ConfigError, match="tokens: has 101 entries, and token_embd.weight 100 rows"):
+        config_from_metadata(metadata, SHAPES)
+    assert config_from_metadata(metadata, {"token_embd.weight": (128, 64)}).vocab_size == 128
 
 
 def test_an_unknown_architecture_is_refused_by_name() -> None:

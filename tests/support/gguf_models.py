@@ -27,11 +27,20 @@ _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_hea
 
 
 def write_gguf(
-    model: Any, path: Path, quantization: GGMLQuantizationType, *, arch: str = "llama", **extra: npt.NDArray[np.float32]
+    model: Any,
+    path: Path,
+    quantization: GGMLQuantizationType,
+    *,
+    arch: str = "llama",
+    tensors_per_part: int = 0,
+    **extra: npt.NDArray[np.float32],
 ) -> Path:
-    """Also rounds the model's own matrices to what the file holds, so that both compute the same."""
+    """Also rounds the model's own matrices to what the file holds, so that both compute the same.
+
+    With `tensors_per_part` the model is in several files, whose names the writer makes of `path`.
+    """
     config = model.config
-    writer = GGUFWriter(str(path), arch)
+    writer = GGUFWriter(str(path), arch, split_max_tensors=tensors_per_part)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

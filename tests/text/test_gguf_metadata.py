@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ModelSourceError
+from sluiceway.text import gguf_metadata
 from sluiceway.text.gguf_metadata import SkippedArray, read_metadata
 from support import gguf_files
 from support.gguf_files import ARRAY, STRING, head
@@ -101,6 +102,19 @@ def test_read_metadata_gives_a_value_or_a_source_error_when_any_byte_is_changed(
 def test_read_metadata_says_what_is_wrong_with_a_damaged_file(tmp_path: Path, data: bytes, reason: str) -> None:
     """Wrong magic, version, byte order, lengths, types, text."""
     with pytest.raises(ModelSourceError, match=reason):
+        read(tmp_path, data)
+
+
+def test_read_metadata_bounds_what_a_large_file_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths that the file could hold, but no model has: entries of an array, bytes of the head."""
+    data = head([("a", ARRAY, (4, [1, 2, 3]))])
+    monkeypatch.setattr(gguf_metadata, "MAX_ARRAY_LENGTH", 2)
+    with pytest.raises(ModelSourceError, match="an array of 3 entries.*at most 2 may be"):
+        read(tmp_path, data)
+    monkeypatch.setattr(gguf_metadata, "MAX_ARRAY_LENGTH", 3)
+    assert read(tmp_path, data) == {"a": [1, 2, 3]}
+    monkeypatch.setattr(gguf_metadata, "MAX_HEAD_BYTES", len(data) - 1)
+    with pytest.raises(ModelSourceError, match="cut short"):
         read(tmp_path, data)
 
 

@@ -10,6 +10,7 @@ from sluiceway.errors import ConfigError
 
 MAX_SIZE = 2**31 - 1
 MAX_LAYERS = 4096
+MAX_ROPE_FACTOR = 1e6
 """Settings beyond these are damage. The largest published models have some 130 layers."""
 
 

@@ -1,4 +1,4 @@
-"""The weights of a GGUF file, dequantised tensor by tensor into the place where they are wanted.
+"""The weights of a GGUF file or of its parts, dequantised tensor by tensor into the place where they are wanted.
 
 The `gguf` package knows every block format; its reader builds an object per vocabulary entry, which takes seconds, so
 the descriptions of the tensors are read here. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,14 @@ from torch import Tensor
 from sluiceway.errors import ModelSourceError
 from sluiceway.model.checkpoint import Shape
 from sluiceway.model.config import ModelConfig
+from sluiceway.model.fields import shown
 from sluiceway.model.gguf_config import config_from_metadata
+from sluiceway.model_files import gguf_parts
 from sluiceway.text.gguf_metadata import read_head
 
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
+_MAX_NAME_BYTES = 1 << 12
 _KEPT_ARRAY_LENGTH = 16
 """Arrays longer than this are vocabularies, which are of no interest here."""
 
@@ -62,25 +66,35 @@ _TOP_PARTS = {
 class _TensorInfo:
     shape: Shape
     quantization: GGMLQuantizationType
+    file: npt.NDArray[np.uint8]
     start: int
     """Byte of the file."""
     n_bytes: int
 
 
 class GgufCheckpoint:
-    """Raises `ModelSourceError` for a file that is cut short or damaged, `ConfigError` for a model it cannot be."""
+    """One file, or all parts of a model in several, found by the name of any of them; the first has the metadata.
+
+    Raises `ModelSourceError` for a file that is cut short, damaged or missing, `ConfigError` for a model it cannot be.
+    """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        head = read_head(path, skip_arrays_over=_KEPT_ARRAY_LENGTH)
-        alignment = head.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise ModelSourceError(f"{path}: general.alignment must be a positive number, not {alignment!r}")
-        self._data: npt.NDArray[np.uint8] = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-        raw = _read_infos(path, head.n_bytes, head.n_tensors, alignment)
-        self.config: ModelConfig = config_from_metadata(head.metadata, {name: info.shape for name, info in raw.items()})
-        self._divisors = raw.pop(_ROPE_FREQS, None)
+        parts = [_Part(str(part)) for part in gguf_parts(Path(path))]
+        _check_parts(parts)
+        self._path = parts[0].path
+        raw: dict[str, _TensorInfo] = {}
+        for part in parts:
+            for name, info in part.infos().items():
+                if name in raw:
+                    raise ModelSourceError(f"{part.path}: tensor {name!r} is there twice")
+                raw[name] = info
+        self.config: ModelConfig = config_from_metadata(
+            parts[0].head.metadata, {name: info.shape for name, info in raw.items()}
+        )
+        self._divisors = self._checked_divisors(raw.pop(_ROPE_FREQS, None))
         self._infos = {_canonical_name(name): info for name, info in raw.items()}
+        if len(self._infos) < len(raw):
+            raise ModelSourceError(f"{self._path}: two tensors have names that mean the same")
         self._shapes = {name: info.shape for name, info in self._infos.items()}
 
     @property
@@ -100,10 +114,20 @@ class GgufCheckpoint:
         return None
 
     def frequency_divisors(self) -> Tensor | None:
-        if self._divisors is None:
+        return self._divisors
+
+    def _checked_divisors(self, info: _TensorInfo | None) -> Tensor | None:
+        if info is None:
             return None
-        divisors = torch.empty(self._divisors.shape, dtype=torch.float32)
-        self._dequantise(self._divisors, divisors)
+        if info.shape != (self.config.head_dim // 2,):
+            raise ModelSourceError(
+                f"{self._path}: tensor {_ROPE_FREQS!r} has shape {info.shape}, the model needs "
+                f"{(self.config.head_dim // 2,)}"
+            )
+        divisors = torch.empty(info.shape, dtype=torch.float32)
+        self._dequantise(info, divisors)
+        if not bool((divisors.isfinite() & (divisors > 0)).all()):
+            raise ModelSourceError(f"{self._path}: tensor {_ROPE_FREQS!r} must hold positive numbers")
         return divisors
 
     def _dequantise(self, info: _TensorInfo, out: Tensor) -> None:
@@ -117,7 +141,7 @@ class GgufCheckpoint:
 
     def _fill(self, info: _TensorInfo, out: npt.NDArray[np.float32]) -> None:
         block_len, block_bytes = GGML_QUANT_SIZES[info.quantization]
-        data = self._data[info.start : info.start + info.n_bytes]
+        data = info.file[info.start : info.start + info.n_bytes]
         step = max(1, _PIECE_ROW_BYTES // block_bytes) * block_bytes * _PIECE_ROWS
         for begin in range(0, info.n_bytes, step):
             piece = data[begin : begin + step]
@@ -149,24 +173,65 @@ def _canonical_name(name: str) -> str:
     return _TOP_PARTS.get(name, name)
 
 
-def _read_infos(path: str, begin: int, n_tensors: int, alignment: int) -> dict[str, _TensorInfo]:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        try:
-            raw = list(_walk_infos(data, begin, n_tensors))
-        except (struct.error, ValueError) as error:
-            raise ModelSourceError(f"{path}: the list of tensors is cut short or damaged: {error}") from error
-        size = len(data)
-    end = raw[-1].end if raw else begin
-    base = -(-end // alignment) * alignment
-    infos = {}
-    for entry in raw:
-        if entry.offset % alignment:
-            raise ModelSourceError(f"{path}: tensor {entry.name!r} does not begin at a multiple of {alignment} bytes")
-        info = _checked(path, entry, base)
-        if info.start + info.n_bytes > size:
-            raise ModelSourceError(f"{path}: is cut short: tensor {entry.name!r} ends after the file's {size} bytes")
-        infos[entry.name] = info
-    return infos
+class _Part:
+    """One file: its head, and what its list of tensors says."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.head = read_head(path, skip_arrays_over=_KEPT_ARRAY_LENGTH)
+
+    def split(self, key: str) -> int | None:
+        """A number by which the parts of a model know each other."""
+        value = self.head.metadata.get(f"split.{key}")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ModelSourceError(f"{self.path}: split.{key} must be a whole number")
+        return value
+
+    def infos(self) -> dict[str, _TensorInfo]:
+        """Each tensor lies within the file."""
+        alignment = self.head.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if isinstance(alignment, bool) or not isinstance(alignment, int) or alignment < 1:
+            raise ModelSourceError(f"{self.path}: general.alignment must be a positive number, not {shown(alignment)}")
+        with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                raw = list(_walk_infos(data, self.head.n_bytes, self.head.n_tensors))
+            except (struct.error, ValueError, OverflowError) as error:
+                raise ModelSourceError(f"{self.path}: the list of tensors is cut short or damaged: {error}") from error
+        end = raw[-1].end if raw else self.head.n_bytes
+        base = -(-end // alignment) * alignment
+        data_of_file: npt.NDArray[np.uint8] = np.asarray(np.memmap(self.path, dtype=np.uint8, mode="r"))
+        infos: dict[str, _TensorInfo] = {}
+        for entry in raw:
+            if entry.offset % alignment:
+                raise ModelSourceError(
+                    f"{self.path}: tensor {entry.name!r} does not begin at a multiple of {alignment} bytes"
+                )
+            info = _checked(self.path, entry, base, data_of_file)
+            if info.start + info.n_bytes > len(data_of_file):
+                raise ModelSourceError(
+                    f"{self.path}: is cut short: tensor {entry.name!r} ends after the file's {len(data_of_file)} bytes"
+                )
+            if entry.name in infos:
+                raise ModelSourceError(f"{self.path}: tensor {entry.name!r} is there twice")
+            infos[entry.name] = info
+        return infos
+
+
+def _check_parts(parts: list[_Part]) -> None:
+    """That they are all parts of one model, each in its place."""
+    for number, part in enumerate(parts):
+        count = part.split("count")
+        if (count or 1) != len(parts):
+            own = f"part {(part.split('no') or 0) + 1} of {count}" if count else "no part of a model in several files"
+            hint = "" if len(parts) > 1 else f"; its name must end in -00001-of-{count:05}.gguf to find the others by"
+            raise ModelSourceError(f"{part.path}: is {own} by its metadata{hint}")
+        if len(parts) > 1 and part.split("no") != number:
+            raise ModelSourceError(
+                f"{part.path}: is part {(part.split('no') or 0) + 1} by its metadata, and part {number + 1} by its name"
+            )
+    total, n_tensors = parts[0].split("tensors.count"), sum(part.head.n_tensors for part in parts)
+    if len(parts) > 1 and total not in (None, n_tensors):
+        raise ModelSourceError(f"{parts[0].path}: the parts have {n_tensors} tensors, and should have {total}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +247,8 @@ class _RawInfo:
 def _walk_infos(data: mmap.mmap, position: int, n_tensors: int) -> Iterator[_RawInfo]:
     for _ in range(n_tensors):
         (n_name,) = struct.unpack_from("<Q", data, position)
+        if n_name > _MAX_NAME_BYTES:
+            raise ValueError(f"the name of a tensor has {n_name} bytes")
         position += 8
         name = data[position : position + n_name].decode()
         position += n_name
@@ -194,7 +261,7 @@ def _walk_infos(data: mmap.mmap, position: int, n_tensors: int) -> Iterator[_Raw
         yield _RawInfo(name, tuple(reversed(dimensions)), type_id, offset, position)
 
 
-def _checked(path: str, entry: _RawInfo, base: int) -> _TensorInfo:
+def _checked(path: str, entry: _RawInfo, base: int, file: npt.NDArray[np.uint8]) -> _TensorInfo:
     try:
         quantization = GGMLQuantizationType(entry.type_id)
         block_len, block_bytes = GGML_QUANT_SIZES[quantization]
@@ -206,5 +273,5 @@ def _checked(path: str, entry: _RawInfo, base: int) -> _TensorInfo:
             f"{path}: tensor {entry.name!r} has shape {entry.shape}, which is not whole blocks of {block_len}"
         )
     return _TensorInfo(
-        entry.shape, quantization, base + entry.offset, math.prod(entry.shape) // block_len * block_bytes
+        entry.shape, quantization, file, base + entry.offset, math.prod(entry.shape) // block_len * block_bytes
     )

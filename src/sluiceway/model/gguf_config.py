@@ -6,19 +6,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluiceway.errors import ConfigError
-from sluiceway.model.config import LinearScaling, ModelConfig, RopeScaling, YarnScaling, yarn_magnitude
-from sluiceway.model.fields import Fields
+from sluiceway.model.config import (
+    MAX_ROPE_FACTOR,
+    MAX_SIZE,
+    LinearScaling,
+    ModelConfig,
+    RopeScaling,
+    YarnScaling,
+    yarn_magnitude,
+)
+from sluiceway.model.fields import Fields, shown
+from sluiceway.text.gguf_metadata import SkippedArray
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+SUPPORTED_ROPE_TYPES = ("none", "linear", "yarn")
 
-_UNSUPPORTED_KEYS = (
-    "attention.scale",
-    "embedding_scale",
-    "residual_scale",
-    "logit_scale",
-    "attention.sliding_window_pattern",
-)
-"""Each changes what is computed."""
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "attention.scale": (),
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.sliding_window_pattern": (),
+    "attention.temperature_scale": (),
+    "attention.value_residual_mix_lora_rank": (),
+    "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,),
+    "embedding_scale": (1.0,),
+    "residual_scale": (1.0,),
+    "logit_scale": (1.0,),
+    "expert_count": (0,),
+    "no_rope_layer_step": (),
+    "rope.dimension_sections": (),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_beta_fast": (32.0,),
+    "rope.scaling.yarn_beta_slow": (1.0,),
+    "use_parallel_residual": (False,),
+    "swin_norm": (False,),
+    "attention.q_lora_rank": (),
+    "attention.kv_lora_rank": (),
+    "attention.shared_kv_layers": (0,),
+}
+"""Keys, after the name of the architecture, that change what is computed, with the values at which they do not."""
 
 _END_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
@@ -42,7 +72,7 @@ def config_from_metadata(metadata: Mapping[str, Any], shapes: Mapping[str, tuple
         n_heads=n_heads,
         n_kv_heads=fields.integer(f"{arch}.attention.head_count_kv", n_heads),
         head_dim=_head_dim(fields, arch, hidden_size // max(n_heads, 1)),
-        vocab_size=_vocab_size(shapes),
+        vocab_size=_vocab_size(fields, arch, shapes),
         max_model_len=fields.integer(f"{arch}.context_length"),
         rms_eps=fields.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         rope_theta=fields.number(f"{arch}.rope.freq_base", 10_000.0),
@@ -58,11 +88,10 @@ def config_from_metadata(metadata: Mapping[str, Any], shapes: Mapping[str, tuple
 
 
 def _refuse_unsupported(fields: Fields, arch: str) -> None:
-    for key in _UNSUPPORTED_KEYS:
-        if fields.has(f"{arch}.{key}"):
-            raise fields.wrong(f"{arch}.{key}", "is not supported")
-    if fields.integer(f"{arch}.expert_count", 0):
-        raise fields.wrong(f"{arch}.expert_count", "mixtures of experts are not supported")
+    for key, neutral in REFUSED.items():
+        value = fields.raw(f"{arch}.{key}")
+        if value is not None and value not in neutral:
+            raise fields.wrong(f"{arch}.{key}", f"{shown(value)} is not supported")
 
 
 def _head_dim(fields: Fields, arch: str, default: int) -> int:
@@ -73,10 +102,18 @@ def _head_dim(fields: Fields, arch: str, default: int) -> int:
     return head_dim
 
 
-def _vocab_size(shapes: Mapping[str, tuple[int, ...]]) -> int:
+def _vocab_size(fields: Fields, arch: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """The rows of the embedding. There may be more than tokens, never fewer."""
     if "token_embd.weight" not in shapes:
         raise ConfigError("token_embd.weight", "the file has no such tensor")
-    return shapes["token_embd.weight"][0]
+    n_rows = shapes["token_embd.weight"][0]
+    if (named := fields.integer(f"{arch}.vocab_size", n_rows)) != n_rows:
+        raise fields.wrong(f"{arch}.vocab_size", f"is {named}, and token_embd.weight has {n_rows} rows")
+    tokens = fields.raw("tokenizer.ggml.tokens")
+    n_tokens = tokens.length if isinstance(tokens, SkippedArray) else len(tokens) if isinstance(tokens, list) else 0
+    if n_tokens > n_rows:
+        raise fields.wrong("tokenizer.ggml.tokens", f"has {n_tokens} entries, and token_embd.weight {n_rows} rows")
+    return n_rows
 
 
 def _sliding_window(fields: Fields, arch: str) -> int | None:
@@ -87,16 +124,20 @@ def _rope_scaling(fields: Fields, arch: str) -> RopeScaling | None:
     """Scaling by a table of frequencies (Llama 3) is no metadata but the tensor `rope_freqs.weight`."""
     key = f"{arch}.rope.scaling.type"
     factor = fields.number(f"{arch}.rope.scaling.factor", fields.number(f"{arch}.rope.scale_linear", 1.0))
-    match fields.text(key, "linear"):
-        case "none":
-            return None
-        case "linear":
-            return LinearScaling(factor) if factor != 1.0 else None
-        case "yarn":
-            original = fields.integer(
-                f"{arch}.rope.scaling.original_context_length", fields.integer(f"{arch}.context_length")
-            )
-            magnitude = yarn_magnitude(factor) * fields.number(f"{arch}.rope.scaling.attn_factor", 1.0)
-            return YarnScaling(factor=factor, original_max_len=original, attention_factor=magnitude)
-        case unknown:
-            raise fields.wrong(key, f"{unknown!r} is not supported; supported: none, linear, yarn")
+    kind = fields.text(key, "linear")
+    if kind not in SUPPORTED_ROPE_TYPES:
+        raise fields.wrong(key, f"{shown(kind)} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}")
+    if kind == "none":
+        return None
+    if not 1 <= factor <= MAX_ROPE_FACTOR:
+        raise fields.wrong(
+            f"{arch}.rope.scaling.factor", f"must be at least 1 and at most {MAX_ROPE_FACTOR:g}, not {factor:g}"
+        )
+    if kind == "linear":
+        return LinearScaling(factor) if factor != 1.0 else None
+    original_key = f"{arch}.rope.scaling.original_context_length"
+    original = fields.integer(original_key, fields.integer(f"{arch}.context_length"))
+    if not 1 <= original <= MAX_SIZE:
+        raise fields.wrong(original_key, f"must be at least 1 and at most {MAX_SIZE}, not {original}")
+    magnitude = yarn_magnitude(factor) * fields.number(f"{arch}.rope.scaling.attn_factor", 1.0)
+    return YarnScaling(factor=factor, original_max_len=original, attention_factor=magnitude)

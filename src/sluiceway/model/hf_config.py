@@ -13,7 +13,16 @@ from typing import Any
 
 import structlog
 
-from sluiceway.model.config import LinearScaling, Llama3Scaling, ModelConfig, RopeScaling, YarnScaling, yarn_magnitude
+from sluiceway.model.config import (
+    MAX_ROPE_FACTOR,
+    MAX_SIZE,
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    RopeScaling,
+    YarnScaling,
+    yarn_magnitude,
+)
 from sluiceway.model.fields import Fields, shown
 from sluiceway.model_files import read_json_object
 
@@ -95,7 +104,6 @@ ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
 SUPPORTED_ROPE_TYPES = tuple(ROPE_KEYS)
 
 _ROPE_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
-_MAX_ROPE_FACTOR = 1e6
 _ACTIVATIONS = ("silu", "swish")
 
 REFUSED: Mapping[str, tuple[Any, ...]] = {
@@ -343,8 +351,8 @@ def _original_len(rope: Fields, fields: Fields, max_len: int) -> int:
     """The context before the extension. A key of the whole file comes before that of the rotary settings."""
     key = "original_max_position_embeddings"
     length = fields.integer(key, rope.integer(key, max_len))
-    if length < 1:
-        raise rope.wrong(key, f"must be at least 1, not {length}")
+    if not 1 <= length <= MAX_SIZE:
+        raise rope.wrong(key, f"must be at least 1 and at most {MAX_SIZE}, not {length}")
     return length
 
 
@@ -388,8 +396,8 @@ def _yarn_attention_factor(rope: Fields, factor: float) -> float:
 
 def _factor(rope: Fields, default: float | None = None) -> float:
     factor = rope.number("factor", default)
-    if not 1 <= factor <= _MAX_ROPE_FACTOR:
-        raise rope.wrong("factor", f"must be at least 1 and at most {_MAX_ROPE_FACTOR:g}, not {factor:g}")
+    if not 1 <= factor <= MAX_ROPE_FACTOR:
+        raise rope.wrong("factor", f"must be at least 1 and at most {MAX_ROPE_FACTOR:g}, not {factor:g}")
     return factor
 
 

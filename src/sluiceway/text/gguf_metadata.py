@@ -19,6 +19,9 @@ _SUPPORTED_VERSIONS = (2, 3)
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _SCALAR_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
 _MAX_NESTING = 4
+MAX_HEAD_BYTES = 256 << 20
+MAX_ARRAY_LENGTH = 4 << 20
+"""The largest heads of published models have 15 MB, and their longest arrays, merges, half a million entries."""
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -72,7 +75,7 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap, skip_arrays_over: int | None) -> None:
         self._data = data
-        self._size = len(data)
+        self._size = min(len(data), MAX_HEAD_BYTES)
         self._position = 0
         self._skip_arrays_over = skip_arrays_over
 
@@ -82,7 +85,7 @@ class _Reader:
         for _ in range(n_pairs):
             key = self._string()
             if key in metadata:
-                raise _Damage(f"the key {key!r} occurs twice")
+                raise _Damage(f"the key {key[:100]!r} occurs twice")
             metadata[key] = self._value(self._u32(), nesting=0)
         return GgufHead(metadata, n_tensors, self._position)
 
@@ -110,10 +113,14 @@ class _Reader:
             raise _Damage(f"has arrays nested deeper than {_MAX_NESTING}")
         type_id, length = self._unpack(_PAIR)
         code = _SCALAR_CODES.get(type_id)
+        # The smallest item that is no number is an empty string, eight bytes: what cannot fit is not looped over.
+        self._require(length * (struct.calcsize("<" + code) if code else _U64.size))
+        if length > MAX_ARRAY_LENGTH:
+            raise _Damage(
+                f"has an array of {length} entries at byte {self._position}; at most {MAX_ARRAY_LENGTH} may be"
+            )
         if code is not None:
             return self._scalars(code, length)
-        # The smallest item is an empty string, eight bytes: a length that cannot fit is not looped over.
-        self._require(length * _U64.size)
         if self._is_too_long(length):
             self._skip_items(type_id, length, nesting)
             return SkippedArray(length)
@@ -129,10 +136,8 @@ class _Reader:
                 self._value(type_id, nesting)
 
     def _scalars(self, code: str, length: int) -> Any:
-        n_bytes = length * struct.calcsize("<" + code)
-        self._require(n_bytes)
         start = self._position
-        self._position += n_bytes
+        self._position += length * struct.calcsize("<" + code)
         if self._is_too_long(length):
             return SkippedArray(length)
         return list(struct.unpack_from(f"<{length}{code}", self._data, start))
