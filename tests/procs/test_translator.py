@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from sluiceway.core.seeds import seed_of_choice
 from sluiceway.errors import PeerGone, Refusal, invalid
 from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
@@ -131,9 +132,9 @@ def test_sequence_is_submitted_with_its_tokens_when_a_prompt_arrives() -> None:
         Submit(
             (
                 Sequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
-                Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=11)),
+                Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=seed_of_choice(10, 1))),
                 Sequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
-                Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=11)),
+                Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=seed_of_choice(10, 1))),
             )
         )
     ]
@@ -387,6 +388,8 @@ def test_hopeless_prompt_is_rejected_without_encoding(prompt: Prompt) -> None:
     (event,) = desk.take_events()
     assert isinstance(event, Rejected)
     assert event.refusal.code == "context_length_exceeded"
+    assert "This model's maximum context length is 100 tokens" in event.refusal.message
+    assert "prompt is too long: it has at least 10" in event.refusal.message
     assert desk.pending == []
 
 

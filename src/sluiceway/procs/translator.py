@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from sluiceway.core.seeds import seed_of_choice
 from sluiceway.errors import PeerGone, Refusal, RequestError
 from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
@@ -37,7 +38,7 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
     TokenPrompt,
 )
-from sluiceway.refusals import ENGINE_UNAVAILABLE
+from sluiceway.refusals import ENGINE_UNAVAILABLE, prompt_too_long
 from sluiceway.text.sequence_text import SequenceText
 from sluiceway.text.stops import StopMatcher
 from sluiceway.text.tokenizer import Tokenizer
@@ -205,12 +206,7 @@ class Translator:
         for prompt in prompts:
             at_least = self._min_tokens_of(prompt)
             if at_least >= self.max_sequence_tokens:
-                return Refusal(
-                    status=400,
-                    code="context_length_exceeded",
-                    message=f"The prompt has at least {at_least} tokens. This server holds {self.max_sequence_tokens} "
-                    "tokens of one sequence, of which at least one must be left for the answer.",
-                )
+                return prompt_too_long(f"at least {at_least}", self.max_sequence_tokens)
         return None
 
     def _min_tokens_of(self, prompt: Prompt) -> int:
@@ -314,7 +310,7 @@ def _for_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
     """Choices of one prompt with one seed would be the same text: each further choice has a seed of its own."""
     if sampling.seed is None or choice == 0:
         return sampling
-    return msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % (1 << 64))
+    return msgspec.structs.replace(sampling, seed=seed_of_choice(sampling.seed, choice))
 
 
 def _text_of(prompt: Prompt) -> str:
