@@ -31,7 +31,7 @@ from sluiceway.messages.to_tokenizer import (
     TokenPrompt,
 )
 from sluiceway.procs.translator import Encoded, Translator
-from sluiceway.refusals import ENGINE_UNAVAILABLE
+from sluiceway.refusals import unavailable
 from sluiceway.text.byte_tokenizer import EOS_ID, ByteTokenizer
 from sluiceway.types import FinishReason, Held, Logprobs, Progress, SamplingParams
 from support.snapshots import engine_stats
@@ -336,7 +336,7 @@ def test_a_sequence_is_aborted_when_nobody_here_knows_it() -> None:
     desk.ask(1)
     desk.translator.engine_down()
     assert desk.step(_bytes(1, "x")) == []
-    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
+    assert desk.engine[1:] == [Abort(1, FinishReason.DISCONNECTED)]
     assert desk.step(ends=[_end(1, FinishReason.CANCELLED)]) == []
 
 
@@ -398,7 +398,7 @@ def test_request_is_rejected_when_the_engine_is_not_running() -> None:
     desk = Desk()
     desk.is_engine_gone = True
     desk.ask(1, 2)
-    assert desk.take_events() == [Rejected((1, 2), ENGINE_UNAVAILABLE)]
+    assert desk.take_events() == [Rejected((1, 2), unavailable("engine"))]
     desk.translator.audit(AuditQuery(1))
     assert desk.sent == []
 
@@ -424,7 +424,7 @@ def test_everything_is_cancelled_when_the_api_died() -> None:
     desk.ask(2)
     desk.pending.pop(0)()
     desk.translator.api_down()
-    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
+    assert desk.engine[1:] == [Abort(1, FinishReason.DISCONNECTED)]
     assert desk.translator.n_encoding == 0
 
 

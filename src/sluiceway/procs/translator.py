@@ -38,7 +38,7 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
     TokenPrompt,
 )
-from sluiceway.refusals import ENGINE_UNAVAILABLE, prompt_too_long
+from sluiceway.refusals import prompt_too_long, unavailable
 from sluiceway.text.sequence_text import SequenceText
 from sluiceway.text.stops import StopMatcher
 from sluiceway.text.tokenizer import Tokenizer
@@ -192,7 +192,7 @@ class Translator:
 
     def api_down(self) -> None:
         """The API process died: nobody reads any more."""
-        self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.CANCELLED))
+        self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.DISCONNECTED))
 
     # Prompts.
 
@@ -244,7 +244,7 @@ class Translator:
         try:
             self._to_engine(Submit(sequences, request.is_watched))
         except PeerGone:
-            self._reject(live, ENGINE_UNAVAILABLE)
+            self._reject(live, unavailable("engine"))
             return
         for sequence in sequences:
             prompt = request.prompts[request.rids.index(sequence.rid) // n]
@@ -267,7 +267,7 @@ class Translator:
             text = self._decoding.get(rid)
             if text is None:
                 # It was submitted before a process died, and reached the engine after that: nobody waits for it.
-                self._abort(rid, FinishReason.CANCELLED)
+                self._abort(rid, FinishReason.DISCONNECTED)
                 continue
             if text.is_over:
                 continue  # its stop string came before this token
