@@ -8,6 +8,7 @@ import json
 import socket
 import sys
 import termios
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -298,18 +299,101 @@ async def test_requests_sent_ahead_are_answered_in_order(http: str | None) -> No
         assert ids == ["0", "1", "2", "3"]
 
 
+@loops
+@pytest.mark.parametrize("n", [40, 1000])
+def test_requests_far_ahead_are_answered_in_order(loop: Callable[[], asyncio.AbstractEventLoop], n: int) -> None:
+    """However many they are: what cannot be begun yet waits, and nothing is cut."""
+
+    async def scenario() -> None:
+        api = Api()
+        api.upstream.script = ["Hello"]
+        body = completion(stream=True)
+        first = head("POST", PATH, f"Content-Length: {len(body)}", "X-Request-Id: 0") + body
+        async with connected(api) as client:
+            sent = client.send(first + b"".join(head("GET", "/health", f"X-Request-Id: {i}") for i in range(1, n)))
+            sending = asyncio.create_task(sent)
+            for i in range(n):
+                answer = await client.read_answer()
+                assert (answer.status, answer.headers["x-request-id"]) == (200, str(i))
+            await sending
+
+    run(loop, scenario())
+
+
+async def test_a_large_body_that_waits_its_turn_is_read_then() -> None:
+    """It is whole, though reading had stopped within it."""
+    api = Api()
+    body = completion(prompt="x" * 200_000)
+    async with connected(api) as client:
+        await client.request("POST", PATH, completion())
+        await api.upstream.until(lambda: api.upstream.requests)
+        sending = asyncio.create_task(client.request("POST", PATH, body))
+        for _ in range(2):
+            await api.upstream.until(lambda: api.upstream.requests)
+            api.upstream.accept()
+            api.upstream.finish()
+            api.upstream.pushed.clear()
+            assert (await client.read_answer()).status == 200
+        await sending
+
+
+@leaves
+@loops
 @pytest.mark.parametrize(
-    "ahead", [head("GET", "/health") * 40, head("POST", PATH, "Content-Length: 999999") + b"x" * 200_000]
+    "ahead",
+    [head("GET", "/health") * 40, head("POST", PATH, "Content-Length: 999999") + b"x" * 200_000],
+    ids=["requests", "bytes"],
 )
-async def test_a_client_that_asks_too_far_ahead_is_cut_off(ahead: bytes) -> None:
-    """What waits is bounded, in requests and in bytes."""
+def test_a_client_that_is_far_ahead_and_leaves_is_noticed(
+    leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop], ahead: bytes
+) -> None:
+    """Nothing is read of it any more, but the kernel knows."""
+
+    async def scenario() -> None:
+        api = Api()
+        async with connected(api) as client:
+            await client.request("POST", PATH, completion())
+            await api.upstream.until(lambda: api.upstream.requests)
+            await client.send(ahead)
+            leave(client)
+            await api.upstream.until(lambda: api.upstream.cancels)
+            assert len(api.upstream.requests) == 1
+
+    run(loop, scenario())
+
+
+async def test_a_head_that_is_not_read_on_does_not_run_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time stands still while it is the server that does not read."""
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
     api = Api()
     async with connected(api) as client:
         await client.request("POST", PATH, completion())
         await api.upstream.until(lambda: api.upstream.requests)
-        await client.send(ahead)
-        await client.read_to_the_end()
-        await api.upstream.until(lambda: api.upstream.cancels)
+        await client.send(head("GET", "/health") * 16 + b"GET /hea")
+        await asyncio.to_thread(threading.Event().wait, 0.2)
+        api.upstream.accept()
+        api.upstream.finish()
+        for _ in range(17):
+            assert (await client.read_answer()).status == 200
+        await client.send(b"lth HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await client.read_answer()).status == 200
+
+
+async def test_what_came_before_a_bad_request_is_answered_first() -> None:
+    """Each answer belongs to its own request."""
+    async with connected(Api()) as client:
+        await client.send(head("GET", "/health") * 3 + b"\x00garbage\r\n\r\n")
+        assert [(await client.read_answer()).status for _ in range(4)] == [200, 200, 200, 400]
+        assert await client.read_to_the_end() == b""
+
+
+async def test_a_bad_request_among_those_that_wait_is_refused_in_its_place() -> None:
+    """Also where its head was in order and its body is not."""
+    bad = head("POST", PATH, "Transfer-Encoding: chunked") + b"zz\r\n"
+    async with connected(Api()) as client:
+        await client.send(head("GET", "/health") * 2 + bad + head("GET", "/health"))
+        assert [(await client.read_answer()).status for _ in range(3)] == [200, 200, 400]
+        assert await client.read_to_the_end() == b""
 
 
 async def test_an_idle_connection_is_closed_in_the_end() -> None:
@@ -343,6 +427,81 @@ async def test_the_answer_survives_when_the_client_sends_on(http: str | None) ->
     async with connected(Api(), http) as client:
         await client.send(head("POST", "/nothing", "Content-Length: 300000") + b"x" * 300_000)
         assert (await client.read_answer()).status == 404
+        assert await client.read_to_the_end() == b""
+
+
+CHUNKED = head("POST", PATH, "Transfer-Encoding: chunked")
+
+
+def chunked(body: bytes, trailer: bytes = b"") -> bytes:
+    return CHUNKED + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailer)
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 16])
+async def test_fields_of_a_trailer_are_never_taken_for_headers(step: int) -> None:
+    """Nobody becomes another one by them: https://www.rfc-editor.org/rfc/rfc9110#section-6.5.1"""
+    api = Api()
+    api.upstream.script = ["Hello"]
+    trailer = b"Authorization: Bearer victim\r\nX-Stream-Id: mine\r\nIdempotency-Key: k\r\nX-Request-Id: other\r\n"
+    raw = chunked(completion(), trailer) + head("GET", "/health", "X-Request-Id: next")
+    async with connected(api) as client:
+        for place in range(0, len(raw), step):
+            await client.send(raw[place : place + step])
+        answer = await client.read_answer()
+        assert answer.status == 200 and answer.headers["x-stream-id"] != "mine"
+        assert answer.headers["x-request-id"] != "other"
+        assert (await client.read_answer()).headers["x-request-id"] == "next"
+        for caller, n_streams in (("Bearer victim", 0), ("", 1)):
+            await client.request("GET", "/v1/streams", b"", *([f"Authorization: {caller}"] if caller else []))
+            assert len((await client.read_answer()).json()["data"]) == n_streams
+
+
+@pytest.mark.parametrize("step", [1000, 1 << 20])
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (CHUNKED + b"0\r\nX: " + b"x" * 400_000, 431),
+        (CHUNKED + b"0\r\n" + b"x" * 400_000, 431),
+        (CHUNKED + b"0\r\n" + b"X: y\r\n" * 129 + b"\r\n", 431),
+        (CHUNKED + b"2;" + b"x" * 400_000, 400),
+        (CHUNKED + b"2;a=" + b"x" * 400_000, 400),
+        (CHUNKED + b"0" * 400_000, 400),
+        (CHUNKED + b"1;%b\r\n{\r\n" % (b"x" * 3000) * 60, 400),
+    ],
+    ids=["value", "name", "fields", "extension", "extension-value", "size", "extensions"],
+)
+async def test_framing_without_an_end_is_refused(raw: bytes, status: int, step: int) -> None:
+    """Trailers, extensions and sizes of chunks have the bounds of a head."""
+    async with connected(Api()) as client:
+        sending = asyncio.create_task(send_in_steps(client, raw, step))
+        answer = await client.read_answer()
+        assert answer.status == status and answer.headers["connection"] == "close"
+        await sending
+
+
+async def send_in_steps(client: LiveClient, raw: bytes, step: int) -> None:
+    for place in range(0, len(raw), step):
+        await client.send(raw[place : place + step])
+
+
+@pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"01;a=b\r\nx\r\n"])
+async def test_a_body_in_tiny_chunks_is_taken(piece: bytes) -> None:
+    """As long as content comes, its framing may be many times as much."""
+    api = Api()
+    api.upstream.script = ["Hello"]
+    body = completion(prompt="x" * 30_000)
+    async with connected(api) as client:
+        await client.send(CHUNKED + b"".join(piece.replace(b"x", bytes([byte])) for byte in body) + b"0\r\n\r\n")
+        assert (await client.read_answer()).status == 200
+
+
+async def test_a_trailer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the time of a head."""
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    async with connected(Api()) as client:
+        await client.send(CHUNKED + b"0\r\nX: ")
+        await client.send(b"y" * 5000)
+        assert (await client.read_answer()).status == 408
         assert await client.read_to_the_end() == b""
 
 
@@ -394,7 +553,7 @@ async def test_a_head_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPa
         assert await client.read_to_the_end() == b""
 
 
-@pytest.mark.parametrize("raw", [b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"POST / HTTP/9.9\r\n\r\n"])
+@pytest.mark.parametrize("raw", [b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"POST / HTTP/1\r\n\r\n"])
 async def test_what_is_not_http_is_refused_in_the_envelope(raw: bytes) -> None:
     """With an id, as everything has."""
     async with connected(Api()) as client:
@@ -403,6 +562,69 @@ async def test_what_is_not_http_is_refused_in_the_envelope(raw: bytes) -> None:
         assert answer.status == 400 and error_of(answer.body)["code"] == "bad_request"
         assert answer.headers["x-request-id"] and answer.headers["connection"] == "close"
         assert await client.read_to_the_end() == b""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET / HTTP/9.9",
+        b"GET / HTTP/2.0",
+        b"GET / HTTP/1.2",
+        b"GET / HTTP/0.9",
+        b"GET / HTTP/3.0",
+        b"GET /",
+        b"PRI * HTTP/2.0",
+    ],
+)
+async def test_another_version_is_refused_by_its_status(line: bytes) -> None:
+    """Nothing is guessed about what it would mean."""
+    async with connected(Api()) as client:
+        await client.send(line + b"\r\nHost: localhost\r\n\r\nSM\r\n\r\n")
+        answer = await client.read_answer()
+        assert answer.status == 505 and error_of(answer.body)["code"] == "unsupported_http_version"
+        assert answer.headers["connection"] == "close" and await client.read_to_the_end() == b""
+
+
+@pytest.mark.parametrize(
+    "coding", ["gzip, chunked", "gzip", "identity", "xchunked", "deflate\r\nTransfer-Encoding: chunked"]
+)
+async def test_another_transfer_coding_is_refused_by_its_status(coding: str) -> None:
+    """It is not read as if it were plain."""
+    api, body = Api(), completion()
+    async with connected(api) as client:
+        await client.send(
+            head("POST", PATH, f"Transfer-Encoding: {coding}") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        )
+        answer = await client.read_answer()
+        assert answer.status == 501 and error_of(answer.body)["code"] == "unsupported_transfer_coding"
+        assert answer.headers["connection"] == "close" and await client.read_to_the_end() == b""
+        assert not api.upstream.pushed
+
+
+async def test_a_refusal_arrives_though_the_client_sends_on() -> None:
+    """What it sends is read and dropped, so that no reset overtakes the answer."""
+    async with connected(Api()) as client:
+        await client.send(head("POST", PATH, "Transfer-Encoding: gzip, chunked") + b"x" * 20_000_000)
+        assert (await client.read_answer()).status == 501
+        assert await client.read_to_the_end() == b""
+
+
+async def test_a_client_that_is_refused_and_stays_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for only so long."""
+    monkeypatch.setattr(http_protocol, "LINGER_IDLE_S", 0.05)
+    async with connected(Api()) as client:
+        await client.send(b"\x00garbage\r\n\r\n")
+        await client.cut_off()
+
+
+async def test_only_so_many_refused_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are answered and closed."""
+    monkeypatch.setattr(http_protocol, "MAX_LINGERING", 0)
+    async with connected(Api()) as client:
+        await client.send(b"GARBAGE\r\n\r\n")
+        assert (await client.read_answer()).status == 400
+        await client.send(b"more")  # nobody is there to take it
+        await client.cut_off()
 
 
 async def test_garbage_does_not_get_an_answer_into_the_midst_of_another() -> None:
@@ -464,6 +686,16 @@ async def test_an_offer_of_another_protocol_is_passed_over(http: str | None) -> 
         assert (await client.read_answer()).headers["connection"] == "close"
 
 
+async def test_any_number_of_offers_is_passed_over() -> None:
+    """Each of them makes the parser begin again."""
+    async with connected(Api()) as client:
+        offer = head("GET", "/health", "Connection: Upgrade", "Upgrade: h2c")
+        sending = asyncio.create_task(client.send(offer * 1500))
+        for _ in range(1500):
+            assert (await client.read_answer()).status == 200
+        await sending
+
+
 async def test_it_is_no_proxy() -> None:
     """A tunnel is not opened."""
     async with connected(Api()) as client:
@@ -500,8 +732,37 @@ async def test_a_client_that_asks_before_it_sends_is_answered(
         b"GET /health HTTP/1.1\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"GET /health HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
+        *(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + rest
+            for rest in (
+                b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+                b"Transfer-Encoding:\r\n\r\n0\r\n\r\n",
+                b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked\n\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked\r\n\r\n0\n\r\n",
+                b"Transfer-Encoding: chunked\r\n\r\n2 \r\n{}\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n",
+                b"Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\n{}\r\n0\r\n\r\n",
+                b"Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 5\r\n\r\nhello",
+                b"Content-Length: 5, 5\r\n\r\nhello",
+                b"Content-Length: +5\r\n\r\nhello",
+                b"Content-Length: 0x5\r\n\r\nhello",
+                b"Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+                b"Content-Length:\r\n\r\n",
+                b"Content-Length : 5\r\n\r\nhello",
+                b"X: a\r\n b\r\n\r\n",
+                b" X: a\r\n\r\n",
+                b"X: a\x00b\r\n\r\n",
+                b"X: a\rb\r\n\r\n",
+                b"X\r\n\r\n",
+                b": x\r\n\r\n",
+            )
+        ),
     ],
-    ids=["two-lengths", "length-and-chunks", "negative", "huge", "no-chunk", "path", "no-host", "two-hosts", "old"],
 )
 async def test_a_request_in_doubt_is_refused(raw: bytes) -> None:
     """Two readings of one request are how requests are smuggled past a proxy."""

@@ -1,10 +1,15 @@
 """uvicorn's HTTP/1.1 protocol with what it lacks: limits for heads, and an eye on the client at every moment.
 
-* A request's head is bounded in bytes, in fields and in time, and so is the time before the first one.
+* A request's head is bounded in bytes, in fields and in time, and so is the time before the first one. What frames a
+  chunked body has the same bounds: the sizes of its chunks, their extensions, and the trailer, of which no field is
+  ever taken for one of the head.
 * A client that leaves is noticed at once, also when it has sent further requests ahead (uvicorn then stops reading, and
-  marks only the last of them as disconnected) or when what it was sent still waits for it.
+  marks only the last of them as disconnected) or when what it was sent still waits for it. Behind a client that is far
+  ahead reading stops; then the kernel is asked every now and then whether the client is still there.
+* A transfer coding or a version of HTTP that this server does not speak is refused by its own status.
 * An offer to speak another protocol (`Upgrade: h2c`) is passed over; the parser would take it and lose the body.
-* What cannot be parsed is answered in the usual envelope, and never in the midst of another answer.
+* What cannot be parsed is answered in the usual envelope, after the answers to what came before it, and never in the
+  midst of another answer. The rest of what such a client sends is read and dropped, so that it gets the answer.
 * The owner of a streamed answer may write to the transport by itself: see `chunks`.
 * A client of HTTP/1.0 gets no chunks, which it does not know: see `until_close`.
 * Buffers are small, so that a client that stops reading shows soon; one that takes nothing at all is cut off.
@@ -16,14 +21,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import sys
 from dataclasses import dataclass
-from typing import Any, cast
+from http import HTTPStatus
+from typing import Any, ClassVar, NoReturn, cast
 from uuid import uuid4
 
 import httptools
 from starlette.types import Scope
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sluiceway.procs.api.chunks import ChunkWriter, break_off, offer_chunks
@@ -35,9 +43,26 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
 HEAD_TIMEOUT_S = 20.0
 MAX_AHEAD_REQUESTS = 16
-"""Requests that may wait behind the one that is being answered."""
+"""Requests behind the one that is being answered; when so many wait, nothing more is read."""
 MAX_AHEAD_BYTES = 64 * 1024
-"""What may be read of them."""
+"""And when so much was read of them."""
+LOOK_EVERY_S = 0.25
+"""How often the kernel is asked whether a client is still there of which nothing is read."""
+
+REFUSAL_GRACE_S = 1.0
+"""How long the answers to earlier requests may take before what came after them and is no request is refused."""
+
+LINGER_S = 30.0
+LINGER_IDLE_S = 5.0
+"""How long a client may go on sending what nobody wants, and how long it may be silent, before its connection ends."""
+LINGER_BYTES_PER_S = 64 * 1024 * 1024
+MAX_LINGERING = 64
+"""Connections at a time; beyond that they end as soon as the answer is written."""
+
+_SLICE_BYTES = 4 * 1024
+"""What is parsed in one go: it holds a hundred requests at most, and after each slice the bounds are looked at."""
+_CONTENT_WORTH = 16
+"""Bytes of framing that each byte of a chunked body may take, as long as it comes."""
 
 SEND_TIMEOUT_S = 60.0
 
@@ -47,7 +72,8 @@ _NOTSENT_LOWAT = 25
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 30, 10, 3
 """When the kernel asks a client that says nothing and is told nothing whether it is there, and when it gives it up."""
 
-_REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+_UNKNOWN_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade", "Expected HTTP/2 Connection Preface")
+"""What the parser says of a version that it does not know, and of the first line of HTTP/2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +91,22 @@ class Buffers:
     send_timeout_s: float = SEND_TIMEOUT_S
 
 
+class _Reading(FlowControl):
+    """uvicorn and the application ask for more as they like; while `is_held` is true nothing more is read."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if not (self.is_held or self._transport.is_closing()):
+            super().resume_reading()
+
+
 class WatchfulProtocol(HttpToolsProtocol):
     """See the module's docstring."""
+
+    flow: _Reading
+    _lingering: ClassVar[set[WatchfulProtocol]] = set()
+    """Connections of this process that are answered and read on, until their clients have sent all they want to."""
 
     def __init__(self, *args: Any, buffers: Buffers, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,18 +117,36 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None
         self._chunks: ChunkWriter | None = None
         """Of the answer that is being written."""
+        self._is_in_head = self._is_in_body = False
+        self._is_after_size = False
+        """Whether a chunk was begun; what follows the last one, without content, is the trailer."""
+        self._n_content_bytes = 0
+        """Of all bodies so far."""
+        self._framing_bytes = 0
+        """What came since without content, of a chunked body."""
+        self._unparsed = b""
+        """What was read before reading was stopped."""
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._linger_until_s = 0.0
+        self._has_sent_on = False
         self._head_timer: asyncio.TimerHandle | None = None
+        """Of a head, or of a trailer."""
         self._head_bytes = 0
         """Read of a head that is not whole yet."""
         self._field_bytes = 0
         """Its names and values as parsed: a head that comes in one read is bounded too."""
+        self._n_fields = 0
         self._ahead_bytes = 0
-        self._is_refused = False
+        self._refusal_status: int | None = None
+        """What is refused, once all before it is answered. Nothing more is parsed."""
+        self._refusal_timer: asyncio.TimerHandle | None = None
 
     # The connection.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Reading(transport)
         self._set_buffers(transport)
         _ask_whether_it_is_there(transport.get_extra_info("socket"))
         self._arm_keep_alive()
@@ -103,6 +161,11 @@ class WatchfulProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         self._stop_send_timer()
+        for timer in (self._look_timer, self._linger_timer, self._refusal_timer):
+            if timer is not None:
+                timer.cancel()
+        self._lingering.discard(self)
+        self._unparsed = b""
         self._unset_keepalive_if_required()
         self._disconnect()
         super().connection_lost(exc)
@@ -168,18 +231,50 @@ class WatchfulProtocol(HttpToolsProtocol):
     # Bytes.
 
     def data_received(self, data: bytes) -> None:
-        if self.pipeline:
-            self._ahead_bytes += len(data)
         self._unset_keepalive_if_required()
-        self._feed(data)
-        if self._head_timer is not None:
-            self._head_bytes += len(data)
+        if self in self._lingering:
+            self._drop(len(data))
+        elif self.flow.is_held:
+            self._unparsed += data
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Parse what was read, as far as it may be."""
+        for place in range(0, len(data), _SLICE_BYTES):
+            if self._is_far_ahead:
+                self._hold(data[place:])
+                return
+            self._parse(data[place : place + _SLICE_BYTES])
+            if self._refusal_status is not None:
+                return
+        if self._is_far_ahead:
+            self._hold(b"")
+        elif self.pipeline:
+            self.flow.resume_reading()  # to go on reading is the best way to see the client leave
+        elif not self._is_in_head and not self._is_answering:
+            self._arm_keep_alive()  # blank lines between requests begin nothing
+
+    def _parse(self, piece: bytes) -> None:
+        n_content_bytes, was_after_size = self._n_content_bytes, self._is_after_size
+        if self.pipeline:
+            self._ahead_bytes += len(piece)
+        self._feed(piece)
+        if self._is_in_head:
+            self._head_bytes += len(piece)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431)
-        if self.pipeline:
-            self._bound_what_is_ahead()
-        elif self._head_timer is None and not self._is_answering:
-            self._arm_keep_alive()  # blank lines between requests begin nothing
+        elif self._is_in_body:
+            n_new_bytes = self._n_content_bytes - n_content_bytes
+            self._bound_framing(len(piece), n_new_bytes)
+            if was_after_size and self._is_after_size and not n_new_bytes and self._head_timer is None:
+                self._start_head_timer()  # content would have come by now: this is the trailer
+
+    def _bound_framing(self, n_bytes: int, n_content_bytes: int) -> None:
+        """Extensions, sizes with ever more digits, and trailers: the parser itself takes any amount of them."""
+        self._framing_bytes = max(0, self._framing_bytes + n_bytes - n_content_bytes * (1 + _CONTENT_WORTH))
+        if self._framing_bytes > MAX_HEAD_BYTES:
+            self._refuse(431 if self._is_after_size else 400)
 
     def _arm_keep_alive(self) -> None:
         """uvicorn disarms it with every byte that arrives, and arms it only after an answer."""
@@ -189,29 +284,76 @@ class WatchfulProtocol(HttpToolsProtocol):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
-    def _bound_what_is_ahead(self) -> None:
-        # To go on reading is the only way to see the client leave.
-        if len(self.pipeline) > MAX_AHEAD_REQUESTS or self._ahead_bytes > MAX_AHEAD_BYTES:
+    # What is far ahead.
+
+    @property
+    def _is_far_ahead(self) -> bool:
+        return len(self.pipeline) >= MAX_AHEAD_REQUESTS or self._ahead_bytes > MAX_AHEAD_BYTES
+
+    def _hold(self, rest: bytes) -> None:
+        """Read no more until there are answers. The client is not blamed for what it has sent only in part."""
+        self._unparsed = rest
+        self.flow.is_held = True
+        self.flow.pause_reading()
+        self._stop_head_timer()
+        self._look_timer = self.loop.call_later(LOOK_EVERY_S, self._look_whether_it_left)
+
+    def _read_on(self) -> None:
+        if self.transport.is_closing() or not self.flow.is_held or self._is_far_ahead:
+            return
+        self._stop_holding()
+        if self._is_in_head:
+            self._start_head_timer()
+        rest, self._unparsed = self._unparsed, b""
+        self._take(rest)
+        self.flow.resume_reading()
+
+    def _stop_holding(self) -> None:
+        self.flow.is_held = False
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+
+    def _look_whether_it_left(self) -> None:
+        """While nothing is read, its leaving lies behind what it has sent."""
+        poller = select.poll()
+        poller.register(self.transport.get_extra_info("socket").fileno(), getattr(select, "POLLRDHUP", 0))
+        if poller.poll(0):  # errors and hang-ups are told without being asked for
             self._disconnect()
             self.transport.abort()
         else:
-            self.flow.resume_reading()
+            self._look_timer = self.loop.call_later(LOOK_EVERY_S, self._look_whether_it_left)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._refusal_status is not None:
+            if not self._is_answering:
+                self._refuse_now()
+        elif self.flow.is_held:
+            self.loop.call_soon(self._read_on)
 
     # The parser.
 
     def _feed(self, data: bytes) -> None:
+        rest: bytes | None = data
+        while rest is not None:
+            rest = self._feed_up_to_an_offer(rest)
+
+    def _feed_up_to_an_offer(self, data: bytes) -> bytes | None:
+        """Returns what is to be parsed anew, if anything."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
             if self.parser.get_method() == b"CONNECT":
                 self._refuse(400)  # we are no proxy
-            else:
-                self._feed_without_offer(data[error.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(400)
+            elif self._refusal_status is None:
+                return self._without_offer(data[error.args[0] :])
+        except httptools.HttpParserError as error:
+            self._refuse(505 if str(error) in _UNKNOWN_VERSION else 400)
+        return None
 
-    def _feed_without_offer(self, rest: bytes) -> None:
-        """Parse the request again as if it did not offer another protocol: the parser stops after such a head.
+    def _without_offer(self, rest: bytes) -> bytes:
+        """The request as if it did not offer another protocol, to be parsed again: the parser stops after such a head.
 
         A server may ignore the offer: https://www.rfc-editor.org/rfc/rfc9110#section-7.8
         """
@@ -220,36 +362,68 @@ class WatchfulProtocol(HttpToolsProtocol):
         lines += [b"%b: %b" % field for field in map(_without_offer, self.headers) if field is not None]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the one before it
-        self._feed(b"\r\n".join([*lines, b"", rest]))
+        return b"\r\n".join([*lines, b"", rest])
 
     # Heads.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = self._field_bytes = 0
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse, 408)
+        self._is_in_head = True
+        self._head_bytes = self._field_bytes = self._n_fields = 0
+        self._start_head_timer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._field_bytes += len(name) + len(value)
-        if len(self.headers) >= MAX_HEADERS or self._field_bytes > MAX_HEAD_BYTES:
-            self._refuse(431)
-            raise httptools.HttpParserError("too many headers, or too large ones")
-        super().on_header(name, value.strip(b" \t"))  # https://www.rfc-editor.org/rfc/rfc9110#section-5.5
+        self._n_fields += 1
+        if self._n_fields > MAX_HEADERS or self._field_bytes > MAX_HEAD_BYTES:
+            self._break(431, "too many headers, or too large ones")
+        if self._is_in_head:  # else it is of the trailer: https://www.rfc-editor.org/rfc/rfc9110#section-6.5.1
+            super().on_header(name, value.strip(b" \t"))  # https://www.rfc-editor.org/rfc/rfc9110#section-5.5
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
-        if self._is_refused or self.parser.should_upgrade():
+        self._is_in_head = False
+        if self._refusal_status is not None or self.parser.should_upgrade():
             return
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._break(505, "a version that is not spoken here")
         n_hosts = sum(name == b"host" for name, _ in self.headers)
-        if n_hosts > 1 or (n_hosts == 0 and self.parser.get_http_version() != "1.0"):
+        if n_hosts > 1 or (n_hosts == 0 and version != "1.0"):
             # "A server MUST respond with a 400": https://www.rfc-editor.org/rfc/rfc9112#section-3.2
-            self._refuse(400)
-            raise httptools.HttpParserError("not one host")
+            self._break(400, "not one host")
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            # The parser knows no other, and reads what it does not know as plain bytes.
+            self._break(501, "an unknown transfer coding")
+        self._is_in_body, self._is_after_size = True, False
+        self._framing_bytes = self._field_bytes = self._n_fields = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._n_content_bytes += len(body)
+        self._stop_head_timer()
+        super().on_body(body)
+
+    def on_chunk_header(self) -> None:
+        self._is_after_size = True
+
+    def on_chunk_complete(self) -> None:
+        self._is_after_size = False
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
+            self._stop_head_timer()
+            self._is_in_body = False
             super().on_message_complete()
+
+    def _break(self, status: int, why: str) -> NoReturn:
+        """Refuse, and make the parser stop."""
+        self._refuse(status)
+        raise httptools.HttpParserError(why)
+
+    def _start_head_timer(self) -> None:
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse, 408)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -259,18 +433,65 @@ class WatchfulProtocol(HttpToolsProtocol):
     # Refusals.
 
     def _refuse(self, status: int) -> None:
-        """Answer what is no proper request, and close. In the midst of an answer only the closing is left."""
-        if self._is_refused:
+        """Answer what is no proper request, when all before it is answered, and close."""
+        if self._refusal_status is not None:
             return
-        self._is_refused = True
+        self._refusal_status = status
         self._stop_head_timer()
+        if self._is_in_body and self.pipeline:
+            self.pipeline.popleft()  # what is refused is itself the last that waits
+        elif self._is_in_body or not self._is_answering:
+            self._refuse_now()
+            return
+        self._hold(b"")
+        self._refusal_timer = self.loop.call_later(REFUSAL_GRACE_S, self._refuse_now)
+
+    def _refuse_now(self) -> None:
+        """In the midst of an answer to another request only the closing is left."""
+        if self.transport.is_closing() or self in self._lingering or self._refusal_status is None:
+            return
         is_amid = self._answering is not None and self._is_answering and self._answering.response_started
         self._disconnect()
-        if is_amid:
+        self.pipeline.clear()
+        self._stop_holding()
+        self._unset_keepalive_if_required()
+        if is_amid and not self._is_in_body:
             self.transport.abort()
             return
-        self.transport.write(_raw_refusal(status))
-        self.transport.close()
+        if not is_amid:
+            self.transport.write(_raw_refusal(self._refusal_status))
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Send nothing more, and drop what comes until the client has done likewise.
+
+        Closing with unread bytes resets the connection, and the reset can overtake the answer:
+        https://www.rfc-editor.org/rfc/rfc9112#section-9.6
+        """
+        if len(self._lingering) >= MAX_LINGERING:
+            self.transport.close()
+            return
+        self._lingering.add(self)
+        self._linger_until_s = self.loop.time() + LINGER_S
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._linger_on()
+
+    def _linger_on(self) -> None:
+        self._has_sent_on = False
+        self._linger_timer = self.loop.call_later(LINGER_IDLE_S, self._end_lingering)
+
+    def _end_lingering(self) -> None:
+        if self._has_sent_on and self.loop.time() < self._linger_until_s:
+            self._linger_on()
+        else:
+            break_off(self.transport)
+
+    def _drop(self, n_bytes: int) -> None:
+        """No faster than others can be served meanwhile."""
+        self._has_sent_on = True
+        self.flow.pause_reading()
+        self.loop.call_later(n_bytes / LINGER_BYTES_PER_S, self.flow.resume_reading)
 
 
 def _ask_whether_it_is_there(connection: socket.socket) -> None:
@@ -296,6 +517,6 @@ def _raw_refusal(status: int) -> bytes:
     refusal = refusal_for_status(status)
     body = error_body(refusal)
     more = ((b"connection", b"close"), (b"x-request-id", uuid4().hex.encode()))
-    lines = [b"HTTP/1.1 %d %s" % (status, _REASONS[status])]
+    lines = [b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode())]
     lines += [b"%s: %s" % header for header in refusal_head(len(body), refusal, more).headers]
     return b"\r\n".join([*lines, b"", body])

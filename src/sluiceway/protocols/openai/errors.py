@@ -22,7 +22,10 @@ _OF_STATUS: Mapping[int, tuple[str, str]] = MappingProxyType(
         408: ("request_timeout", "The request did not arrive in time."),
         413: ("body_too_large", "The body of the request is too large."),
         415: ("unsupported_media_type", "The body must be JSON, sent with `Content-Type: application/json`."),
+        421: ("wrong_host", "This server does not answer to the host that the request names."),
         431: ("headers_too_large", "The headers of the request are too large."),
+        501: ("unsupported_transfer_coding", "This server takes no `Transfer-Encoding` but `chunked`."),
+        505: ("unsupported_http_version", "This server speaks HTTP/1.1 and HTTP/1.0."),
     }
 )
 
