@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from sluiceway.obs.log import configure_log
+from sluiceway.obs.log import configure_log, log_fault
 
 
 @pytest.fixture
@@ -94,3 +94,18 @@ def test_no_standard_error_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None
     configure_log("info", "text", process="api")
     structlog.get_logger().info("accepted")
     structlog.reset_defaults()
+
+
+def test_a_fault_is_one_line_with_its_place(stream: io.StringIO) -> None:
+    """However long its words are, and also if it was never raised."""
+    configure_log("info", "text", process="tokenizer", stream=stream)
+    log = structlog.get_logger("tokenizer")
+    try:
+        int("x" * 5000)
+    except ValueError as error:
+        log_fault(log, "a request failed", error, rid=7)
+    log_fault(log, "a request failed", KeyError("a\nb"))
+    first, second = stream.getvalue().splitlines()
+    assert "a request failed" in first and "ValueError" in first and "rid=7" in first and "at=test_log.py:" in first
+    assert len(first) < 600
+    assert "KeyError" in second and "at=-" in second

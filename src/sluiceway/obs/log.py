@@ -11,12 +11,15 @@ import json
 import logging
 import re
 import sys
+import traceback
 from typing import TextIO
 
 import structlog
-from structlog.typing import EventDict, WrappedLogger
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from sluiceway.config import LogFormat, LogLevel
+
+_MAX_ERROR_CHARS = 300
 
 _BARE = re.compile(r"[A-Za-z0-9_.,:/@+-]+")
 """Values that need no quotes in a text line."""
@@ -43,6 +46,13 @@ def configure_log(level: LogLevel, form: LogFormat, *, process: str, stream: Tex
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=lambda *_: _Writer(stream or sys.stderr),
     )
+
+
+def log_fault(log: FilteringBoundLogger, event: str, error: BaseException, **fields: object) -> None:
+    """One line for a fault that is survived: a traceback for each of them would fill a disk."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "-"
+    log.error(event, error=f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS], at=at, **fields)
 
 
 class _Writer:
