@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from sluiceway.errors import ConfigError
-from sluiceway.text.token_bytes import byte_level_alphabet, component_state, steps_of, token_bytes_of
+from sluiceway.text.token_bytes import MAX_VOCAB_SIZE, byte_level_alphabet, component_state, steps_of, token_bytes_of
 from support import vocabularies
 
 METASPACE = decoders.Metaspace(replacement="▁", prepend_scheme="always")
@@ -120,3 +120,11 @@ def test_steps_are_opened_however_deep_sequences_are_nested() -> None:
     nested = decoders.Sequence([decoders.Sequence([decoders.Fuse()]), decoders.ByteFallback()])
     assert [step["type"] for step in steps_of(component_state(nested))] == ["Fuse", "ByteFallback"]
     assert list(steps_of(component_state(None))) == []
+
+
+def test_an_id_far_beyond_the_vocabulary_is_refused() -> None:
+    """The table has an entry for each id below the highest: one token more would cost gigabytes."""
+    tokenizer = tokenizers.Tokenizer(models.BPE({"a": 0, "b": MAX_VOCAB_SIZE}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    with pytest.raises(ConfigError, match=f"token id {MAX_VOCAB_SIZE}"):
+        token_bytes_of(tokenizer)

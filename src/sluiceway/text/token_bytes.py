@@ -16,6 +16,9 @@ from sluiceway.types import TokenId
 SPACE_MARK = "\u2581"
 """Stands for a space in SentencePiece vocabularies."""
 
+MAX_VOCAB_SIZE = 1 << 23
+"""The table has an entry for each id, also for those between others; published vocabularies have a million at most."""
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 _BytesOf = Callable[[str], bytes]
@@ -42,7 +45,10 @@ def _added(tokenizer: tokenizers.Tokenizer) -> Mapping[TokenId, tokenizers.Added
 
 def _table(tokenizer: tokenizers.Tokenizer, bytes_of: _BytesOf, specials: Iterable[TokenId]) -> list[bytes]:
     vocab = tokenizer.get_vocab(with_added_tokens=True)
-    table = [b""] * (max(vocab.values(), default=-1) + 1)
+    n_ids = max(vocab.values(), default=-1) + 1
+    if n_ids > MAX_VOCAB_SIZE:
+        raise ConfigError("tokenizer.vocab", f"has the token id {n_ids - 1}; ids up to {MAX_VOCAB_SIZE - 1} are served")
+    table = [b""] * n_ids
     for token, token_id in vocab.items():
         table[token_id] = bytes_of(token)
     for token_id in specials:
