@@ -14,9 +14,12 @@ from sluiceway import types
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError, ModelSourceError, RequestError, SluicewayError
 from sluiceway.llm import LLM, PromptLike, SamplingParams
+from sluiceway.procs import rendering
 from sluiceway.procs.engine_setup import build_engine
 from sluiceway.text.byte_tokenizer import ByteTokenizer
+from sluiceway.text.tokenizer import TemplateSource
 from sluiceway.types import FinishReason
+from sluiceway.wire.endpoint import AsyncInlet
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 SHORT = SamplingParams(temperature=0.0, max_tokens=8)
@@ -369,10 +372,61 @@ def leave(*_: object, **__: object) -> NoReturn:
     raise SystemExit
 
 
-def broken_llm(monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[..., NoReturn]) -> LLM:
-    """An LLM of which this thread meets the fault at the first request."""
+def test_a_fault_over_one_request_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That call fails, and the next is answered."""
     tokenizer = ByteTokenizer()
     monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: tokenizer)
+    with LLM("fake", kv_cache_tokens=4096) as llm:
+        for method in ("encode", "detokenizer"):
+            with monkeypatch.context() as patched:
+                patched.setattr(tokenizer, method, fail)
+                with pytest.raises(RequestError) as caught:
+                    llm.generate("tell me", SHORT)
+            assert caught.value.refusal.code == "tokenizer_fault"
+            assert llm.generate("tell me", SHORT)[0].text
+
+
+class Templated(ByteTokenizer):
+    """The fake model with a chat template of a model."""
+
+    def __init__(self, source: str) -> None:
+        self.chat_format = TemplateSource(source, {})  # type: ignore[assignment,method-assign]
+
+
+def test_a_template_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the error of whoever found it, and no thread is left."""
+    before = threading.enumerate()
+    monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: Templated("{% for %}"))
+    with pytest.raises(ConfigError, match="^chat_template: is not valid"):
+        LLM("fake", kv_cache_tokens=4096)
+    assert threading.enumerate() == before
+
+
+def test_a_chat_over_which_the_template_loops_ends_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused when its time is over; the others are answered meanwhile and after it."""
+    monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=1.0))
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    source = "{% if messages[0].content == 'loop' %}" + loop + "{% endif %}{{ messages[0].content }}"
+    monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: Templated(source))
+    with LLM("fake", kv_cache_tokens=4096) as llm:
+        codes: list[str] = []
+
+        def ask() -> None:
+            with pytest.raises(RequestError) as caught:
+                llm.chat([{"role": "user", "content": "loop"}], SHORT)
+            codes.append(caught.value.refusal.code)
+
+        looping = threading.Thread(target=ask)
+        looping.start()
+        assert llm.generate("tell me", SHORT)[0].text
+        assert llm.chat([{"role": "user", "content": "hello"}], SHORT).text
+        looping.join()
+        assert codes == ["template_timeout"]
+        assert llm.chat([{"role": "user", "content": "hello"}], SHORT).text
+
+
+def broken_llm(monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[..., NoReturn]) -> LLM:
+    """An LLM of which this thread meets the fault at the first request."""
     built = []
 
     def build(*args: Any) -> Any:
@@ -383,7 +437,7 @@ def broken_llm(monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[...
     llm = LLM("fake", kv_cache_tokens=4096)
     ((engine, _),) = built
     owner, method = {
-        "tokenizer": (tokenizer, "detokenizer"),
+        "tokenizer": (AsyncInlet, "take"),
         "engine": (engine, "step"),
         "events": (llm, "_hand_over"),
     }[thread]

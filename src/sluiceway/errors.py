@@ -16,6 +16,7 @@
     │   ├── WorkerResultError   its result is larger than it may be
     │   ├── WorkerDied          the process died, or could not be started
     │   └── WorkerFault         it raised an exception: our own bug
+    ├── TooManyTokens       a text has more tokens than its caller can use (`text.tokenizer`)
     ├── SSEError            an event stream breaks a bound, or cannot be written (`sse.event`)
     ├── AnswerError         another server did not answer `chat --url` (`cli.answers`)
     ├── LoadError           a server that is measured cannot be reached, refuses, or breaks off (`lab.load.replies`)

@@ -363,6 +363,8 @@ class LLM:
             waiting -= {role for role, report in self._control.drain() if isinstance(report, Ready)}
             for thread in self._loops:
                 if not thread.is_alive():
+                    if isinstance(thread.fault, SluicewayError):
+                        raise thread.fault  # what is wrong with the model, in the words of whoever found it
                     raise SluicewayError(f"the {thread.name} could not be started") from thread.fault
 
     def _stop(self) -> None:

@@ -24,42 +24,21 @@ OVERLOADED = Refusal(
     message="Too many requests are waiting; try again later.",
     retry_after_s=RETRY_AFTER_S,
 )
+ENGINE_UNAVAILABLE = Refusal(
+    status=503,
+    code="engine_unavailable",
+    message="A process of the server is down or does not respond; try again in a moment.",
+    retry_after_s=RETRY_AFTER_S,
+)
+ENGINE_LOST = Refusal(
+    status=503,
+    code="engine_lost",
+    message="The engine stopped while it worked on this request.",
+    retry_after_s=RETRY_AFTER_S,
+)
 DRAINING = Refusal(
     status=503,
     code="draining",
     message="The server is shutting down; send the request again.",
     retry_after_s=RETRY_AFTER_S,
 )
-
-
-def unavailable(process: str, what: str = "is down") -> Refusal:
-    """503 for a new request while that process of the server cannot serve; one code for all of them."""
-    return Refusal(
-        status=503,
-        code="engine_unavailable",
-        message=f"The {process} {what}; try again in a moment.",
-        retry_after_s=RETRY_AFTER_S,
-    )
-
-
-def lost(process: str) -> Refusal:
-    """503 for a request that ended because that process of the server died; one code for all of them."""
-    return Refusal(
-        status=503,
-        code="engine_lost",
-        message=f"The {process} stopped while it worked on this request.",
-        retry_after_s=RETRY_AFTER_S,
-    )
-
-
-def prompt_too_long(n_prompt: str, max_tokens: int, why: str = "") -> Refusal:
-    """400 for a prompt of so many tokens, where prompt and answer together may have `max_tokens`.
-
-    SDKs recognise the message by its words, and only those with an answer of OpenAI's or vLLM's form also by the code:
-    LiteLLM by "this model's maximum context length is", LangChain by "prompt is too long".
-    """
-    message = (
-        f"This model's maximum context length is {max_tokens} tokens on this server{why}. "
-        f"The prompt is too long: it has {n_prompt} tokens, and at least one token must be left for the answer."
-    )
-    return Refusal(status=400, code="context_length_exceeded", message=message)

@@ -26,6 +26,7 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
 )
 from sluiceway.procs.tokenizer import run_tokenizer
+from sluiceway.procs.translator import Translator
 from sluiceway.text.byte_tokenizer import BOS_ID, ByteTokenizer
 from sluiceway.types import EngineFacts, FinishReason, Held, Rid, SamplingParams, TokenId
 from support.pipes import Surroundings, received
@@ -46,12 +47,12 @@ class Stubborn(ByteTokenizer):
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[TokenId]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         if text.startswith("panic"):
             raise Panic
         if text == LONG:
             self.may_go_on.wait()
-        return super().encode(text, add_special_tokens=add_special_tokens)
+        return super().encode(text, add_special_tokens=add_special_tokens, max_tokens=max_tokens)
 
 
 class Neighbours:
@@ -180,6 +181,37 @@ def test_what_the_engine_can_hold_is_passed_on_and_known(neighbours: Neighbours)
     assert isinstance(rejected, Rejected) and rejected.refusal.code == "context_length_exceeded"
 
 
+def test_a_message_over_which_its_handler_breaks_is_passed_over(
+    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sent it: the next one is served."""
+
+    broken: set[str] = set()
+    handlers = ("tokenize", "cancel", "hold", "audit", "step_out", "engine_audit", "api_down", "engine_down")
+
+    def fail(handler: str) -> None:
+        broken.add(handler)
+        raise RuntimeError("secret")
+
+    neighbours.ask(1, "hi")
+    assert neighbours.submitted() == 1
+    with monkeypatch.context() as patched:
+        for handler in handlers:
+            patched.setattr(Translator, handler, lambda *_, handler=handler: fail(handler))
+        neighbours.ask(2, "lost")
+        neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
+        neighbours.to_tokenizer.push(Pause((1,)))
+        neighbours.to_tokenizer.push(AuditQuery(4))
+        neighbours.step(1, b"lost")
+        neighbours.from_engine.push(EngineAudit(query_id=4, stats=STATS, live=(), violations=()))
+        neighbours.around.order(PeerDown(Role.API), PeerDown(Role.ENGINE))
+        while broken != set(handlers):
+            neighbours.around.reported(Heartbeat)
+    neighbours.step(1, b"yo")
+    assert received(neighbours.from_tokenizer, Events).events == [Delta(1, "yo", tuple(b"yo"))]
+    assert neighbours.audit() == (0, 1)
+
+
 def test_everything_is_forgotten_when_the_engine_dies(neighbours: Neighbours) -> None:
     """What is encoded too, though its thread goes on."""
     neighbours.ask(1, "hi")
@@ -198,7 +230,7 @@ def test_everything_is_aborted_when_the_api_process_dies(neighbours: Neighbours)
     neighbours.ask(1, "hi")
     assert neighbours.submitted() == 1
     neighbours.around.order(PeerDown(Role.API, hung=True), PeerUp(Role.API), PeerDown(Role.API))
-    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.DISCONNECTED)
+    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.CANCELLED)
 
 
 def test_it_stops_while_a_long_prompt_is_encoded(neighbours: Neighbours) -> None:

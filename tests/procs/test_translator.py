@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
 
-from sluiceway.core.seeds import seed_of_choice
 from sluiceway.errors import PeerGone, Refusal, invalid
 from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
-from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
+from sluiceway.messages.to_engine import Abort, AuditEngine, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import (
     AuditQuery,
     Cancel,
-    ChatMessage,
     ChatPrompt,
     EngineAudit,
     GroupRejection,
@@ -30,9 +28,11 @@ from sluiceway.messages.to_tokenizer import (
     Tokenize,
     TokenPrompt,
 )
-from sluiceway.procs.translator import Encoded, Translator
-from sluiceway.refusals import unavailable
+from sluiceway.procs.prompts import Encoded
+from sluiceway.procs.translator import Translator
+from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.byte_tokenizer import EOS_ID, ByteTokenizer
+from sluiceway.text.detokenizer import Detokenizer, TokenBytes
 from sluiceway.types import FinishReason, Held, Logprobs, Progress, SamplingParams
 from support.snapshots import engine_stats
 
@@ -43,27 +43,35 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=64)
 class Desk:
     """A translator with its surroundings: what it sent, and encodings that a test finishes when it likes."""
 
-    def __init__(self, *, is_threaded: bool = False) -> None:
+    def __init__(self, *, is_threaded: bool = False, tokenizer: ByteTokenizer | None = None) -> None:
         self.sent: list[ToApi] = []
         self.engine: list[ToEngine] = []
         self.is_engine_gone = False
         self.pending: list[Callable[[], None]] = []
+        self.n_dropped = 0
+        self.unsendable: type[Event] | None = None
+        """What the pipe to the API process does not take."""
         self._is_threaded = is_threaded
+        self._tokenizer = tokenizer or ByteTokenizer()
         self.translator = Translator(
-            ByteTokenizer(), to_api=self.sent.append, to_engine=self._to_engine, encode_later=self._encode_later
+            self._tokenizer, to_api=self._to_api, to_engine=self._to_engine, encode=self._encode
         )
+
+    def _to_api(self, message: ToApi) -> None:
+        if isinstance(message, Events) and self.unsendable is not None:
+            if any(isinstance(event, self.unsendable) for event in message.events):
+                raise ValueError("cannot be encoded")
+        self.sent.append(message)
 
     def _to_engine(self, message: ToEngine) -> None:
         if self.is_engine_gone:
             raise PeerGone("gone")
         self.engine.append(message)
 
-    def _encode_later(
-        self, n_chars: int, encode: Callable[[], list[list[int]]], done: Callable[[Encoded], None]
-    ) -> None:
+    def _encode(self, prompts: Sequence[Prompt], done: Callable[[Encoded], None]) -> Callable[[], None]:
         def run() -> None:
             try:
-                outcome: Encoded = encode()
+                outcome: Encoded = [self._tokens_of(prompt) for prompt in prompts]
             except BaseException as exc:
                 outcome = exc
             done(outcome)
@@ -72,6 +80,19 @@ class Desk:
             self.pending.append(run)
         else:
             run()
+        return self._drop
+
+    def _tokens_of(self, prompt: Prompt) -> list[int]:
+        match prompt:
+            case TextPrompt(text):
+                return self._tokenizer.encode(text)
+            case TokenPrompt(token_ids):
+                return list(token_ids)
+            case ChatPrompt(messages):
+                return [ord(message.content) for message in messages]
+
+    def _drop(self) -> None:
+        self.n_dropped += 1
 
     def ask(
         self, *rids: int, prompt: Prompt | None = None, stop: tuple[str, ...] = (), sampling: SamplingParams = GREEDY
@@ -131,24 +152,14 @@ def test_sequence_is_submitted_with_its_tokens_when_a_prompt_arrives() -> None:
     assert desk.engine == [
         Submit(
             (
-                Sequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
-                Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=seed_of_choice(10, 1))),
-                Sequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
-                Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=seed_of_choice(10, 1))),
+                to_engine.Sequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
+                to_engine.Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=11)),
+                to_engine.Sequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
+                to_engine.Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=11)),
             )
         )
     ]
     assert desk.translator.n_decoding == 4
-
-
-def test_chat_is_rendered_by_the_template_when_it_arrives() -> None:
-    """The engine gets what the tokenizer's template makes of the turns."""
-    desk = Desk()
-    desk.ask(1, prompt=ChatPrompt((ChatMessage(role="user", content="hello"),)))
-    (submit,) = desk.engine
-    assert isinstance(submit, Submit)
-    expected = ByteTokenizer().encode_chat([{"role": "user", "content": "hello"}])
-    assert list(submit.sequences[0].prompt_token_ids) == expected
 
 
 def test_text_flows_when_tokens_arrive() -> None:
@@ -270,6 +281,7 @@ def test_cancel_is_answered_here_when_the_prompt_is_still_being_encoded() -> Non
     assert desk.take_events() == [
         Finished(rid=1, reason=FinishReason.CANCELLED, completion_tokens=0, held=Held("encoding", 0))
     ]
+    assert desk.n_dropped == 1
     desk.pending[0]()
     assert desk.engine == []
     assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
@@ -282,6 +294,7 @@ def test_others_are_submitted_when_one_choice_is_cancelled_while_encoding() -> N
     assert desk.translator.n_encoding == 1
     desk.translator.cancel(Cancel((1,), FinishReason.CANCELLED))
     desk.take_events()
+    assert desk.n_dropped == 0
     desk.pending[0]()
     (submit,) = desk.engine
     assert isinstance(submit, Submit)
@@ -336,7 +349,7 @@ def test_a_sequence_is_aborted_when_nobody_here_knows_it() -> None:
     desk.ask(1)
     desk.translator.engine_down()
     assert desk.step(_bytes(1, "x")) == []
-    assert desk.engine[1:] == [Abort(1, FinishReason.DISCONNECTED)]
+    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
     assert desk.step(ends=[_end(1, FinishReason.CANCELLED)]) == []
 
 
@@ -371,34 +384,12 @@ def test_request_is_rejected_when_its_prompt_cannot_be_encoded(
     assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        TextPrompt("x" * 101),
-        ChatPrompt((ChatMessage(role="user", content="y" * 101),)),
-        TokenPrompt((1,) * 100),
-    ],
-    ids=["text", "chat", "tokens"],
-)
-def test_hopeless_prompt_is_rejected_without_encoding(prompt: Prompt) -> None:
-    """What cannot fit is not worth the time of the tokenizer, nor of the engine."""
-    desk = Desk(is_threaded=True)
-    desk.translator.max_sequence_tokens = 100
-    desk.ask(1, prompt=prompt)
-    (event,) = desk.take_events()
-    assert isinstance(event, Rejected)
-    assert event.refusal.code == "context_length_exceeded"
-    assert "This model's maximum context length is 100 tokens" in event.refusal.message
-    assert "prompt is too long: it has at least 10" in event.refusal.message
-    assert desk.pending == []
-
-
 def test_request_is_rejected_when_the_engine_is_not_running() -> None:
     """503 at once, and nothing is kept."""
     desk = Desk()
     desk.is_engine_gone = True
     desk.ask(1, 2)
-    assert desk.take_events() == [Rejected((1, 2), unavailable("engine"))]
+    assert desk.take_events() == [Rejected((1, 2), ENGINE_UNAVAILABLE)]
     desk.translator.audit(AuditQuery(1))
     assert desk.sent == []
 
@@ -412,7 +403,7 @@ def test_nothing_is_kept_when_the_engine_died() -> None:
     desk.is_engine_gone = True
     desk.translator.cancel(Cancel((1,), FinishReason.CANCELLED))
     desk.translator.engine_down()
-    assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
+    assert (desk.translator.n_encoding, desk.translator.n_decoding, desk.n_dropped) == (0, 0, 1)
     desk.pending.pop(0)()
     assert desk.take_events() == []
 
@@ -424,7 +415,7 @@ def test_everything_is_cancelled_when_the_api_died() -> None:
     desk.ask(2)
     desk.pending.pop(0)()
     desk.translator.api_down()
-    assert desk.engine[1:] == [Abort(1, FinishReason.DISCONNECTED)]
+    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
     assert desk.translator.n_encoding == 0
 
 
@@ -481,3 +472,148 @@ def test_progress_is_passed_on_when_a_request_is_watched() -> None:
         )
     )
     assert desk.take_events() == [Accepted(1, 2, 0), Progressed(1, progress), Delta(1, "H", (72,))]
+
+
+class Panic(BaseException):
+    """What the library raises when its Rust code panics is no `Exception`."""
+
+
+class BrittleDetokenizer(Detokenizer):
+    """Breaks over an exclamation mark, and at the end of a text that has a question mark."""
+
+    __slots__ = ("_asks",)
+
+    def push(self, token_id: int) -> str:
+        if token_id == ord("!"):
+            raise RuntimeError("secret")
+        self._asks = token_id == ord("?")
+        return super().push(token_id)
+
+    def flush(self) -> str:
+        if self._asks:
+            raise RuntimeError("secret")
+        return super().flush()
+
+
+class BrittleTokenizer(ByteTokenizer):
+    """Encodes as it should, unless the text is a panic, and decodes as `BrittleDetokenizer` does."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[int]:
+        if text == "panic":
+            raise Panic("secret")
+        return super().encode(text, add_special_tokens=add_special_tokens, max_tokens=max_tokens)
+
+    def detokenizer(self, *, continues: bool = False) -> Detokenizer:
+        if continues and self.is_out_of_detokenizers:
+            raise RuntimeError("secret")
+        return BrittleDetokenizer(TokenBytes([bytes([byte]) for byte in range(256)]), continues=continues)
+
+    is_out_of_detokenizers = False
+
+
+def broken(rid: int, *, n_tokens: int, held: Held | None = None) -> Finished:
+    """The end of a sequence whose tokens could not be turned into text."""
+    refusal = Refusal(status=500, code="tokenizer_fault", message="The tokens could not be turned into text.")
+    return Finished(rid=rid, reason=FinishReason.ERROR, completion_tokens=n_tokens, held=held, refusal=refusal)
+
+
+def test_a_panic_of_the_library_costs_one_request() -> None:
+    """Others are encoded and decoded as before."""
+    desk = Desk(tokenizer=BrittleTokenizer())
+    desk.ask(1)
+    desk.ask(2, prompt=TextPrompt("panic"))
+    (event,) = desk.take_events()
+    assert isinstance(event, Rejected) and (event.rids, event.refusal.code) == ((2,), "tokenizer_fault")
+    assert desk.step(_bytes(1, "ok")) == [Delta(1, "ok", tuple(b"ok"))]
+    assert (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 1)
+
+
+def test_a_request_is_refused_before_the_engine_hears_of_it_when_it_cannot_be_decoded() -> None:
+    """A stop string that is empty, a decode state that cannot be made, or a message that contradicts itself."""
+    desk = Desk(tokenizer=BrittleTokenizer())
+    desk.ask(1, stop=("",))
+    (event,) = desk.take_events()
+    assert isinstance(event, Rejected) and (event.refusal.status, event.refusal.param) == (400, "stop")
+    BrittleTokenizer.is_out_of_detokenizers = True
+    try:
+        desk.ask(2)
+    finally:
+        BrittleTokenizer.is_out_of_detokenizers = False
+    desk.translator.tokenize(Tokenize(rids=(3,), prompts=(), sampling=GREEDY))
+    desk.translator.tokenize(Tokenize(rids=(4, 5, 6), prompts=(TextPrompt("a"), TextPrompt("b")), sampling=GREEDY))
+    events = desk.take_events()
+    assert [(e.rids, e.refusal.code) for e in events if isinstance(e, Rejected)] == [
+        ((2,), "tokenizer_fault"),
+        ((3,), "tokenizer_fault"),
+        ((4, 5, 6), "tokenizer_fault"),
+    ]
+    assert desk.engine == [] and (desk.translator.n_encoding, desk.translator.n_decoding) == (0, 0)
+
+
+def test_an_interrupt_is_no_fault_of_a_request() -> None:
+    """It passes."""
+    desk = Desk(is_threaded=True)
+    desk.translator.tokenize(Tokenize(rids=(1,), prompts=(TextPrompt("a"),), sampling=GREEDY))
+    job = desk.translator._encoding[1]
+    with pytest.raises(KeyboardInterrupt):
+        desk.translator._encoded(job, KeyboardInterrupt())
+
+
+def test_a_sequence_whose_tokens_cannot_be_decoded_ends_with_an_error() -> None:
+    """The engine is told, its end is the answer, and the streams beside it get their text."""
+    desk = Desk(tokenizer=BrittleTokenizer())
+    desk.ask(1, 2)
+    desk.engine.clear()
+    assert desk.step([*_bytes(1, "a!b"), *_bytes(2, "ok")]) == [Delta(2, "ok", tuple(b"ok"))]
+    assert desk.engine == [Abort(1, FinishReason.ERROR)]
+    assert desk.step(_bytes(1, "c")) == []
+    held = Held("running", 2)
+    ends = [SequenceEnd(1, FinishReason.ERROR, held=held), _end(2, FinishReason.LENGTH)]
+    assert desk.step(ends=ends) == [
+        broken(1, n_tokens=2, held=held),
+        Finished(rid=2, reason=FinishReason.LENGTH, completion_tokens=2),
+    ]
+    assert desk.translator.n_decoding == 0
+
+
+def test_a_sequence_whose_text_cannot_be_ended_ends_with_an_error() -> None:
+    """Whatever the engine says of its end."""
+    desk = Desk(tokenizer=BrittleTokenizer())
+    desk.ask(1)
+    assert desk.step(_bytes(1, "a?"), ends=[_end(1, FinishReason.LENGTH)]) == [
+        Delta(1, "a?", tuple(b"a?")),
+        broken(1, n_tokens=2),
+    ]
+    assert desk.translator.n_decoding == 0
+
+
+def test_every_sequence_of_a_step_ends_with_an_error_when_the_step_cannot_be_passed_on() -> None:
+    """What it said of them is not known any more. Others, and refusals, are as they were."""
+    desk = Desk()
+    desk.ask(1, 2)
+    desk.ask(3)
+    desk.ask(4)
+    desk.engine.clear()
+    desk.unsendable = Delta
+    refusal = Refusal(status=503, code="overloaded", message="full")
+    events = desk.step(
+        _bytes(1, "a"),
+        starts=[SequenceStart(2, 2, 0)],
+        rejections=[GroupRejection((4,), refusal)],
+        ends=[_end(1, FinishReason.LENGTH)],
+    )
+    assert events == [Rejected((4,), refusal), broken(2, n_tokens=0), broken(1, n_tokens=1)]
+    assert desk.engine == [Abort(2, FinishReason.ERROR), Abort(1, FinishReason.ERROR)]
+    desk.unsendable = None
+    assert desk.step(_bytes(3, "c"), ends=[_end(2, FinishReason.ERROR)]) == [Delta(3, "c", (99,))]
+    assert desk.translator.n_decoding == 1
+
+
+def test_a_step_whose_lists_do_not_match_ends_its_sequences() -> None:
+    """A message that decodes may still be none that an engine sends."""
+    desk = Desk()
+    desk.ask(1)
+    desk.engine.clear()
+    desk.translator.step_out(StepOut(rids=[1], token_ids=[], starts=[], rejections=[], ends=[], stats=STATS))
+    assert desk.take_events() == [broken(1, n_tokens=0)]
+    assert desk.engine == [Abort(1, FinishReason.ERROR)] and desk.translator.n_decoding == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.errors import RequestError
 from sluiceway.text.byte_tokenizer import BOS_ID, EOS_ID, ByteTokenizer
+from sluiceway.text.tokenizer import TooManyTokens
 
 
 def test_encode_gives_one_token_a_byte_behind_bos() -> None:
@@ -16,21 +16,20 @@ def test_encode_gives_one_token_a_byte_behind_bos() -> None:
     assert tokenizer.min_tokens_of("aé") == 4
 
 
-def test_render_chat_is_readable() -> None:
+def test_a_rendered_chat_is_readable() -> None:
     """One line a message, then the assistant's."""
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-    assert ByteTokenizer().render_chat(messages) == "system: Be brief.\nuser: Hi\nassistant: "
+    assert ByteTokenizer().chat_format(messages) == "system: Be brief.\nuser: Hi\nassistant: "
 
 
-def test_render_chat_refuses_an_empty_conversation() -> None:
-    """As a real model's template would."""
-    with pytest.raises(RequestError, match="at least one message"):
-        ByteTokenizer().render_chat([])
-
-
-def test_encode_chat_is_the_renderings_bytes() -> None:
-    """No BOS: the rendering holds all there is."""
-    assert ByteTokenizer().encode_chat([{"role": "user", "content": "x"}]) == list(b"user: x\nassistant: ")
+def test_encode_counts_before_it_makes_a_list() -> None:
+    """BOS counts, where it is wanted."""
+    tokenizer = ByteTokenizer()
+    assert len(tokenizer.encode("abc", max_tokens=4)) == 4
+    assert len(tokenizer.encode("abc", add_special_tokens=False, max_tokens=3)) == 3
+    with pytest.raises(TooManyTokens) as caught:
+        tokenizer.encode("abc", max_tokens=3)
+    assert caught.value.n_tokens == 4
 
 
 def test_decode_leaves_special_and_unknown_ids_out() -> None:

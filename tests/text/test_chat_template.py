@@ -9,6 +9,7 @@ import pytest
 
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.text.chat_template import MIN_OUTPUT_CHARS, OUTPUT_GROWTH, ChatTemplate
+from sluiceway.text.tokenizer import TemplateSource
 
 USER = {"role": "user", "content": "Hi <b> & 'you'"}
 CHATML = (
@@ -18,7 +19,8 @@ CHATML = (
 
 
 def render(source: str, *messages: dict[str, Any], **variables: str) -> str:
-    return ChatTemplate(source, variables, now=lambda: datetime(2026, 3, 4)).render(messages or (USER,))
+    template = ChatTemplate(TemplateSource(source, variables), now=lambda: datetime(2026, 3, 4))
+    return template.render(messages or (USER,))
 
 
 def refusal_of(source: str, *messages: dict[str, Any]) -> str:
@@ -165,14 +167,46 @@ def test_render_leaves_the_callers_messages_alone() -> None:
     assert message == {"role": "user", "content": "x"}
 
 
-def test_render_refuses_an_empty_conversation() -> None:
-    """No message, no chat."""
-    with pytest.raises(RequestError, match="at least one message"):
-        ChatTemplate(CHATML, {}).render([])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ raise_exception('x' * 5000) }}", "x" * 300 + "."),
+        ("{{ raise_exception('Two\\n  lines.') }}", ": Two lines."),
+        ("{{ raise_exception('half \\ud800') }}", r"half \ud800."),
+        ("{{ raise_exception('') }}", "TemplateError."),
+    ],
+)
+def test_render_refuses_in_a_short_line_whatever_the_template_says(source: str, words: str) -> None:
+    """Its words reach a client, in JSON, and the log."""
+    assert refusal_of(source).endswith(words)
 
 
-@pytest.mark.parametrize("source", ["{% for %}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", 5])
-def test_template_is_refused_at_load_when_it_does_not_parse(source: str) -> None:
-    """A broken file is the operator's problem, found at the start; so is one that holds something else."""
-    with pytest.raises(ConfigError, match="chat_template"):
-        ChatTemplate(source, {})
+def test_render_refuses_when_the_rendering_is_not_unicode() -> None:
+    """A template can spell half of a surrogate pair."""
+    assert "cannot render" in refusal_of("{{ '\\ud800' }}")
+
+
+def test_render_refuses_an_error_that_cannot_be_put_into_words() -> None:
+    """It is known by its name."""
+
+    class Wordless:
+        def __radd__(self, other: str) -> str:
+            raise Mute
+
+    assert refusal_of(CHATML, {"role": "user", "content": Wordless()}).endswith("Mute.")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise MemoryError
+
+
+DEEP = "{% for a in messages %}" * 30 + "{% endfor %}" * 30
+
+
+@pytest.mark.parametrize("source", ["{% for %}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", DEEP])
+def test_template_is_refused_at_load_when_it_does_not_compile(source: str) -> None:
+    """A broken file is the operator's problem, and said in one line. Python nests twenty loops and no more."""
+    with pytest.raises(ConfigError, match="chat_template") as caught:
+        ChatTemplate(TemplateSource(source, {}))
+    assert "\n" not in str(caught.value)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from sluiceway.errors import ConfigError, ModelSourceError, RequestError
+from sluiceway.errors import ConfigError, ModelSourceError
 from sluiceway.text.gguf_metadata import read_metadata
 from sluiceway.text.gguf_tokenizer import load_gguf_eos_token_ids, load_gguf_tokenizer, tokenizer_of
 from support import gguf_files, vocabularies
 from support.bpe_reference import GptTwoReference, SentencePieceReference, random_texts
+from support.chats import encode_chat, render_chat
 
 BYTE_LEVEL = vocabularies.byte_level_gguf()
 SENTENCEPIECE = vocabularies.sentencepiece_gguf()
@@ -116,16 +117,14 @@ def test_end_tokens_are_those_named_and_those_that_end_a_turn() -> None:
 
 def test_the_template_gets_the_special_tokens_spellings() -> None:
     """`bos_token` in the template is the file's token."""
-    rendered = tokenizer_of(BYTE_LEVEL).render_chat([{"role": "user", "content": "hi"}])
+    rendered = render_chat(tokenizer_of(BYTE_LEVEL), [{"role": "user", "content": "hi"}])
     assert rendered == "<s>[user] hi<|im_end|>[assistant]"
 
 
-def test_a_chat_is_refused_when_the_file_has_no_template() -> None:
+def test_there_is_no_chat_format_when_the_file_has_no_template() -> None:
     """Base models have none."""
     metadata = {key: value for key, value in BYTE_LEVEL.items() if key != "tokenizer.chat_template"}
-    with pytest.raises(RequestError) as caught:
-        tokenizer_of(metadata).encode_chat([{"role": "user", "content": "hi"}])
-    assert (caught.value.refusal.code, caught.value.refusal.param) == ("no_chat_template", "messages")
+    assert tokenizer_of(metadata).chat_format is None
 
 
 def test_ids_without_a_token_are_passed_over() -> None:
@@ -165,7 +164,6 @@ def test_an_unknown_token_may_be_missing() -> None:
         (changed(BYTE_LEVEL, tokens=[["a"]], token_type=None), ModelSourceError, "damaged"),
         ({**BYTE_LEVEL, "tokenizer.chat_template": 5}, ConfigError, "chat_template"),
         (changed(SENTENCEPIECE, scores=[0.0]), ModelSourceError, "1 entries for"),
-        ({**BYTE_LEVEL, "tokenizer.chat_template": "{% if %}"}, ConfigError, "chat_template"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_rebuilt_is_refused_with_the_reason(
@@ -187,14 +185,14 @@ def test_real_tokens_equal_a_plain_reference() -> None:
 def test_real_chat_has_the_default_system_prompt_and_special_tokens() -> None:
     """What the file's template says: a system prompt of its own unless there is one."""
     tokenizer = load_gguf_tokenizer(vocabularies.real_model())
-    rendered = tokenizer.render_chat([{"role": "user", "content": "Hi"}])
+    rendered = render_chat(tokenizer, [{"role": "user", "content": "Hi"}])
     assert rendered == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
-    own = tokenizer.render_chat([{"role": "system", "content": "S"}, {"role": "user", "content": "Hi"}])
+    own = render_chat(tokenizer, [{"role": "system", "content": "S"}, {"role": "user", "content": "Hi"}])
     assert own == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer.encode_chat([{"role": "user", "content": "Hi"}])
+    ids = encode_chat(tokenizer, [{"role": "user", "content": "Hi"}])
     assert (ids[0], ids.count(1), ids.count(2)) == (1, 3, 2)
     assert tokenizer.eos_token_ids == (2,)
 
@@ -225,6 +223,15 @@ def test_real_tokens_and_chats_equal_those_of_transformers() -> None:
             {"role": "user", "content": "?"},
         ]
         for messages in (chat, [{"role": "system", "content": text}, *chat]):
-            assert ours.render_chat(messages) == theirs.apply_chat_template(
+            assert render_chat(ours, messages) == theirs.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
+
+
+def test_end_tokens_are_refused_where_the_tokenizer_is(tmp_path: Path) -> None:
+    """The engine asks for them alone, in a process of its own."""
+    lists = (gguf_files.ARRAY, [(gguf_files.STRING, ["a"])])
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf_files.head([("tokenizer.ggml.tokens", gguf_files.ARRAY, lists)]))
+    with pytest.raises(ModelSourceError, match="damaged"):
+        load_gguf_eos_token_ids(str(path))

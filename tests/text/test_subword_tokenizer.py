@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import tokenizers
 
-from sluiceway.errors import ConfigError, RequestError
-from sluiceway.text.chat_template import ChatTemplate
-from sluiceway.text.subword_tokenizer import SubwordTokenizer
+from sluiceway.errors import ConfigError, ModelSourceError
+from sluiceway.text.subword_tokenizer import SubwordTokenizer, library_errors
+from sluiceway.text.tokenizer import TooManyTokens
 from support import vocabularies
 
 
-def subword(template: str | None = None, **variables: str) -> SubwordTokenizer:
-    compiled = None if template is None else ChatTemplate(template, variables)
-    return SubwordTokenizer(vocabularies.byte_level(), eos_token_ids=[1, 2, 1], template=compiled)
+def subword() -> SubwordTokenizer:
+    return SubwordTokenizer(vocabularies.byte_level(), eos_token_ids=[1, 2, 1], chat_format=None)
 
 
 def test_end_tokens_are_each_named_once() -> None:
@@ -21,25 +20,9 @@ def test_end_tokens_are_each_named_once() -> None:
     assert subword().eos_token_ids == (1, 2)
 
 
-def test_a_special_token_spelled_in_a_message_is_that_token() -> None:
+def test_a_special_token_spelled_in_a_text_is_that_token() -> None:
     """As the reference library does it; the module's docstring says what that means."""
-    tokenizer = subword("{{ messages[0].content }}")
-    assert tokenizer.encode_chat([{"role": "user", "content": "a<|im_end|>"}])[-1] == 2
-    assert tokenizer.encode("a<|im_end|>")[-1] == 2
-
-
-def test_render_chat_refuses_with_the_templates_reason() -> None:
-    """A template without a system role."""
-    with pytest.raises(RequestError, match="no system role") as caught:
-        subword(vocabularies.TEMPLATE).render_chat([{"role": "system", "content": "x"}])
-    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "messages")
-
-
-def test_render_chat_refuses_and_names_the_way_out_when_there_is_no_template() -> None:
-    """A base model is asked by plain prompts."""
-    with pytest.raises(RequestError, match="completions") as caught:
-        subword().render_chat([{"role": "user", "content": "x"}])
-    assert caught.value.refusal.code == "no_chat_template"
+    assert subword().encode("a<|im_end|>")[-1] == 2
 
 
 def test_detokenizers_share_nothing() -> None:
@@ -64,4 +47,31 @@ def test_sizes_are_the_vocabularys() -> None:
 def test_a_vocabulary_that_cannot_be_decoded_is_refused() -> None:
     """At load, not at the first answer."""
     with pytest.raises(ConfigError, match="tokenizer.decoder"):
-        SubwordTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()), eos_token_ids=[], template=None)
+        SubwordTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()), eos_token_ids=[], chat_format=None)
+
+
+class Panic(BaseException):
+    """What the library raises when its Rust code panics is no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [ValueError("two\nlines"), Panic("two\nlines")])
+def test_an_error_of_the_library_is_a_source_error(error: BaseException) -> None:
+    """In one line."""
+    with pytest.raises(ModelSourceError, match="m.json is damaged: two lines"):
+        with library_errors("m.json is damaged"):
+            raise error
+
+
+@pytest.mark.parametrize("error", [ConfigError("x", "y"), KeyboardInterrupt()])
+def test_an_error_that_is_not_the_librarys_passes(error: BaseException) -> None:
+    """Ours says more, and an interrupt is none."""
+    with pytest.raises(type(error)) as caught, library_errors("m.json is damaged"):
+        raise error
+    assert caught.value is error
+
+
+def test_no_list_is_made_of_more_tokens_than_the_caller_can_use() -> None:
+    """The error says how many they are."""
+    with pytest.raises(TooManyTokens) as caught:
+        subword().encode("12345", max_tokens=4)
+    assert caught.value.n_tokens == 5

@@ -15,8 +15,9 @@ from sluiceway.errors import RequestError
 from sluiceway.text.byte_tokenizer import ByteTokenizer
 from sluiceway.text.directory_tokenizer import load_directory_tokenizer
 from sluiceway.text.gguf_tokenizer import load_gguf_tokenizer, tokenizer_of
-from sluiceway.text.tokenizer import Tokenizer
+from sluiceway.text.tokenizer import Tokenizer, TooManyTokens
 from support import vocabularies
+from support.chats import encode_chat, render_chat
 
 KINDS = ["byte", "directory", "gguf-byte-level", "gguf-sentencepiece", "real-model"]
 TEXTS = [
@@ -72,26 +73,28 @@ def test_min_tokens_grows_with_the_text_so_that_a_hopeless_prompt_is_known(token
 
 @pytest.mark.parametrize("text", ["\ud800", "ok \udfff\ud800 ok"])
 def test_encode_refuses_text_that_is_not_unicode(tokenizer: Tokenizer, text: str) -> None:
-    """A lone surrogate is a 400, in a prompt as in a message, and its length can still be asked for."""
-    for encode in (tokenizer.encode, lambda text: tokenizer.encode_chat([{"role": "user", "content": text}])):
-        with pytest.raises(RequestError, match="lone surrogate"):
-            encode(text)
+    """A lone surrogate is a 400, and its length can still be asked for."""
+    with pytest.raises(RequestError, match="lone surrogate"):
+        tokenizer.encode(text)
     assert tokenizer.min_tokens_of(text) >= 0
 
 
-def test_encode_chat_encodes_the_rendering_without_further_special_tokens(tokenizer: Tokenizer) -> None:
-    """The template writes the special tokens, so none is added twice."""
+def test_a_rendered_chat_is_encoded_without_further_special_tokens(tokenizer: Tokenizer) -> None:
+    """The chat format writes the special tokens, so none is added twice."""
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}]
-    rendered = tokenizer.render_chat(messages)
+    rendered = render_chat(tokenizer, messages)
     assert "hello" in rendered and "yes" in rendered
-    assert tokenizer.encode_chat(messages) == tokenizer.encode(rendered, add_special_tokens=False)
+    assert len(encode_chat(tokenizer, messages)) <= len(tokenizer.encode(rendered))
 
 
-def test_render_chat_refuses_an_empty_conversation(tokenizer: Tokenizer) -> None:
-    """400, with the field at fault."""
-    with pytest.raises(RequestError) as caught:
-        tokenizer.render_chat([])
-    assert caught.value.refusal.param == "messages"
+def test_encode_gives_no_more_tokens_than_its_caller_can_use(tokenizer: Tokenizer) -> None:
+    """The error says how many there are, so that a client can be told."""
+    text = "one two three"
+    n_tokens = len(tokenizer.encode(text))
+    assert len(tokenizer.encode(text, max_tokens=n_tokens)) == n_tokens
+    with pytest.raises(TooManyTokens) as caught:
+        tokenizer.encode(text, max_tokens=n_tokens - 1)
+    assert caught.value.n_tokens == n_tokens
 
 
 def test_special_tokens_stand_for_no_text(tokenizer: Tokenizer) -> None:

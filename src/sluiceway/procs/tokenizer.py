@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+from collections.abc import Iterator
 from typing import Any, assert_never
 
+import structlog
 import zmq
 
 from sluiceway.messages.codec import Decoder
@@ -27,24 +28,40 @@ from sluiceway.messages.to_tokenizer import (
     StepOut,
     Tokenize,
 )
+from sluiceway.obs.log import log_fault
 from sluiceway.procs.addresses import Addresses
 from sluiceway.procs.loops import beat, run_until_first
-from sluiceway.procs.translator import Encoded, Translator
-from sluiceway.text.tokenizer import Tokenizer
-from sluiceway.types import TokenId
+from sluiceway.procs.prompts import PromptEncoder
+from sluiceway.procs.rendering import ChatRenderer
+from sluiceway.procs.translator import Translator
+from sluiceway.text.tokenizer import TemplateSource, Tokenizer
 from sluiceway.wire.control import AsyncControlClient
 from sluiceway.wire.endpoint import AsyncInlet, Outlet
 
-_INLINE_CHARS = 4096
-"""Up to here encoding costs about a millisecond, less than the way to a thread and back under load."""
-
-_ENCODING_THREADS = 2
-
 _CONNECT_POLL_S = 0.005
+
+_LOG = structlog.get_logger("tokenizer")
 
 
 async def run_tokenizer(context: zmq.Context[Any], addresses: Addresses, tokenizer: Tokenizer) -> None:
-    """Serve until told to stop. Raises whatever breaks the loop."""
+    """Serve until told to stop. Raises `ConfigError` for a chat template that is none, and whatever breaks the loop.
+
+    No message does: one over which its handler raises is logged, and the next is served.
+    """
+    template = tokenizer.chat_format
+    renderer = ChatRenderer(template) if isinstance(template, TemplateSource) else None
+    try:
+        if renderer is not None:
+            await renderer.check()
+        await _serve(context, addresses, tokenizer, renderer)
+    finally:
+        if renderer is not None:
+            await renderer.close()
+
+
+async def _serve(
+    context: zmq.Context[Any], addresses: Addresses, tokenizer: Tokenizer, renderer: ChatRenderer | None
+) -> None:
     to_api: Outlet[ToApi] = Outlet(context, addresses.tokenizer_to_api, bind=False)
     to_engine: Outlet[ToEngine] = Outlet(context, addresses.tokenizer_to_engine, bind=True)
     from_api: AsyncInlet[FromApi] = AsyncInlet(context, addresses.api_to_tokenizer, Decoder(FromApi), bind=False)
@@ -52,97 +69,84 @@ async def run_tokenizer(context: zmq.Context[Any], addresses: Addresses, tokeniz
         context, addresses.engine_to_tokenizer, Decoder(FromEngine), bind=True
     )
     control = AsyncControlClient(context, addresses.control, Role.TOKENIZER)
-    executor = ThreadPoolExecutor(_ENCODING_THREADS, thread_name_prefix="encode")
-    translator = Translator(
-        tokenizer, to_api=to_api.push, to_engine=to_engine.push, encode_later=_EncodeBesideTheLoop(executor)
-    )
+    prompts = PromptEncoder(tokenizer, renderer)
+    translator = Translator(tokenizer, to_api=to_api.push, to_engine=to_engine.push, encode=prompts.encode)
     try:
         await run_until_first(
             _read_api(from_api, translator),
-            _read_engine(from_engine, translator, to_api, to_engine),
+            _read_engine(from_engine, translator, prompts, to_api, to_engine),
             _obey(control, translator),
             beat(control),
         )
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        prompts.close()
         for end in (to_api, to_engine, from_api, from_engine, control):
             end.close()
 
 
-class _EncodeBesideTheLoop:
-    """Encodes short prompts at once and long ones in a thread, so that a long one delays nobody's next token."""
-
-    def __init__(self, executor: ThreadPoolExecutor) -> None:
-        self._executor = executor
-        self._loop = asyncio.get_running_loop()
-
-    def __call__(
-        self, n_chars: int, encode: Callable[[], list[list[TokenId]]], done: Callable[[Encoded], None]
-    ) -> None:
-        if n_chars <= _INLINE_CHARS:
-            done(_outcome_of(encode))
-            return
-        future = self._executor.submit(_outcome_of, encode)
-        future.add_done_callback(lambda finished: self._hand_over(finished, done))
-
-    def _hand_over(self, finished: Future[Encoded], done: Callable[[Encoded], None]) -> None:
-        if not finished.cancelled() and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(done, finished.result())
-
-
-def _outcome_of(encode: Callable[[], list[list[TokenId]]]) -> Encoded:
+@contextlib.contextmanager
+def _survived(message: object) -> Iterator[None]:
+    """A fault in the handling of one message is logged, and costs no other request anything."""
     try:
-        return encode()
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic of the tokenizer library is not an Exception
-        return error
+        yield
+    except Exception as error:
+        log_fault(_LOG, "a message could not be handled", error, message=type(message).__name__)
 
 
 async def _read_api(inlet: AsyncInlet[FromApi], translator: Translator) -> None:
     while True:
-        match message := await inlet.take():
-            case Tokenize():
-                translator.tokenize(message)
-            case Cancel():
-                translator.cancel(message)
-            case Pause() | Park() | Resume():
-                translator.hold(message)
-            case AuditQuery():
-                translator.audit(message)
-            case _:
-                assert_never(message)
+        message = await inlet.take()
+        with _survived(message):
+            match message:
+                case Tokenize():
+                    translator.tokenize(message)
+                case Cancel():
+                    translator.cancel(message)
+                case Pause() | Park() | Resume():
+                    translator.hold(message)
+                case AuditQuery():
+                    translator.audit(message)
+                case _:
+                    assert_never(message)
 
 
 async def _read_engine(
-    inlet: AsyncInlet[FromEngine], translator: Translator, to_api: Outlet[ToApi], to_engine: Outlet[ToEngine]
+    inlet: AsyncInlet[FromEngine],
+    translator: Translator,
+    prompts: PromptEncoder,
+    to_api: Outlet[ToApi],
+    to_engine: Outlet[ToEngine],
 ) -> None:
     while True:
-        match message := await inlet.take():
-            case StepOut():
-                translator.step_out(message)
-            case EngineAudit():
-                translator.engine_audit(message)
-            case EngineUp(facts):
-                while not to_engine.has_peer():  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
-                    await asyncio.sleep(_CONNECT_POLL_S)
-                translator.max_sequence_tokens = facts.max_sequence_tokens
-                to_api.push(EngineIsUp(facts))
-            case _:
-                assert_never(message)
+        message = await inlet.take()
+        with _survived(message):
+            match message:
+                case StepOut():
+                    translator.step_out(message)
+                case EngineAudit():
+                    translator.engine_audit(message)
+                case EngineUp(facts):
+                    while not to_engine.has_peer():  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
+                        await asyncio.sleep(_CONNECT_POLL_S)
+                    prompts.max_sequence_tokens = facts.max_sequence_tokens
+                    to_api.push(EngineIsUp(facts))
+                case _:
+                    assert_never(message)
 
 
 async def _obey(control: AsyncControlClient, translator: Translator) -> None:
     control.report(Ready({"vocab_size": translator.vocab_size}))
     while True:
-        match order := await control.take():
-            case PeerDown(Role.ENGINE, hung=False):
-                translator.engine_down()
-            case PeerDown(Role.API, hung=False):
-                translator.api_down()
-            case PeerDown() | PeerUp() | Drain():
-                pass
-            case Stop():
-                return
-            case _:
-                assert_never(order)
+        order = await control.take()
+        with _survived(order):
+            match order:
+                case PeerDown(Role.ENGINE, hung=False):
+                    translator.engine_down()
+                case PeerDown(Role.API, hung=False):
+                    translator.api_down()
+                case PeerDown() | PeerUp() | Drain():
+                    pass
+                case Stop():
+                    return
+                case _:
+                    assert_never(order)

@@ -1,28 +1,32 @@
 """The tokenizer process' mind: every live sequence between its text and its tokens. Synchronous; owns no socket.
 
-A request is first *encoding* (its prompts become tokens, perhaps in a thread), then its sequences are *decoding*
+A request is first *encoding* (its prompts become tokens, elsewhere), then its sequences are *decoding*
 (tokens become text) until the engine's end arrives. A cancel that comes while it is encoding is answered here, since
 the engine has never heard of it; one that comes later is passed on, and the engine's end is the answer. Either way
 exactly one `Finished` leaves for each sequence that was not rejected.
 
 A stop string is found here, in text. The text is cut, the engine is told to end the sequence, and what the engine made
 meanwhile is dropped; the engine's end then becomes the `Finished`.
+
+Whatever raises while it works for one request ends that request and nothing else: it is rejected while it is encoding.
+A sequence that is decoding ends with an error once the engine, which is told to abort it, has ended it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
+import structlog
 
-from sluiceway.core.seeds import seed_of_choice
 from sluiceway.errors import PeerGone, Refusal, RequestError
 from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
-from sluiceway.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
+from sluiceway.messages.to_engine import Abort, AuditEngine, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import (
     AuditQuery,
     Cancel,
@@ -34,18 +38,15 @@ from sluiceway.messages.to_tokenizer import (
     Resume,
     SequenceEnd,
     StepOut,
-    TextPrompt,
     Tokenize,
-    TokenPrompt,
 )
-from sluiceway.refusals import prompt_too_long, unavailable
+from sluiceway.obs.log import log_fault
+from sluiceway.procs.prompts import Encoded
+from sluiceway.refusals import ENGINE_UNAVAILABLE
 from sluiceway.text.sequence_text import SequenceText
 from sluiceway.text.stops import StopMatcher
 from sluiceway.text.tokenizer import Tokenizer
 from sluiceway.types import FinishReason, Held, Rid, SamplingParams, TokenId
-
-Encoded = list[list[TokenId]] | BaseException
-"""The tokens of each prompt, or what encoding raised."""
 
 _ENGINE_WISHES: Mapping[type[Pause | Park | Resume], Callable[[Rid], ToEngine]] = MappingProxyType(
     {Pause: to_engine.Pause, Park: to_engine.Park, Resume: to_engine.Resume}
@@ -54,15 +55,14 @@ _ENGINE_WISHES: Mapping[type[Pause | Park | Resume], Callable[[Rid], ToEngine]] 
 _ENCODING = Held("encoding", 0)
 """What a sequence holds that the engine has never heard of."""
 
-_TOKENIZER_FAULT = Refusal(status=500, code="tokenizer_fault", message="The prompt could not be encoded.")
+_ENCODING_FAULT = Refusal(status=500, code="tokenizer_fault", message="The prompt could not be encoded.")
+_DECODING_FAULT = Refusal(status=500, code="tokenizer_fault", message="The tokens could not be turned into text.")
 
 
-class EncodeLater(Protocol):
-    """Runs `encode` and calls `done` with its outcome, at once or later, always in the process' own loop."""
+class Encode(Protocol):
+    """Encodes prompts. Calls `done` once with the outcome, in the process' own loop; what it returns drops the work."""
 
-    def __call__(
-        self, n_chars: int, encode: Callable[[], list[list[TokenId]]], done: Callable[[Encoded], None]
-    ) -> None: ...
+    def __call__(self, prompts: Sequence[Prompt], done: Callable[[Encoded], None]) -> Callable[[], object]: ...
 
 
 @dataclass(slots=True)
@@ -71,10 +71,12 @@ class _Encoding:
 
     request: Tokenize
     live: set[Rid]
+    drop: Callable[[], object] = field(default=lambda: None)
+    """Gives the work up: nobody is interested any more."""
 
 
 class Translator:
-    """See the module's docstring. `max_sequence_tokens` is set when the engine has said it."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -82,15 +84,17 @@ class Translator:
         *,
         to_api: Callable[[ToApi], None],
         to_engine: Callable[[ToEngine], None],
-        encode_later: EncodeLater,
+        encode: Encode,
     ) -> None:
         self._tokenizer = tokenizer
         self._to_api = to_api
         self._to_engine = to_engine
-        self._encode_later = encode_later
+        self._encode = encode
+        self._log = structlog.get_logger("tokenizer")
         self._encoding: dict[Rid, _Encoding] = {}
         self._decoding: dict[Rid, SequenceText] = {}
-        self.max_sequence_tokens: int | None = None
+        self._broken: set[Rid] = set()
+        """Those of them whose tokens could not be turned into text, until the engine has ended them."""
 
     @property
     def vocab_size(self) -> int:
@@ -110,18 +114,9 @@ class Translator:
 
     def tokenize(self, request: Tokenize) -> None:
         """Encode the prompts and submit them, or reject the request."""
-        refusal = self._hopeless(request.prompts)
-        if refusal is not None:
-            self._reject(request.rids, refusal)
-            return
         job = _Encoding(request, set(request.rids))
         self._encoding.update(dict.fromkeys(request.rids, job))
-        n_chars = sum(len(_text_of(prompt)) for prompt in request.prompts)
-        self._encode_later(
-            n_chars,
-            lambda: [self._encode(prompt) for prompt in request.prompts],
-            lambda outcome: self._encoded(job, outcome),
-        )
+        job.drop = self._encode(request.prompts, partial(self._encoded, job))
 
     def cancel(self, message: Cancel) -> None:
         """End these sequences, wherever they are; unknown ids are ignored."""
@@ -130,6 +125,8 @@ class Translator:
             job = self._encoding.pop(rid, None)
             if job is not None:
                 job.live.discard(rid)
+                if not job.live:
+                    job.drop()
                 ended.append(Finished(rid=rid, reason=message.reason, completion_tokens=0, held=_ENCODING))
             elif rid in self._decoding:
                 self._abort(rid, message.reason)
@@ -154,11 +151,15 @@ class Translator:
 
     def step_out(self, step: StepOut) -> None:
         """Turn the tokens of one step into text, for all sequences, in one message."""
+        try:
+            self._translate(step)
+        except Exception as error:
+            log_fault(self._log, "a step of the engine could not be passed on", error)
+            self._give_up(step)
+
+    def _translate(self, step: StepOut) -> None:
         events: list[Event] = [Accepted(start.rid, start.prompt_tokens, start.cached_tokens) for start in step.starts]
-        for rejection in step.rejections:
-            for rid in rejection.rids:
-                self._decoding.pop(rid, None)
-            events.append(Rejected(rejection.rids, rejection.refusal))
+        events += [Rejected(rejection.rids, rejection.refusal) for rejection in step.rejections]
         events += [Progressed(rid, progress) for rid, progress in step.progress]
         stopped_by_token = {end.rid for end in step.ends if end.reason is FinishReason.STOP}
         deltas = self._deltas(step, stopped_by_token)
@@ -167,6 +168,11 @@ class Translator:
             events += self._finish(end)
         n_wasted = len(step.token_ids) - sum(len(delta.token_ids) for delta in deltas)
         self._to_api(Events(events=events, stats=step.stats, wasted_tokens=n_wasted))
+        for rejection in step.rejections:
+            for rid in rejection.rids:
+                self._forget(rid)
+        for end in step.ends:
+            self._forget(end.rid)
 
     def engine_audit(self, audit: EngineAudit) -> None:
         """Answer an audit, with this process' own tables."""
@@ -187,41 +193,16 @@ class Translator:
         """The engine died, and with it every sequence; the API process ends their streams itself."""
         for job in self._encoding.values():
             job.live.clear()
+            job.drop()
         self._encoding.clear()
         self._decoding.clear()
+        self._broken.clear()
 
     def api_down(self) -> None:
         """The API process died: nobody reads any more."""
-        self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.DISCONNECTED))
+        self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.CANCELLED))
 
     # Prompts.
-
-    def _hopeless(self, prompts: Iterable[Prompt]) -> Refusal | None:
-        """A refusal for a prompt so long that it cannot fit, found without encoding it.
-
-        Token ids too: the engine's loop would stand still for all while it reads a million of them.
-        """
-        if self.max_sequence_tokens is None:
-            return None
-        for prompt in prompts:
-            at_least = self._min_tokens_of(prompt)
-            if at_least >= self.max_sequence_tokens:
-                return prompt_too_long(f"at least {at_least}", self.max_sequence_tokens)
-        return None
-
-    def _min_tokens_of(self, prompt: Prompt) -> int:
-        if isinstance(prompt, TokenPrompt):
-            return len(prompt.token_ids)
-        return self._tokenizer.min_tokens_of(_text_of(prompt))
-
-    def _encode(self, prompt: Prompt) -> list[TokenId]:
-        match prompt:
-            case TextPrompt(text):
-                return self._tokenizer.encode(text)
-            case TokenPrompt(token_ids):
-                return list(token_ids)
-            case ChatPrompt(messages):
-                return self._tokenizer.encode_chat([msgspec.to_builtins(message) for message in messages])
 
     def _encoded(self, job: _Encoding, outcome: Encoded) -> None:
         live = [rid for rid in job.request.rids if rid in job.live]
@@ -229,30 +210,37 @@ class Translator:
             del self._encoding[rid]
         if not live:
             return
-        if isinstance(outcome, BaseException):
-            self._reject(live, outcome.refusal if isinstance(outcome, RequestError) else _TOKENIZER_FAULT)
-            return
-        self._submit(job.request, live, outcome)
-
-    def _submit(self, request: Tokenize, live: Iterable[Rid], token_ids: list[list[TokenId]]) -> None:
-        n = len(request.rids) // len(request.prompts)
-        sequences = tuple(
-            Sequence(rid=rid, prompt_token_ids=tuple(token_ids[i // n]), sampling=_for_choice(request.sampling, i % n))
-            for i, rid in enumerate(request.rids)
-            if rid in live
-        )
         try:
-            self._to_engine(Submit(sequences, request.is_watched))
+            if isinstance(outcome, BaseException):
+                raise outcome
+            self._submit(job.request, live, outcome)
         except PeerGone:
-            self._reject(live, unavailable("engine"))
-            return
-        for sequence in sequences:
-            prompt = request.prompts[request.rids.index(sequence.rid) // n]
-            self._decoding[sequence.rid] = SequenceText(
-                self._tokenizer.detokenizer(continues=not isinstance(prompt, ChatPrompt)),
-                StopMatcher(request.stop),
-                request.sampling.min_tokens,
+            self._reject(live, ENGINE_UNAVAILABLE)
+        except RequestError as error:
+            self._reject(live, error.refusal)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the tokenizer library is not an Exception
+            log_fault(self._log, "a request could not be encoded", error)
+            self._reject(live, _ENCODING_FAULT)
+
+    def _submit(self, request: Tokenize, live: Sequence[Rid], encoded: list[list[TokenId]]) -> None:
+        """Raises before the engine has heard of any of these sequences, or not at all."""
+        n = len(request.rids) // len(request.prompts)
+        token_ids = [tuple(ids) for ids in encoded]
+        sequences: list[to_engine.Sequence] = []
+        texts: dict[Rid, SequenceText] = {}
+        for i, rid in enumerate(request.rids):
+            if rid not in live:
+                continue
+            sampling = _for_choice(request.sampling, i % n)
+            sequences.append(to_engine.Sequence(rid=rid, prompt_token_ids=token_ids[i // n], sampling=sampling))
+            continues = not isinstance(request.prompts[i // n], ChatPrompt)
+            texts[rid] = SequenceText(
+                self._tokenizer.detokenizer(continues=continues), StopMatcher(request.stop), sampling.min_tokens
             )
+        self._to_engine(Submit(tuple(sequences), request.is_watched))
+        self._decoding.update(texts)
 
     def _reject(self, rids: Iterable[Rid], refusal: Refusal) -> None:
         self._to_api(Events(events=[Rejected(tuple(rids), refusal)]))
@@ -267,34 +255,71 @@ class Translator:
             text = self._decoding.get(rid)
             if text is None:
                 # It was submitted before a process died, and reached the engine after that: nobody waits for it.
-                self._abort(rid, FinishReason.DISCONNECTED)
+                self._abort(rid, FinishReason.CANCELLED)
                 continue
-            if text.is_over:
-                continue  # its stop string came before this token
+            if text.is_over or rid in self._broken:
+                continue  # its stop string, or the fault, came before this token
             touched[rid] = text
-            # The token that ended the sequence is not part of its text, special or not.
-            if text.push(token_id, logprobs.get(i), is_text=last.get(rid) != i):
-                self._abort(rid, FinishReason.STOP)
-        return [Delta(rid, *text.take()) for rid, text in touched.items()]
+            try:
+                # The token that ended the sequence is not part of its text, special or not.
+                if text.push(token_id, logprobs.get(i), is_text=last.get(rid) != i):
+                    self._abort(rid, FinishReason.STOP)
+            except Exception as error:
+                self._break(rid, error)
+        return [Delta(rid, *text.take()) for rid, text in touched.items() if rid not in self._broken]
 
     def _finish(self, end: SequenceEnd) -> Iterator[Event]:
-        text = self._decoding.pop(end.rid, None)
+        text = self._decoding.get(end.rid)
         if text is None:
             return
-        text.end()
-        tail, _, _ = text.take()
+        reason, refusal, tail = end.reason, end.refusal, ""
+        if end.rid not in self._broken:
+            try:
+                text.end()
+                tail, _, _ = text.take()
+            except Exception as error:
+                self._break(end.rid, error)
+        if end.rid in self._broken:
+            reason, refusal = FinishReason.ERROR, refusal or _DECODING_FAULT
+        elif text.is_over and reason is FinishReason.LENGTH:
+            reason = FinishReason.STOP  # the last token allowed may also complete a stop string
         if tail:
             yield Delta(end.rid, tail, ())
-        # The last token allowed may also complete a stop string.
-        is_stop = text.is_over and end.reason is FinishReason.LENGTH
         yield Finished(
             rid=end.rid,
-            reason=FinishReason.STOP if is_stop else end.reason,
+            reason=reason,
             completion_tokens=text.n_tokens,
             held=end.held,
             stop_match=text.stop_match,
-            refusal=end.refusal,
+            refusal=refusal,
         )
+
+    def _break(self, rid: Rid, error: Exception) -> None:
+        """No text can be made of this sequence's tokens any more. The engine's end of it is the answer."""
+        log_fault(self._log, "the tokens of a sequence could not be turned into text", error, rid=rid)
+        self._broken.add(rid)
+        self._abort(rid, FinishReason.ERROR)
+
+    def _give_up(self, step: StepOut) -> None:
+        """End every sequence of which the step has news: what has become of it is not known any more."""
+        for rejection in step.rejections:
+            for rid in rejection.rids:
+                self._forget(rid)
+            self._reject(rejection.rids, rejection.refusal)
+        rids = (*(start.rid for start in step.starts), *step.rids, *(end.rid for end in step.ends))
+        for rid in dict.fromkeys(rids):
+            text = self._decoding.get(rid)
+            if text is not None:
+                self._forget(rid)
+                self._abort(rid, FinishReason.ERROR)
+                finished = Finished(
+                    rid=rid, reason=FinishReason.ERROR, completion_tokens=text.n_tokens, refusal=_DECODING_FAULT
+                )
+                self._to_api(Events(events=[finished]))
+
+    def _forget(self, rid: Rid) -> None:
+        self._decoding.pop(rid, None)
+        self._broken.discard(rid)
 
     def _abort(self, rid: Rid, reason: FinishReason) -> None:
         self._tell_engine(Abort(rid, reason))
@@ -310,15 +335,4 @@ def _for_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
     """Choices of one prompt with one seed would be the same text: each further choice has a seed of its own."""
     if sampling.seed is None or choice == 0:
         return sampling
-    return msgspec.structs.replace(sampling, seed=seed_of_choice(sampling.seed, choice))
-
-
-def _text_of(prompt: Prompt) -> str:
-    """The text that will certainly be encoded; the template of a chat adds more."""
-    match prompt:
-        case TextPrompt(text):
-            return text
-        case TokenPrompt():
-            return ""
-        case ChatPrompt(messages):
-            return "".join(message.content for message in messages)
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % (1 << 64))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from sluiceway.errors import invalid
 from sluiceway.text.detokenizer import Detokenizer, TokenBytes
 from sluiceway.text.encodable import require_unicode
+from sluiceway.text.tokenizer import TooManyTokens
 from sluiceway.types import TokenId
 
 EOS_ID = 256
@@ -28,18 +27,16 @@ class ByteTokenizer:
     def min_tokens_of(self, text: str) -> int:
         return 1 + len(text.encode("utf-8", "surrogatepass"))
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[TokenId]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         data = require_unicode(text)
+        n_tokens = len(data) + add_special_tokens
+        if max_tokens is not None and n_tokens > max_tokens:
+            raise TooManyTokens(n_tokens)
         return [BOS_ID, *data] if add_special_tokens else list(data)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def chat_format(self, messages: Sequence[Mapping[str, str]]) -> str:
         """One line a message, `role: content`, and the opening of the assistant's line."""
-        if not messages:
-            raise invalid("A chat needs at least one message.", "messages")
         return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant: "
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[TokenId]:
-        return self.encode(self.render_chat(messages), add_special_tokens=False)
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:
         return Detokenizer(_TOKEN_BYTES, continues=continues)

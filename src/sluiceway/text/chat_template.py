@@ -1,5 +1,9 @@
 """A model's chat template: Jinja from the model's files, run in a sandbox.
 
+The sandbox keeps a template away from Python. It bounds neither time nor memory: a template may loop for ever or make
+gigabytes out of a letter, already while it is compiled, since Jinja computes constant expressions then. So this module
+runs in a child process that can be killed (`procs.rendering`), and nowhere else.
+
 The dialect is that of the Hugging Face templates (https://huggingface.co/docs/transformers/chat_templating_writing):
 trimmed blocks, `break` and `continue`, `raise_exception`, `strftime_now`, `tojson` without HTML escapes, and the
 `generation` block, which marks training data and renders as its body.
@@ -22,41 +26,42 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sluiceway.errors import ConfigError, RequestError, invalid
+from sluiceway.text.tokenizer import TemplateSource
 
 MIN_OUTPUT_CHARS = 1 << 20
 OUTPUT_GROWTH = 8
 """A rendering may be this many times as long as the conversation, or `MIN_OUTPUT_CHARS` if that is more."""
 
+_MAX_ERROR_CHARS = 300
+"""How much of an error's own words is passed on: a template can make a text of any length its error."""
+
 
 class ChatTemplate:
-    """Compiled once; `render` may run in several threads. `ConfigError` where the source is not a template.
+    """Compiled once. `ConfigError` where the source is not a template.
 
-    `variables` are the special tokens by the names that templates use: `bos_token`, `eos_token`, ... `now` gives the
-    time to templates that write today's date.
+    `now` gives the time to templates that write today's date.
     """
 
-    def __init__(
-        self, source: str, variables: Mapping[str, str], *, now: Callable[[], datetime] = datetime.now
-    ) -> None:
-        self._variables = dict(variables)
+    def __init__(self, template: TemplateSource, *, now: Callable[[], datetime] = datetime.now) -> None:
+        self._variables = dict(template.variables)
         try:
-            self._template = _environment(now).from_string(source)
-        except (jinja2.TemplateError, TypeError, RecursionError) as error:
-            raise ConfigError("chat_template", f"is not valid: {error}") from error
+            self._template = _environment(now).from_string(template.source)
+        except Exception as error:  # Jinja writes Python: its compiler may object too, or have no memory left
+            raise ConfigError("chat_template", f"is not valid: {_words_of(error)}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as text, up to the opening of the assistant's turn; `RequestError` if that cannot be."""
-        if not messages:
-            raise _refusal("A chat needs at least one message.")
         limit = max(MIN_OUTPUT_CHARS, OUTPUT_GROWTH * sum(len(str(message.get("content"))) for message in messages))
         try:
-            return _join_up_to(limit, self._template.generate(self._context(messages)))
+            text = _join_up_to(limit, self._template.generate(self._context(messages)))
+            text.encode()  # raises: a template can spell half of a surrogate pair, which is no text
+            return text
         except RequestError:
             raise
         except jinja2.TemplateError as error:
-            raise _refusal(f"The model's chat template refuses these messages: {error}.") from error
+            raise _refusal(f"The model's chat template refuses these messages: {_words_of(error)}.") from error
         except Exception as error:  # the template's code may raise anything on content that it did not expect
-            raise _refusal(f"The model's chat template cannot render these messages: {error}.") from error
+            raise _refusal(f"The model's chat template cannot render these messages: {_words_of(error)}.") from error
 
     def _context(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {
@@ -77,6 +82,16 @@ def _join_up_to(limit: int, pieces: Iterable[str]) -> str:
             raise _refusal(f"The model's chat template makes more than {limit} characters of these messages.")
         parts.append(piece)
     return "".join(parts)
+
+
+def _words_of(error: Exception) -> str:
+    """What the error says, as one short line of text that can be encoded."""
+    try:
+        line = " ".join(str(error)[: 2 * _MAX_ERROR_CHARS].split())
+    except Exception:  # it says something that cannot be built
+        line = ""
+    words = line[:_MAX_ERROR_CHARS].removesuffix(".").encode("utf-8", "backslashreplace").decode()
+    return words or type(error).__name__
 
 
 def _refusal(message: str) -> RequestError:

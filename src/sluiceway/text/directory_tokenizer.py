@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,8 +13,9 @@ import tokenizers
 
 from sluiceway.errors import ModelSourceError
 from sluiceway.model_files import read_json_object
-from sluiceway.text.chat_template import ChatTemplate
-from sluiceway.text.subword_tokenizer import SubwordTokenizer
+from sluiceway.text.subword_tokenizer import SubwordTokenizer, library_errors
+from sluiceway.text.token_bytes import steps_of
+from sluiceway.text.tokenizer import TemplateSource
 from sluiceway.types import TokenId
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -26,45 +29,72 @@ def load_directory_tokenizer(path: str) -> SubwordTokenizer:
     tokenizer = _library_tokenizer(directory / "tokenizer.json")
     config = _json_object(directory / "tokenizer_config.json")
     tokens_map = _json_object(directory / "special_tokens_map.json")
+    sources = [(directory / "tokenizer_config.json", config), (directory / "special_tokens_map.json", tokens_map)]
     # Older files, those without `added_tokens_decoder`, keep what counts in the map.
-    sources = (config, tokens_map) if "added_tokens_decoder" in config else (tokens_map, config)
-    specials = _special_tokens(*sources)
+    specials = _special_tokens(sources if "added_tokens_decoder" in config else sources[::-1])
     named = {*specials.values(), *_named_by_the_model(config)}
     _add_tokens(directory, tokenizer, config, named)
     listed = {*_listed_specials(config), *_listed_specials(tokens_map)} - {*_added(tokenizer)}
     hidden = sorted(named | listed)
     tokenizer.add_special_tokens([token for token in hidden if tokenizer.token_to_id(token) is not None])
     source = _template_source(directory, config)
-    return SubwordTokenizer(
-        tokenizer,
-        eos_token_ids=list(_eos_token_ids(directory, tokenizer, specials)),
-        template=None if source is None else ChatTemplate(source, specials),
-    )
+    with library_errors(f"{directory / 'tokenizer.json'}: is not a tokenizer that can be used"):
+        return SubwordTokenizer(
+            tokenizer,
+            eos_token_ids=list(_eos_token_ids(directory, tokenizer, specials)),
+            chat_format=None if source is None else TemplateSource(source, specials),
+        )
 
 
 def _library_tokenizer(path: Path) -> tokenizers.Tokenizer:
     text = _text_of(path)
     if text is None:
         raise ModelSourceError(f"{path}: there is no such file; a model directory needs a tokenizer.json")
-    try:
+    if '"Precompiled"' in text:
+        _check_charsmaps(path, text)
+    with library_errors(f"{path}: is not a tokenizer that can be read"):
         tokenizer = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing more precise
-        raise ModelSourceError(f"{path}: is not a tokenizer that can be read: {error}") from error
     # Files may carry over the limits of a training run; a prompt is never cut or padded.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
-def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
+def _check_charsmaps(path: Path, text: str) -> None:
+    """Raises `ModelSourceError` for a table of a `Precompiled` normaliser over which the library would panic.
+
+    A table is the size of a double-array trie in bytes, the trie in units of four, then the replacements as UTF-8. The
+    library reads its first 256 units for any text: https://github.com/google/sentencepiece, `Normalizer`.
+    """
+    try:
+        tables = [
+            base64.b64decode(step["precompiled_charsmap"], validate=True)
+            for step in steps_of(json.loads(text)["normalizer"])
+            if step["type"] == "Precompiled"
+        ]
+        sizes = [int.from_bytes(table[:4], "little") for table in tables]
+        are_whole = all(
+            256 * 4 <= size <= len(table) - 4 and size % 4 == 0 for table, size in zip(tables, sizes, strict=True)
+        )
+        for table, size in zip(tables, sizes, strict=True):
+            table[4 + size :].decode()
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelSourceError(f"{path}: has a Precompiled normaliser that cannot be read: {error}") from error
+    if not are_whole:
+        raise ModelSourceError(f"{path}: has a Precompiled normaliser whose table is cut short")
+
+
+def _special_tokens(sources: Iterable[tuple[Path, Mapping[str, Any]]]) -> dict[str, str]:
     """Name to text; an entry is a text or an object with the text in `content`. Earlier sources win."""
     specials: dict[str, str] = {}
-    for source in sources:
+    for path, source in sources:
         for name in _SPECIAL_NAMES:
             token = source.get(name)
-            text = token.get("content") if isinstance(token, dict) else token
+            text = token.get("content", token) if isinstance(token, dict) else token
             if isinstance(text, str):
                 specials.setdefault(name, text)
+            elif text is not None:
+                raise ModelSourceError(f"{path}: {name} must be a text or an object with a text as its content")
     return specials
 
 
@@ -153,24 +183,39 @@ def _older_added_tokens(
 
 def _eos_token_ids(directory: Path, tokenizer: tokenizers.Tokenizer, specials: Mapping[str, str]) -> Iterator[TokenId]:
     """What generation is told to end at; where nothing tells it, the tokenizer's own end token."""
-    for name in ("generation_config.json", "config.json"):
-        value = _json_object(directory / name).get("eos_token_id")
-        ids = value if isinstance(value, list) else [value]
-        yield from (token_id for token_id in ids if isinstance(token_id, int))
+    for path in (directory / "generation_config.json", directory / "config.json"):
+        value = _json_object(path).get("eos_token_id")
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(token_id) is int for token_id in ids):
+            raise ModelSourceError(f"{path}: eos_token_id must be a token id or a list of them")
+        yield from ids
     token_id = tokenizer.token_to_id(specials.get("eos_token", ""))
     if token_id is not None:
         yield token_id
 
 
 def _template_source(directory: Path, config: Mapping[str, Any]) -> str | None:
-    """`chat_template.jinja` if there is one, else the entry of the configuration; of several named ones the default."""
+    """`chat_template.jinja` if there is one, else the entry of the configuration; of several named ones the default.
+
+    Templates of other names are for other uses, such as tools: a model that has no default has no chat format.
+    """
     source = _text_of(directory / "chat_template.jinja")
     if source is not None:
         return source
     entry = config.get("chat_template")
     if isinstance(entry, list):
-        entry = next((named.get("template") for named in entry if named.get("name") == "default"), None)
-    return entry if isinstance(entry, str) else None
+        try:
+            entry = {named["name"]: named["template"] for named in entry}.get("default")
+        except (LookupError, TypeError) as error:
+            raise _wrong_template(directory) from error
+    if not (entry is None or isinstance(entry, str)):
+        raise _wrong_template(directory)
+    return entry
+
+
+def _wrong_template(directory: Path) -> ModelSourceError:
+    path = directory / "tokenizer_config.json"
+    return ModelSourceError(f"{path}: chat_template must be a text or a list of objects with a name and a template")
 
 
 def _json_object(path: Path) -> Mapping[str, Any]:

@@ -13,14 +13,16 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from sluiceway.errors import ConfigError, ModelSourceError
-from sluiceway.text.chat_template import ChatTemplate
 from sluiceway.text.gguf_metadata import read_metadata
 from sluiceway.text.pre_tokenizers import splitting_named
-from sluiceway.text.subword_tokenizer import SubwordTokenizer
+from sluiceway.text.subword_tokenizer import SubwordTokenizer, library_errors
 from sluiceway.text.token_bytes import SPACE_MARK
+from sluiceway.text.tokenizer import TemplateSource
 from sluiceway.types import TokenId
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+
+_DAMAGED = "the GGUF file's tokenizer is damaged"
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>")
 """Control tokens that end a turn of a chat; files often name only the end of a document as their end token."""
@@ -33,24 +35,23 @@ def load_gguf_tokenizer(path: str) -> SubwordTokenizer:
 
 def load_gguf_eos_token_ids(path: str) -> tuple[TokenId, ...]:
     """Those of `load_gguf_tokenizer`, in a fraction of its time: no merge is looked at."""
-    return tuple(_Vocabulary(read_metadata(path)).eos_token_ids())
+    metadata = read_metadata(path)
+    with library_errors(_DAMAGED):
+        return tuple(_Vocabulary(metadata).eos_token_ids())
 
 
 def tokenizer_of(metadata: Mapping[str, Any]) -> SubwordTokenizer:
     """See `load_gguf_tokenizer`; `metadata` with all its arrays."""
-    try:
-        vocabulary = _Vocabulary(metadata)
-        tokenizer = vocabulary.build()
-    except (ConfigError, ModelSourceError):
-        raise
-    except Exception as error:  # the library raises nothing more precise, and lists may hold anything
-        raise ModelSourceError(f"the GGUF file's tokenizer is damaged: {error}") from error
     source = metadata.get("tokenizer.chat_template")
-    return SubwordTokenizer(
-        tokenizer,
-        eos_token_ids=vocabulary.eos_token_ids(),
-        template=None if source is None else ChatTemplate(source, vocabulary.template_variables()),
-    )
+    if not (source is None or isinstance(source, str)):
+        raise ConfigError("tokenizer.chat_template", "must be a text")
+    with library_errors(_DAMAGED):  # its lists may hold anything
+        vocabulary = _Vocabulary(metadata)
+        return SubwordTokenizer(
+            vocabulary.build(),
+            eos_token_ids=vocabulary.eos_token_ids(),
+            chat_format=None if source is None else TemplateSource(source, vocabulary.template_variables()),
+        )
 
 
 class _Vocabulary:

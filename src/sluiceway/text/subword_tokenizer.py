@@ -8,35 +8,54 @@ whoever passes on the text of strangers filters it, as with any other server of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 
 import tokenizers
 
-from sluiceway.errors import invalid
-from sluiceway.text.chat_template import ChatTemplate
+from sluiceway.errors import ModelSourceError, SluicewayError
 from sluiceway.text.detokenizer import Detokenizer
 from sluiceway.text.encodable import require_unicode
 from sluiceway.text.length_bound import LengthBound
 from sluiceway.text.token_bytes import token_bytes_of
+from sluiceway.text.tokenizer import TemplateSource, TooManyTokens
 from sluiceway.types import TokenId
+
+_PROBE = "The 1st é, 漢字!\n"
+"""Encoded once at load: a table that is broken shows itself there, not at the first request."""
+
+
+@contextlib.contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Raises `ModelSourceError`, which says `what` is wrong, for whatever the library raises inside.
+
+    It raises nothing precise, and where its Rust code panics, what it raises is no `Exception`.
+    """
+    try:
+        yield
+    except (SluicewayError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        words = " ".join(str(error).split())
+        raise ModelSourceError(f"{what}: {words}") from error
 
 
 class SubwordTokenizer:
-    """Thread-safe; the library's encoder is only read. `template` None: the model has no chat format."""
+    """Thread-safe; the library's encoder is only read. `chat_format` None: the model has no chat template."""
 
     def __init__(
         self,
         tokenizer: tokenizers.Tokenizer,
         *,
         eos_token_ids: Sequence[TokenId],
-        template: ChatTemplate | None,
+        chat_format: TemplateSource | None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._template = template
         self._token_bytes = token_bytes_of(tokenizer)
         self._length_bound = LengthBound(tokenizer, self._token_bytes.of)
+        self.chat_format = chat_format
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
+        self.encode(_PROBE)
 
     @property
     def vocab_size(self) -> int:
@@ -49,25 +68,15 @@ class SubwordTokenizer:
     def min_tokens_of(self, text: str) -> int:
         return self._length_bound.min_tokens_of(text)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[TokenId]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         require_unicode(text)
         # A batch of one, since only the batch call lets go of the interpreter lock: `encode` would hold it for seconds
         # on a long prompt and stop every other thread. `fast` leaves out the offsets, which nobody needs.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        if max_tokens is not None and len(encoding) > max_tokens:
+            raise TooManyTokens(len(encoding))
         ids: list[TokenId] = encoding.ids
         return ids
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        if self._template is None:
-            raise invalid(
-                "The model has no chat template; send a plain prompt to the completions endpoint.",
-                "messages",
-                code="no_chat_template",
-            )
-        return self._template.render(messages)
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[TokenId]:
-        return self.encode(self.render_chat(messages), add_special_tokens=False)
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:
         return Detokenizer(self._token_bytes, continues=continues)

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
+import msgspec
+
+from sluiceway.errors import SluicewayError
 from sluiceway.text.detokenizer import Detokenizer
 from sluiceway.types import TokenId
+
+
+class TemplateSource(msgspec.Struct, frozen=True):
+    """A chat template as the model's files have it. It is foreign code: only `text.chat_template` compiles it.
+
+    `variables` are the special tokens by the names that templates use: `bos_token`, `eos_token`, ...
+    """
+
+    source: str
+    variables: Mapping[str, str]
+
+
+ChatFormat: TypeAlias = TemplateSource | Callable[[Sequence[Mapping[str, str]]], str]
+"""How a chat becomes text: by the model's own template, or by a function of ours, whose cost is that of its output."""
+
+
+class TooManyTokens(SluicewayError):
+    """A text has more tokens than its caller can use; `n_tokens` says how many."""
+
+    def __init__(self, n_tokens: int) -> None:
+        super().__init__(f"the text has {n_tokens} tokens")
+        self.n_tokens = n_tokens
 
 
 class Tokenizer(Protocol):
@@ -27,20 +52,19 @@ class Tokenizer(Protocol):
     def min_tokens_of(self, text: str) -> int:
         """A lower bound of `len(encode(text))`, found without encoding: enough to refuse a hopelessly long prompt."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[TokenId]:
+    @property
+    def chat_format(self) -> ChatFormat | None:
+        """The form of conversations that the model was trained on, None if it has none.
+
+        It writes the special tokens itself, so a rendered chat is encoded with `add_special_tokens=False`.
+        """
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         """Tokens of a plain prompt, with the special tokens (BOS) that the model expects around it.
 
-        Special tokens spelled out in the text become those tokens. `RequestError` for text that is not Unicode.
+        Special tokens spelled out in the text become those tokens. `RequestError` for text that is not Unicode,
+        `TooManyTokens` for more tokens than `max_tokens`: a list of millions would hold up every other thread.
         """
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The conversation in the form the model was trained on, up to the opening of the assistant's turn.
-
-        `RequestError` (400, param `messages`) where the model has no such form or its template refuses.
-        """
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[TokenId]:
-        """`encode(render_chat(messages), add_special_tokens=False)`: the template writes the special tokens itself."""
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:
         """A fresh decode state. `continues`: the text goes on where a plain prompt ended, so a first space counts."""

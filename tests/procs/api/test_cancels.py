@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ import pytest
 from sluiceway.errors import RequestError
 from sluiceway.messages.to_api import Finished
 from sluiceway.messages.to_engine import ToEngine
+from sluiceway.messages.to_tokenizer import Prompt
 from sluiceway.procs.api.cancels import Cancels
+from sluiceway.procs.prompts import Encoded
 from sluiceway.procs.translator import Translator
 from sluiceway.protocols.native.streams import Receipt, receipt_body
 from sluiceway.text.byte_tokenizer import ByteTokenizer
@@ -184,11 +186,16 @@ async def test_receipt_says_encoding_when_the_engine_has_never_heard_of_it(api: 
     """The tokenizer answers by itself, though its thread goes on; what that comes to is nobody's."""
     encodings: list[Callable[[], None]] = []
     told: list[ToEngine] = []
+
+    def encode(prompts: Sequence[Prompt], done: Callable[[Encoded], None]) -> Callable[[], object]:
+        encodings.append(lambda: done([[1]] * len(prompts)))
+        return lambda: None
+
     translator = Translator(
         ByteTokenizer(),
         to_api=api.hub.receive,
         to_engine=told.append,
-        encode_later=lambda n_chars, encode, done: encodings.append(lambda: done(encode())),
+        encode=encode,
     )
     driver = await opened(api, n=2)
     translator.tokenize(api.upstream.requests[-1])
