@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 from sluiceway.core.request import TRANSITIONS, Input, State
+from sluiceway.llm import LLM, SamplingParams
 from sluiceway.model import sampler
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.http_protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEADERS
@@ -86,6 +88,15 @@ def test_every_limit_is_on_the_page_of_the_api(word: str, limit: int) -> None:
     section = (ROOT / "docs" / "api.md").read_text().partition("\n## Limits\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if word in line]
     assert any(re.search(rf"(?<![\d,]){limit:,}(?![\d,]\d)", line) for line in lines), (limit, lines)
+
+
+def test_every_argument_of_llm_is_on_its_page() -> None:
+    """Settings, methods and fields of the sampling."""
+    settings = {name for name in inspect.signature(LLM).parameters if name != "model"}
+    methods = {name for name, member in vars(LLM).items() if callable(member) and not name.startswith("_")}
+    page = (ROOT / "docs" / "python.md").read_text()
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", page))))
+    assert settings | methods | set(SamplingParams.__struct_fields__) <= words
 
 
 def test_the_order_of_the_filters_is_that_of_the_sampler() -> None:

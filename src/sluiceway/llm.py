@@ -199,7 +199,7 @@ class LLM:
         use_tqdm: bool = False,
         sampling: Sampling = None,
     ) -> list[Completion]:
-        """Complete plain prompts, all at once; the answers are in the order of the prompts.
+        """Complete plain prompts, all together; the answers are in the order of the prompts.
 
         One set of sampling parameters is for every prompt, a list has one for each. `use_tqdm` shows a bar on standard
         error. `sampling` is the older name of `sampling_params`.
@@ -248,13 +248,13 @@ class LLM:
     def stream(
         self, prompt: PromptLike, sampling_params: Sampling = None, *, stop: Stops = None, sampling: Sampling = None
     ) -> Generator[str, None, None]:
-        """The completion of a plain prompt, piece by piece. Closing the generator cancels at once."""
+        """The completion of a plain prompt, piece by piece. Closing the generator cancels it."""
         return self._pieces(_prompt_of(prompt, "prompt"), _lower_streamed(sampling_params, sampling, stop))
 
     def stream_chat(
         self, messages: Messages, sampling_params: Sampling = None, *, stop: Stops = None, sampling: Sampling = None
     ) -> Generator[str, None, None]:
-        """The answer to a conversation, piece by piece. Closing the generator cancels at once."""
+        """The answer to a conversation, piece by piece. Closing the generator cancels it."""
         return self._pieces(_chat_of(messages, "messages"), _lower_streamed(sampling_params, sampling, stop))
 
     def close(self) -> None:
@@ -380,7 +380,7 @@ class LLM:
         self._context.term()
 
     def _route(self) -> None:
-        """Hands events to whoever waits for them, until closed."""
+        """Hands events to the calls that wait for them, until closed."""
         while not self._is_closed:
             self._inlet.socket.poll(_POLL_MS)
             for message in self._inlet.drain():
