@@ -14,7 +14,7 @@ from sluiceway.errors import SluicewayError
 from support import chat_server as chat_servers
 from support.chat_server import DONE, chat_server, delta
 from support.offline_llm import Script, script_llm
-from support.terminal import CTRL_C, CTRL_D, terminal
+from support.terminal import CTRL_D, terminal
 
 COMMAND = [sys.executable, "-m", "sluiceway", "chat"]
 
@@ -93,8 +93,7 @@ def test_interrupt_cancels_the_answer_on_a_terminal(server: chat_servers.Script,
         screen.wait_for("> ")
         screen.press("first\r")
         screen.wait_for("one")
-        screen.press(CTRL_C)
-        screen.wait_for("(cancelled; Ctrl-C again leaves)")
+        screen.interrupt("(cancelled; Ctrl-C again leaves)")
         screen.wait_for("> ")
         screen.press("go on\r")
         screen.wait_for("two")
@@ -109,10 +108,9 @@ def test_second_interrupt_leaves_the_terminal(server: chat_servers.Script, url: 
     """The first one at the prompt says so."""
     with terminal([*COMMAND, "--url", url], os.environ) as screen:
         screen.wait_for("> ")
-        screen.press(CTRL_C)
-        screen.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
+        screen.interrupt("(Ctrl-C again, or Ctrl-D, leaves)")
         screen.wait_for("> ")
-        screen.press(CTRL_C)
+        screen.interrupt()
         assert screen.wait_for_end() == 0
     assert "Traceback" not in screen.screen
 

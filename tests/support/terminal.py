@@ -13,7 +13,9 @@ from pathlib import Path
 
 CTRL_C = "\x03"
 CTRL_D = "\x04"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+_LOST_S = 10.0
+"""After this time without any effect a Ctrl-C was lost, see `Terminal.press`."""
 
 
 class Terminal:
@@ -27,7 +29,8 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         """As a person does: once the program waits. A Ctrl-C that comes between its prompt and that is lost in Python's
-        readline, which looks for signals only when they end its waiting."""
+        readline, which looks for signals only when they end its waiting.
+        """
         status = Path(f"/proc/{self._program.pid}/stat")
         until_s = time.monotonic() + PATIENCE_S
         while status.exists() and status.read_text().rpartition(")")[2].split()[0] == "R":
@@ -41,14 +44,28 @@ class Terminal:
             assert self._read(), f"{text!r} was not shown, but {self.screen[self._seen :]!r}"
         self._seen = found + len(text)
 
+    def interrupt(self, text: str | None = None) -> None:
+        """Presses Ctrl-C until `text` is shown; None: until the program ends. One that was lost is pressed again."""
+        until_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until_s:
+            self.press(CTRL_C)
+            while self._read(_LOST_S):
+                if text is not None and (found := self.screen.find(text, self._seen)) >= 0:
+                    self._seen = found + len(text)
+                    return
+            if self._program.poll() is not None:
+                assert text is None, f"the program ended before it showed {text!r}"
+                return
+        raise AssertionError("Ctrl-C had no effect")
+
     def wait_for_end(self) -> int:
         """The program's exit status."""
         while self._read():
             pass
         return self._program.wait(PATIENCE_S)
 
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._master], [], [], PATIENCE_S)
+    def _read(self, patience_s: float = PATIENCE_S) -> bool:
+        ready, _, _ = select.select([self._master], [], [], patience_s)
         try:
             shown = os.read(self._master, 65536) if ready else b""
         except OSError:  # Linux says EIO when the last program on the terminal has gone
