@@ -139,6 +139,16 @@ def test_unreachable_hub_is_told_with_its_reason(tmp_path: Path) -> None:
         pull(NAME, tmp_path, "http://127.0.0.1:9")
 
 
+def test_proxy_is_named_when_the_hub_is_asked_through_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may be what cannot be reached. Its password is not shown."""
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(ModelSourceError, match=r"cannot be reached through the proxy 127\.0\.0\.1:9 \(") as caught:
+        pull(NAME, tmp_path, "http://hub.invalid")
+    assert "secret" not in str(caught.value)
+
+
 def test_silent_hub_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A probe that does not come back, as of a name that is never resolved, is left behind."""
     import huggingface_hub

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import msgspec
 
 from sluiceway.errors import SluicewayError
 from sluiceway.sse.decoder import Decoder
+from sluiceway.store.proxies import proxy_for, without_password
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -61,7 +60,7 @@ class RemoteAnswers:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         address = url if "://" in url else f"http://{url}"
         self._root = address.rstrip("/").removesuffix("/v1") + "/v1"
-        self._proxy = _proxy_for(self._root)
+        self._proxy = proxy_for(self._root)
         self._client = _client(self._proxy, headers)
         self._parameters = parameters
         self._model = model
@@ -99,40 +98,14 @@ class RemoteAnswers:
         return cards[0].id
 
     def _unreachable(self, error: Exception) -> AnswerError:
-        through = f" through the proxy {_shown(self._proxy)}" if self._proxy else ""
+        through = f" through the proxy {without_password(self._proxy)}" if self._proxy else ""
         return AnswerError(f"no answer from {self._root}{through}: {error or type(error).__name__}")
 
     def _require_success(self, response: httpx.Response) -> None:
         if not response.is_success:
             response.read()
-            who = f"the server, or the proxy {_shown(self._proxy)}," if self._proxy else "the server"
+            who = f"the server, or the proxy {without_password(self._proxy)}," if self._proxy else "the server"
             raise AnswerError(f"{who} refused ({response.status_code}): {_complaint(response.content)}")
-
-
-def _proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for this address."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        return None  # the request says so
-    proxies = getproxies()
-    proxy = proxies.get(parsed.scheme) or proxies.get("all")
-    port = parsed.port or (443 if parsed.scheme == "https" else 80)
-    if not proxy or _is_of_this_machine(parsed.host) or proxy_bypass(f"{parsed.host}:{port}"):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _is_of_this_machine(host: str) -> bool:
-    """By its name or number: a proxy elsewhere would look for it there."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        name = host.rstrip(".").lower()
-        return name == "localhost" or name.endswith(".localhost")
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
-    return address.is_loopback or address.is_unspecified
 
 
 def _client(proxy: str | None, headers: Mapping[str, str]) -> httpx.Client:
@@ -142,12 +115,9 @@ def _client(proxy: str | None, headers: Mapping[str, str]) -> httpx.Client:
     try:
         return httpx.Client(headers=headers, timeout=timeout, proxy=proxy)
     except (ImportError, ValueError, httpx.InvalidURL) as error:  # of a kind that is not known
-        raise AnswerError(f"the proxy {_shown(proxy)}, which the environment names, cannot be used: {error}") from error
-
-
-def _shown(proxy: str) -> str:
-    """Without what may be a password."""
-    return proxy.rpartition("@")[2].partition("://")[2] or proxy.rpartition("@")[2]
+        raise AnswerError(
+            f"the proxy {without_password(proxy)}, which the environment names, cannot be used: {error}"
+        ) from error
 
 
 def _pieces(raw: Iterator[bytes]) -> Iterator[str]:

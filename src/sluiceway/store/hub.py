@@ -14,6 +14,7 @@ from sluiceway.model_files import gguf_part_paths
 from sluiceway.store.local import missing_files
 from sluiceway.store.names import HubName
 from sluiceway.store.placing import CHUNK_BYTES, disk_faults, sha256_of
+from sluiceway.store.proxies import proxy_for, without_password
 
 REACH_S = 5.0
 """How long the hub may take to list a repository. Resolving its address counts, which no socket timeout does."""
@@ -92,7 +93,7 @@ def _files_of(name: HubName, endpoint: str | None) -> list[str]:
     try:
         return _within(REACH_S, ask)
     except Exception as error:  # the client raises the errors of whichever HTTP library it was built on
-        raise ModelSourceError(_reason(name, error)) from error
+        raise ModelSourceError(_reason(name, error, endpoint)) from error
 
 
 def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
@@ -142,7 +143,7 @@ def _download(name: HubName, cache: Path | None, show_bars: bool, endpoint: str 
     except ModelSourceError:
         raise
     except Exception as error:  # see `_files_of`
-        raise ModelSourceError(_reason(name, error)) from error
+        raise ModelSourceError(_reason(name, error, endpoint)) from error
 
 
 def _verify(folder: Path) -> None:
@@ -168,8 +169,8 @@ def _digest(blob: Path) -> str:
     return digest.hexdigest()
 
 
-def _reason(name: HubName, error: Exception) -> str:
-    from huggingface_hub import errors
+def _reason(name: HubName, error: Exception, endpoint: str | None) -> str:
+    from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):
         return f"{name.repo} is gated: accept its terms on the hub and set HF_TOKEN"
@@ -178,4 +179,6 @@ def _reason(name: HubName, error: Exception) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{name.repo} has no revision {name.revision}"
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"the model hub cannot be reached ({first_line})"
+    proxy = proxy_for(endpoint or constants.ENDPOINT)
+    through = f" through the proxy {without_password(proxy)}" if proxy else ""
+    return f"the model hub cannot be reached{through} ({first_line})"
