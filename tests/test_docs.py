@@ -29,6 +29,7 @@ from sluiceway.protocols.openai.schema import (
 )
 from sluiceway.ranges import CHOICES, MAX_COUNT, WAIT_S
 from sluiceway.stream.idempotency import MAX_KEY_CHARACTERS
+from sluiceway.stream.policy import MAX_AMOUNT, MAX_SECONDS
 from support.cli_page import page
 from support.mirror import PACKAGE, ROOT
 
@@ -46,6 +47,8 @@ LIMITS = {
     "`logit_bias`": MAX_LOGIT_BIASES,
     "2^31": MAX_COUNT,
     "`grace_s`": WAIT_S.high,
+    "2^40": MAX_AMOUNT,
+    "marks and times": int(MAX_SECONDS),
     "`stream_id`": MAX_KEY_CHARACTERS,
     "`?limit=`": MAX_LISTED,
 }
