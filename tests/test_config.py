@@ -130,3 +130,12 @@ def test_a_time_is_a_number(field: str, value: float) -> None:
 def test_the_context_is_the_models_own_when_nothing_is_said() -> None:
     """None is no number and is not checked as one."""
     assert ServeConfig(model=FAKE).max_model_len is None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "http://x", "x:abc", "*.example", "me@x"])
+def test_an_allowed_host_is_a_name(name: str) -> None:
+    """Perhaps with a port; or all of them."""
+    assert serve("allowed_host", ("chat.example", "chat.example:443", "[::1]", "*")).allowed_host
+    with pytest.raises(ConfigError, match="perhaps with a port") as caught:
+        serve("allowed_host", ("chat.example", name))
+    assert caught.value.field == "allowed_host"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Literal
 
 import msgspec
@@ -12,6 +13,13 @@ from sluiceway.types import Speculation
 
 BLOCK_TOKENS = 16
 """Tokens of one block of the paged KV cache."""
+
+HOST = re.compile(
+    r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f.]*:[0-9a-f:.]*\])"
+    r"(?::(?:[0-5]?[0-9]{0,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A name or an address, perhaps with a port: https://www.rfc-editor.org/rfc/rfc9110#section-7.2"""
 
 Dtype = Literal["auto", "float32", "bfloat16", "int8"]
 SlowClient = Literal["naive", "unbounded", "pause", "drop", "pause-park-drop"]
@@ -152,6 +160,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelFiles
     host: str = "127.0.0.1"
     port: int = 8000
+    allowed_host: tuple[str, ...] = ()
+    """Names beside its own to which the server answers; `*`: any."""
     dtype: Dtype = "auto"
     max_running: int = 64
     max_waiting: int = 512
@@ -181,6 +191,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_range(self, "port", 0, 65_535)
+        for name in self.allowed_host:
+            if name != "*" and not HOST.fullmatch(name):
+                raise ConfigError("allowed_host", f"must be a name or an address, perhaps with a port, not {name!r}")
         _check_range(self, "max_running", 1, 4096)
         _check_range(self, "max_waiting", 0, 1_000_000)
         _check_range(self, "max_step_tokens", self.max_running, 1_000_000)

@@ -19,6 +19,7 @@ FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 OTHER_VALUES: dict[str, object] = {
     "host": "127.0.0.2",
     "port": 0,
+    "allowed_host": ("chat.example:443",),
     "dtype": "float32",
     "max_running": 3,
     "max_waiting": 4,
@@ -79,6 +80,18 @@ def serve(*arguments: str, **variables: str) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
+def written(value: object) -> str:
+    """As a flag or a variable has it."""
+    return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def test_flag_may_come_several_times(started: Started) -> None:
+    assert serve("fake", "--port=0", "--allowed-host", "a.example", "--allowed-host", "b.example") == (0, "")
+    assert serve("fake", "--port=0", SLUICEWAY_ALLOWED_HOST="a.example b.example") == (0, "")
+    assert [config.allowed_host for config in started.configs] == [("a.example", "b.example")] * 2
+    assert serve("fake", "--port=0", "--allowed-host", "http://a")[0] == 2
+
+
 def test_table_has_every_field() -> None:
     """A new field of the configuration needs a flag, and a line here."""
     assert {*OTHER_VALUES, "model", "streams"} == {field.name for field in msgspec.structs.fields(ServeConfig)}
@@ -95,7 +108,7 @@ def test_every_field_has_a_flag(started: Started, field: str) -> None:
     """And the flag sets that field alone."""
     needed = {"max_step_tokens": {"max_running": 3}}.get(field, {}) | {"port": 0}
     values = {**needed, field: OTHER_VALUES[field]}
-    arguments = [f"{flag_of(name)}={value}" for name, value in values.items()]
+    arguments = [f"{flag_of(name)}={written(value)}" for name, value in values.items()]
     assert serve("fake", *arguments) == (0, "")
     assert started.configs == [msgspec.structs.replace(ServeConfig(model=FAKE), **values)]
 
@@ -106,7 +119,7 @@ def test_every_field_has_a_variable(started: Started, field: str) -> None:
     needed = {"max_step_tokens": {"max_running": 3}}.get(field, {}) | {"port": 0}
     values = {**needed, field: OTHER_VALUES[field]}
     variables = {
-        "SLUICEWAY" + flag_of(name)[1:].replace("-", "_").upper(): str(value) for name, value in values.items()
+        "SLUICEWAY" + flag_of(name)[1:].replace("-", "_").upper(): written(value) for name, value in values.items()
     }
     assert serve("fake", **variables) == (0, "")
     assert started.configs == [msgspec.structs.replace(ServeConfig(model=FAKE), **values)]

@@ -20,6 +20,15 @@ from sluiceway.types import Speculation
 
 Host = Annotated[str, option("--host", "Address to listen on; 0.0.0.0 lets other machines in.")]
 Port = Annotated[int, option("--port", "Port to listen on; 0: any free one.")]
+AllowedHosts = Annotated[
+    list[str],
+    option(
+        "--allowed-host",
+        "A name, perhaps with a port, by which clients reach the server, as behind a proxy; may be given several "
+        "times. Its pages may change things here. On a loopback address the server answers to no other than loopback "
+        "names without it. *: any host, any page.",
+    ),
+]
 MaxRunning = Annotated[int, option("--max-running", "Sequences computed in one step.")]
 MaxWaiting = Annotated[int, option("--max-waiting", "Sequences that may wait; more are refused with 503.")]
 MaxStepTokens = Annotated[int, option("--max-step-tokens", "Tokens computed in one step; at least --max-running.")]
@@ -99,6 +108,7 @@ def serve(
     model: Model = DEFAULT_MODEL,
     host: Host = DEFAULT.host,
     port: Port = DEFAULT.port,
+    allowed_host: AllowedHosts = [],  # noqa: B006 (typer makes a new one)
     served_model_name: ServedModelName = None,
     dtype: DtypeOption = DEFAULT.dtype,
     max_running: MaxRunning = DEFAULT.max_running,
@@ -137,7 +147,8 @@ def serve(
         lab_response=lab_response,
     )  # fmt: skip
     config = ServeConfig(
-        model=UNFETCHED, host=host, port=port, dtype=dtype, max_running=max_running, max_waiting=max_waiting,
+        model=UNFETCHED, host=host, port=port, allowed_host=tuple(allowed_host), dtype=dtype,
+        max_running=max_running, max_waiting=max_waiting,
         max_step_tokens=max_step_tokens, step_target_s=step_target, speculation=speculation,
         max_draft_tokens=max_draft_tokens, max_model_len=max_model_len,
         kv_cache_tokens=kv_cache_tokens, drain_timeout_s=drain_timeout, heartbeat_timeout_s=heartbeat_timeout,

@@ -151,10 +151,45 @@ async def test_numbers_are_given(api: Api) -> None:
     "path", ["/", "/v1", "/v1/nothing", "/v1/completions/", "//v1/completions", "/V1/models", "/docs", "/openapi.json"]
 )
 async def test_another_path_is_not_found(api: Api, path: str) -> None:
-    """In the envelope; near misses are not guessed at."""
+    """In the envelope; near misses are not taken for what they may mean."""
     for method in ("GET", "POST"):
         driver = await fetch(api.app, method, path)
         assert driver.status == 404 and error_of(driver)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/completions", "/v1/completions"),
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/V1/models", "/v1/models"),
+        ("/api/generate", "/v1/generate"),
+        ("/api/chat", "/v1/chat/completions"),
+        ("/v1/stats", "/stats"),
+        ("/models", "/v1/models"),
+    ],
+)
+async def test_path_that_was_meant_is_named(api: Api, path: str, meant: str) -> None:
+    driver = await fetch(api.app, "POST", path)
+    assert f"did you mean `{meant}`?" in error_of(driver)["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/nothing", "/" + "x" * 60_000, "/v1/embeddings"])
+async def test_path_that_may_mean_anything_gets_a_hint(api: Api, path: str) -> None:
+    assert "below `/v1`" in error_of(await fetch(api.app, "GET", path))["message"]
+
+
+async def test_path_and_method_that_do_not_exist_are_in_the_log(api: Api) -> None:
+    """Shortened, and without anything that a terminal would obey."""
+    await fetch(api.app, "GET", "/no\n\x1b" + "x" * 1000)
+    await fetch(api.app, "GET", "/v1/completions")
+    rejected = [line for line in api.lines if line["event"] == "rejected"]
+    lines = [(line["reason"], line["status"], line["method"]) for line in rejected]
+    assert lines == [("not_found", 404, "GET"), ("method_not_allowed", 405, "GET")]
+    assert len(rejected[0]["path"]) < 200 and rejected[0]["path"].isprintable()
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,30 @@ async def test_a_body_that_does_not_come_is_not_waited_for_long(monkeypatch: pyt
     assert driver.is_over
 
 
+async def test_a_client_that_falls_silent_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less long than one that sends."""
+    monkeypatch.setattr(edge, "LINGER_IDLE_S", 0.0)
+    driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False)
+    await driver.run()
+    assert driver.is_over
+
+
+async def test_only_so_many_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are answered and closed."""
+    monkeypatch.setattr(edge, "MAX_LINGERING", 1)
+    app = Linger(answer)
+    first = AsgiDriver(app, "POST", body=[b"a"], sends_all=False).start()
+    await settle()
+    second = AsgiDriver(app, "POST", body=[b"a"], sends_all=False)
+    await second.run()
+    assert second.is_over and not first.is_over
+    first.vanish()
+    await first.done()
+    third = AsgiDriver(app, "POST", body=[b"a"] * 3)
+    await third.run()
+    assert not third._pieces
+
+
 async def test_the_answer_is_whole_while_the_rest_is_awaited() -> None:
     """The client reads it and leaves, which ends the waiting."""
     driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False).start()

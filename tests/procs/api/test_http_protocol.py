@@ -430,6 +430,15 @@ async def test_the_answer_survives_when_the_client_sends_on(http: str | None) ->
         assert await client.read_to_the_end() == b""
 
 
+@pytest.mark.parametrize("path", [PATH, "/nothing"])
+async def test_answer_arrives_when_a_client_sends_all_of_a_large_body_first(path: str) -> None:
+    """As most do: they read when they have sent. https://www.rfc-editor.org/rfc/rfc9112#section-9.6"""
+    async with connected(Api()) as client:
+        await client.request("POST", path, b"x" * 27_000_000)
+        assert (await client.read_answer()).status == (413 if path == PATH else 404)
+        assert await client.read_to_the_end() == b""
+
+
 CHUNKED = head("POST", PATH, "Transfer-Encoding: chunked")
 
 

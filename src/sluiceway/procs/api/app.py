@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -18,8 +19,9 @@ from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import CONTENT_TYPE, Metrics
 from sluiceway.procs.api.body import BodyLimits
 from sluiceway.procs.api.cancels import Cancels
-from sluiceway.procs.api.edge import Edge, Linger
+from sluiceway.procs.api.edge import Edge, Linger, request_id_of
 from sluiceway.procs.api.exchange import Door, Exchange, Lower, Lowered
+from sluiceway.procs.api.gate import Gate
 from sluiceway.procs.api.head import RawHeaders, refusal_head
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.lab_writers import WRITERS
@@ -32,9 +34,12 @@ from sluiceway.protocols.openai.chat import parse_chat
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
 from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
+from sluiceway.protocols.openai.values import shorten
 from sluiceway.refusals import LOADING
 
 _READ = ["GET", "HEAD"]
+_GUESSED_CHARACTERS = 128
+"""Of a path that is not known; no path that was meant is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +66,24 @@ class _Parsed(Protocol):
 
 def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = None) -> FastAPI:
     """The application. Pages of documentation are off: every route is one that is listed here."""
-    app = FastAPI(
-        openapi_url=None,
-        redirect_slashes=False,
-        exception_handlers={HTTPException: _router_refused},
-    )
-    app.add_middleware(Edge, new_id=world.new_id, log=world.log)
-    app.add_middleware(Linger)
     limits = limits or BodyLimits(config.max_body_bytes)
     new_writer = WRITERS[config.streams.lab_response]
     door = Door(world.hub, world.metrics, world.log, limits, Offer(config.streams), world.new_id, new_writer)
+    paths: list[str] = []
+    app = FastAPI(
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _router_refused(paths, door)},
+    )
+    app.add_middleware(Gate, listens_on=config.host, allowed=config.allowed_host, refuse=door.refuse)
+    app.add_middleware(Edge, new_id=world.new_id, log=world.log)
+    app.add_middleware(Linger)
     _add_generation(app, config.model.name, door, world)
     _add_streams(app, door, world, max_receipts=config.streams.history_records)
     _add_models(app, config.model.name, world)
     _add_health(app, world.hub)
     _add_numbers(app, world)
+    paths += [path for route in app.routes if (path := getattr(route, "path", "{")) and "{" not in path]
     return app
 
 
@@ -160,11 +168,44 @@ def _add_numbers(app: FastAPI, world: World) -> None:
         return _json(msgspec.json.encode(account(world.hub, world.metrics, report, world.processes)))
 
 
-async def _router_refused(request: Request, error: Exception) -> Response:
-    """An unknown path or method, in the usual envelope, with the router's headers (`Allow`)."""
-    assert isinstance(error, HTTPException)
-    more = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
-    return _refusal(refusal_for_status(error.status_code), more)
+def _router_refused(paths: Sequence[str], door: Door) -> Callable[[Request, Exception], Coroutine[Any, Any, Response]]:
+    """An unknown path or method, in the usual envelope, with the router's headers (`Allow`), and a line in the log."""
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        more = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
+        path = request.scope["path"]
+        refusal = refusal_for_status(error.status_code, _not_found(path, paths) if error.status_code == 404 else None)
+        door.metrics.request_rejected(refusal.code)
+        door.log.info(
+            "rejected", request_id=request_id_of(request.scope), reason=refusal.code, status=refusal.status,
+            method=request.scope["method"], path=shorten(path),
+        )  # fmt: skip
+        return _refusal(refusal, more)
+
+    return refuse
+
+
+def _not_found(path: str, known: Sequence[str]) -> str:
+    meant = _meant(path[:_GUESSED_CHARACTERS].rstrip("/").lower(), known)
+    hint = f"did you mean `{meant}`?" if meant else "the API is below `/v1`, as in `/v1/chat/completions`."
+    return f"There is nothing at this path; {hint}"
+
+
+def _meant(path: str, known: Sequence[str]) -> str | None:
+    """The known path that is as good as this one: the prefix of all is missing or doubled, a letter is wrong."""
+    last = path.rpartition("/")[2]
+    if last in ("", "v1"):
+        return None
+    for found in (
+        [way for way in known if path.endswith(way)],
+        [way for way in known if way.endswith(path)],
+        difflib.get_close_matches(path, known, 1, 0.8),
+        [way for way in known if last in way.split("/")],
+    ):
+        if found:
+            return min(found, key=len)
+    return None
 
 
 def _json(body: bytes) -> Response:

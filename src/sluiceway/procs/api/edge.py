@@ -19,8 +19,14 @@ from sluiceway.refusals import INTERNAL_ERROR
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
-LINGER_BYTES = 1 << 20
-LINGER_S = 1.0
+LINGER_BYTES = 1 << 30
+LINGER_S = 30.0
+LINGER_IDLE_S = 5.0
+"""How much a client may go on to send that nobody wants, for how long, and how long it may be silent meanwhile."""
+LINGER_BYTES_PER_S = 64 * 1024 * 1024
+"""Read no faster, so that others can be served meanwhile."""
+MAX_LINGERING = 64
+"""Clients at a time; beyond that a connection ends as soon as the answer is written."""
 
 
 def request_id_of(scope: Scope) -> str:
@@ -69,6 +75,7 @@ class Linger:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._n_lingering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _has_body(scope):
@@ -91,24 +98,36 @@ class Linger:
                 await send(message)
             else:
                 await send({**message, "more_body": True})
-                await _discard(receive)
+                await self._discard(receive)
                 await send({"type": "http.response.body"})
 
         await self._app(scope, receive_noting, send_lingering)
+
+    async def _discard(self, receive: Receive) -> None:
+        if self._n_lingering >= MAX_LINGERING:
+            return
+        self._n_lingering += 1
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await _read_all(receive)
+        except TimeoutError:
+            return
+        finally:
+            self._n_lingering -= 1
 
 
 def _has_body(scope: Scope) -> bool:
     return header_of(scope, b"transfer-encoding") is not None or header_of(scope, b"content-length") not in (None, b"0")
 
 
-async def _discard(receive: Receive) -> None:
+async def _read_all(receive: Receive) -> None:
+    """Raises `TimeoutError` where nothing comes for a while."""
     n_bytes = 0
-    try:
-        async with asyncio.timeout(LINGER_S):
-            while n_bytes < LINGER_BYTES:
-                message = await receive()
-                n_bytes += len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return
-    except TimeoutError:
-        return
+    while n_bytes < LINGER_BYTES:
+        async with asyncio.timeout(LINGER_IDLE_S):
+            message = await receive()
+        n_new_bytes = len(message.get("body", b""))
+        n_bytes += n_new_bytes
+        if not message.get("more_body", False):
+            return
+        await asyncio.sleep(n_new_bytes / LINGER_BYTES_PER_S)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import select
 import socket
 import sys
@@ -395,6 +396,11 @@ class WatchfulProtocol(HttpToolsProtocol):
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
             # The parser knows no other, and reads what it does not know as plain bytes.
             self._break(501, "an unknown transfer coding")
+        scheme, separator, rest = self.url.partition(b"://")
+        if separator and b"/" not in scheme:
+            # "ignore the received Host header field": https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2
+            host = re.split(rb"[/?#]", rest, maxsplit=1)[0]
+            self.headers[:] = [(b"host", host), *(field for field in self.headers if field[0] != b"host")]
         self._is_in_body, self._is_after_size = True, False
         self._framing_bytes = self._field_bytes = self._n_fields = 0
         super().on_headers_complete()

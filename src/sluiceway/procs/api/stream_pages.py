@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from sluiceway.errors import RequestError, invalid
@@ -16,12 +17,14 @@ from sluiceway.procs.api.exchange import Door
 from sluiceway.procs.api.head import json_head, send_head
 from sluiceway.procs.api.twin import Twin
 from sluiceway.protocols.native.streams import list_body, receipt_body, record_body, stream_not_found
+from sluiceway.protocols.openai.errors import refusal_for_status
 
 MAX_LISTED = 1000
 """Streams in one answer: to write this many takes a few milliseconds, in which no token leaves."""
 USUALLY_LISTED = 100
 
 _EVENTS = b"text/event-stream"
+_FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data", b"text/plain")
 
 
 class StreamList:
@@ -51,7 +54,7 @@ class StreamPage:
         self._twin = Twin(door)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _EVENTS in (header_of(scope, b"accept") or b"").lower():
+        if any(name == b"accept" and _EVENTS in value.lower() for name, value in scope["headers"]):
             await self._twin(scope, receive, send)
             return
         hub, stream_id = self._door.hub, scope["path_params"]["stream_id"]
@@ -73,6 +76,7 @@ class StreamCancel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            _check_no_form(scope)
             await pass_over_body(receive)
             receipt = await self._cancels.cancel(scope["path_params"]["stream_id"], caller_of(scope))
         except RequestError as error:
@@ -86,6 +90,14 @@ def _limit_of(scope: Scope) -> int:
     if value.isascii() and value.isdigit() and len(value) <= len(str(MAX_LISTED)) and 1 <= int(value) <= MAX_LISTED:
         return int(value)
     raise invalid(f"`limit` must be an integer from 1 to {MAX_LISTED}.", "limit")
+
+
+def _check_no_form(scope: Scope) -> None:
+    """A page of another site can send a form without being asked whether it may, and must not end anything by it."""
+    label = (header_of(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
+    if label in _FORMS:
+        message = "The request must not be a form: send it without a body, or with `Content-Type: application/json`."
+        raise RequestError(msgspec.structs.replace(refusal_for_status(415, message), status=400))
 
 
 async def _send_json(send: Send, body: bytes) -> None:
