@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -69,7 +69,7 @@ class Bench:
         self.encoder = PromptEncoder(tokenizer, cast(ChatRenderer | None, renderer))
         self.encoder.max_sequence_tokens = 100
 
-    async def encoded(self, *prompts: Prompt) -> list[list[TokenId]]:
+    async def encoded(self, *prompts: Prompt) -> list[Sequence[TokenId]]:
         outcome: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
         self.encoder.encode(prompts, outcome.set_result)
         result = await asyncio.wait_for(outcome, WAIT_S)
@@ -99,7 +99,7 @@ async def test_each_kind_of_prompt_becomes_tokens(bench: Bench) -> None:
     """In the order of the request: text as a plain prompt, ids as they are, a chat without further special tokens."""
     assert await bench.encoded(TextPrompt("ab"), TokenPrompt((7, 8)), chat("x")) == [
         [BOS_ID, *b"ab"],
-        [7, 8],
+        (7, 8),
         list(b"u: x\nassistant: "),
     ]
     assert await bench.encoded() == []

@@ -22,7 +22,7 @@ from sluiceway.procs.rendering import ChatRenderer
 from sluiceway.text.tokenizer import Tokenizer, TooManyTokens
 from sluiceway.types import TokenId
 
-Encoded: TypeAlias = list[list[TokenId]] | BaseException
+Encoded: TypeAlias = list[Sequence[TokenId]] | BaseException
 """The tokens of each prompt, or what encoding raised."""
 
 _INLINE_CHARS = 4096
@@ -42,7 +42,7 @@ class _Job(NamedTuple):
     """A prompt that is ready to be encoded. The library's encoder lets go of the interpreter lock meanwhile."""
 
     n_chars: int
-    encode: Callable[[], list[TokenId]]
+    encode: Callable[[], Sequence[TokenId]]
 
 
 class PromptEncoder:
@@ -58,13 +58,13 @@ class PromptEncoder:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._thread_for_huge = ThreadPoolExecutor(1, thread_name_prefix="encode-huge")
-        self._tasks: set[asyncio.Task[list[list[TokenId]]]] = set()
+        self._tasks: set[asyncio.Task[list[Sequence[TokenId]]]] = set()
         self.max_sequence_tokens: int | None = None
 
     def encode(self, prompts: Sequence[Prompt], done: Callable[[Encoded], None]) -> Callable[[], object]:
         """Calls `done` with the outcome, in the loop, later. The function that it returns drops the work instead."""
 
-        def finished(task: asyncio.Task[list[list[TokenId]]]) -> None:
+        def finished(task: asyncio.Task[list[Sequence[TokenId]]]) -> None:
             self._tasks.discard(task)
             if not task.cancelled():
                 done(task.exception() or task.result())
@@ -81,9 +81,9 @@ class PromptEncoder:
         for thread in (self._thread, self._thread_for_huge):
             thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _encode_all(self, prompts: Sequence[Prompt]) -> list[list[TokenId]]:
+    async def _encode_all(self, prompts: Sequence[Prompt]) -> list[Sequence[TokenId]]:
         jobs = [await self._job(prompt) for prompt in prompts]
-        encoded: list[list[TokenId]] = []
+        encoded: list[Sequence[TokenId]] = []
         if sum(job.n_chars for job in jobs) <= _INLINE_CHARS:
             return [job.encode() for job in jobs]
         for batch in _batches(jobs):
@@ -95,7 +95,7 @@ class PromptEncoder:
         match prompt:
             case TokenPrompt(token_ids):
                 self._require_room_for(len(token_ids))
-                return _Job(0, partial(list, token_ids))
+                return _Job(0, lambda: token_ids)
             case TextPrompt(text):
                 return self._text_job(text, add_special_tokens=True)
             case ChatPrompt(messages):
@@ -161,5 +161,5 @@ def _batches(jobs: Iterable[_Job]) -> Iterator[list[_Job]]:
     yield batch
 
 
-def _encode_batch(batch: Iterable[_Job]) -> list[list[TokenId]]:
+def _encode_batch(batch: Iterable[_Job]) -> list[Sequence[TokenId]]:
     return [job.encode() for job in batch]

@@ -224,7 +224,7 @@ class Translator:
             log_fault(self._log, "a request could not be encoded", error)
             self._reject(live, _ENCODING_FAULT)
 
-    def _submit(self, request: Tokenize, live: Sequence[Rid], encoded: list[list[TokenId]]) -> None:
+    def _submit(self, request: Tokenize, live: Sequence[Rid], encoded: Sequence[Sequence[TokenId]]) -> None:
         """Raises before the engine has heard of any of these sequences, or not at all."""
         n = len(request.rids) // len(request.prompts)
         token_ids = [tuple(ids) for ids in encoded]
