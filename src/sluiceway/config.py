@@ -110,7 +110,7 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     sse_keep_alive_s: float = 15.0
     """Silence of a stream after which a comment is sent; 0: never."""
     max_stream_bytes: int = 256 * 1024 * 1024
-    """What all streams together may hold of events that were not written, or are kept for a replay."""
+    """What all answers together may hold: of whole ones all of it, of streams what was not written or is kept."""
     max_stream_events: int = 1_000_000
     replay_bytes: int = 512 * 1024
     """What one resumable stream keeps of events that every reader has got."""

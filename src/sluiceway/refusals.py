@@ -24,6 +24,12 @@ OVERLOADED = Refusal(
     message="Too many requests are waiting; try again later.",
     retry_after_s=RETRY_AFTER_S,
 )
+OUT_OF_MEMORY = Refusal(
+    status=503,
+    code="overloaded",
+    message="The server has no memory left for answers that are not streamed; try again later, or set `stream`.",
+    retry_after_s=RETRY_AFTER_S,
+)
 ENGINE_UNAVAILABLE = Refusal(
     status=503,
     code="engine_unavailable",
@@ -42,3 +48,12 @@ DRAINING = Refusal(
     message="The server is shutting down; send the request again.",
     retry_after_s=RETRY_AFTER_S,
 )
+
+
+def answer_too_large(max_bytes: int, param: str | None = None) -> Refusal:
+    """400: a whole answer that is, or would be, larger than the server gathers."""
+    message = (
+        f"An answer that is not streamed may have at most {max_bytes} bytes on this server; this one has more."
+        " Set `stream`, or ask for fewer tokens, choices or log-probabilities."
+    )
+    return Refusal(status=400, code="answer_too_large", message=message, param=param)

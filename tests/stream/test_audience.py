@@ -199,3 +199,33 @@ def test_notice_is_past_when_an_event_is_about_to_come() -> None:
     hall.say(1)
     batches = [hall.audience.readers[reader_id].take(hall.replay) for reader_id in hall.ids]
     assert [batch and batch.data for batch in batches] == [b"!x", b"!x"]
+
+
+def test_who_has_much_left_and_takes_nothing_or_has_had_its_time_hoards() -> None:
+    """One with little left does not, nor one that came lately and takes some."""
+    policy = msgspec.structs.replace(POLICIES[PolicyName.DROP], **MARKS, limit_bytes=40, drop_after_s=5.0)
+    hall = Hall(policy, n_readers=2)
+    stopped, done = hall.ids
+    hall.say(11)
+    hall.write(done)
+    end = hall.replay.end
+    assert hall.audience.hoarding(end, 2.0, 0.0) == []
+    assert hall.audience.hoarding(end, 2.1, 0.0) == [stopped]
+    late = hall.audience.admit(START, end, 3.0)
+    hall.audience.observe(end, 8.0, {})
+    for reader in hall.audience.readers.values():
+        reader.skip_to(START, 8.0)
+    assert hall.audience.hoarding(end, 8.0, 4.0) == []
+    assert hall.audience.hoarding(end, 8.5, 3.1) == [stopped, done, late]
+    hall.audience.dismiss([stopped, done, late])
+    assert hall.audience.hoarding(end, 99.0, 3.1) == []
+
+
+def test_without_a_time_to_drop_a_reader_has_the_usual_one() -> None:
+    """Half a minute."""
+    hall = Hall(PAUSE)
+    hall.say(11)
+    end = hall.replay.end
+    for reader in hall.audience.readers.values():
+        reader.skip_to(START, 30.0)
+    assert (hall.audience.hoarding(end, 30.0, 0.0), hall.audience.hoarding(end, 30.1, 0.0)) == ([], hall.ids)

@@ -105,3 +105,17 @@ def test_what_is_read_again_does_not_give_way() -> None:
     budget.reclaim("z")
     budget.hold(20)
     assert shelf.gone == ["b"] and budget.pressure is Pressure.TIGHT
+
+
+def test_bytes_that_are_gathered_are_no_event() -> None:
+    """But they press as those of events do, and what is kept gives way to them."""
+    budget, left = filled(), list[str]()
+    budget.keep("kept", lambda: left.append("kept"))
+    budget.hold(80, 0)
+    assert (budget.n_bytes, budget.n_events, budget.pressure, left) == (80, 0, Pressure.TIGHT, ["kept"])
+
+
+def test_one_whole_answer_puts_nobody_under_pressure() -> None:
+    """The most that it may have is what all may have before there is any."""
+    budget = filled(75)
+    assert budget.max_answer_bytes == 75 and budget.pressure is Pressure.NONE

@@ -237,3 +237,8 @@ def test_marks_and_times_are_refused_out_of_order(field: str, value: float, abov
     """A reader cannot be parked after it was dropped."""
     with pytest.raises(ConfigError, match=f"{field}: must be at most {above}"):
         msgspec.structs.replace(BY_DEGREES, **{field: value})
+
+
+def test_the_low_mark_is_that_of_policies_without_marks_too() -> None:
+    """What nobody is reproached with."""
+    assert POLICIES[PolicyName.UNBOUNDED].low_mark_bytes == POLICIES[PolicyName.PAUSE].low_mark_bytes == 8 * 1024

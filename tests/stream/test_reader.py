@@ -240,3 +240,12 @@ def test_notice_is_held_when_the_last_event_is_being_written() -> None:
     replay.notice = b""
     one.wrote(replay.end, 1.0, 0)
     assert write(one, replay, 1.0).data == b"!"
+
+
+def test_what_waits_is_what_is_unread_and_what_is_unsent() -> None:
+    """Whichever buffer it lies in."""
+    replay = response(b"abc", b"de")
+    one = reader(replay)
+    assert one.waiting_bytes(replay.end) == 5
+    write(one, replay, 1.0, unsent_bytes=4)
+    assert one.waiting_bytes(replay.end) == 4

@@ -233,3 +233,40 @@ def test_notice_is_past_when_the_response_has_ended() -> None:
     assert (replay.end.event_id, budget.n_bytes, budget.n_events) == (1, 1, 1)
     replay.conclude(b"$")
     assert replay.notice == b""
+
+
+def test_what_is_gathered_is_held_until_the_last_events_take_its_place() -> None:
+    """It is no event and cannot be read; its tokens are delivered with the last event, when all of it is."""
+    budget = roomy()
+    replay = Replay(budget)
+    replay.gather(70, 3)
+    replay.gather(30, 1)
+    assert (budget.n_bytes, budget.n_events, replay.gathered_bytes, replay.n_waiting) == (100, 0, 100, 4)
+    assert replay.end == START
+    replay.conclude(b"c" * 40, [b"a" * 40, b"b" * 40])
+    assert (budget.n_bytes, budget.n_events, replay.gathered_bytes) == (120, 3, 0)
+    replay.delivered(place(replay, 2))
+    assert (replay.n_delivered, replay.n_waiting) == (0, 4)
+    replay.delivered(replay.end)
+    assert (replay.n_delivered, replay.n_waiting) == (4, 0)
+
+
+def test_what_is_gathered_goes_when_everything_is_let_go() -> None:
+    """Its tokens reach nobody."""
+    budget = roomy()
+    replay = Replay(budget)
+    replay.gather(70, 3)
+    replay.discard()
+    replay.discard()
+    assert (budget.n_bytes, replay.gathered_bytes, replay.n_undelivered) == (0, 0, 3)
+
+
+def test_readers_of_large_events_share_them() -> None:
+    """Each is read by itself and by nobody as a copy, from any place."""
+    frames = [bytes([letter]) * 100 for letter in b"abcd"]
+    replay = with_events(*frames)
+    for _ in range(2):
+        reached = START
+        for number, frame in enumerate(frames, 1):
+            data, reached = replay.read(reached, 50)
+            assert data is frame and reached == Place(number, 100 * number, number)

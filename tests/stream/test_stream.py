@@ -913,3 +913,72 @@ def test_it_has_ended_when_it_was_concluded() -> None:
     assert hall.is_now(State.DRAINING)
     hall.wait(0.1)
     assert hall.is_now(State.CLOSED)
+
+
+# Whole answers.
+
+
+def test_what_a_whole_answer_gathers_is_in_the_budget_and_goes_in_pieces() -> None:
+    """From the first token on; each piece is given back when it was written, and the tokens count with the last."""
+    budget = roomy()
+    hall = Hall(budget=budget)
+    assert hall.do(hall.stream.gathered(40_000, 2)) == ()
+    assert hall.stream.n_waiting == 2 and budget.n_bytes == 40_000
+    for rid in hall.rids:
+        effects = hall.stream.finished(rid, FinishReason.STOP)
+    assert effects == (EndResponse(FinishReason.STOP),)
+    hall.stream.conclude(b"c" * 20_000, [b"a" * 20_000, b"b" * 20_000])
+    left = [budget.n_bytes]
+    for _ in range(3):
+        assert hall.stream.n_delivered == 0
+        hall.read()
+        left.append(budget.n_bytes)
+    assert left == [60_000, 40_000, 20_000, 0]
+    assert hall.is_now(State.CLOSED) and hall.stream.n_delivered == 2
+
+
+def test_a_whole_answer_that_is_too_large_is_ended() -> None:
+    """With an error of its own, and nothing of it is held."""
+    budget = Budget(max_bytes=40_000, max_events=100)
+    hall = Hall(budget=budget)
+    assert hall.do(hall.stream.gathered(30_000, 1)) == ()
+    cancel, end = hall.do(hall.stream.gathered(1, 1))
+    assert cancel == CancelUpstream((1, 2), FinishReason.ERROR)
+    assert isinstance(end, EndResponse) and end.refusal is not None and end.refusal.code == "answer_too_large"
+    assert budget.n_bytes == len(b"$")
+
+
+def test_a_whole_answer_that_grows_while_memory_is_full_is_ended() -> None:
+    """To pause it would give nothing back. One below its low mark goes on."""
+    budget = Budget(max_bytes=1_000, max_events=100)
+    hall = Hall(budget=budget)
+    budget.hold(990)
+    assert hall.do(hall.stream.gathered(50, 1)) == ()
+    cancel, end = hall.do(hall.stream.gathered(1, 1))
+    assert cancel == CancelUpstream((1, 2), FinishReason.ERROR)
+    assert isinstance(end, EndResponse) and end.refusal is not None and end.refusal.status == 503
+    assert budget.n_bytes == 990 + len(b"$")
+
+
+def test_nobody_hoards_what_is_over_while_memory_is_full() -> None:
+    """Its readers have a moment; without pressure they have the stall timeout."""
+    budget = Budget(max_bytes=1_000, max_events=100)
+    hall = Hall(budget=budget)
+    hall.do(hall.stream.gathered(300, 1))
+    for rid in hall.rids:
+        hall.stream.finished(rid, FinishReason.STOP)
+    hall.stream.conclude(b"b" * 150, [b"a" * 150])
+    assert hall.wait(2.5) == ()
+    budget.hold(800)
+    assert hall.wait(0.25) == (Disconnect(hall.reader),)
+    assert budget.n_bytes == 800 and hall.stream.n_undelivered == 1
+
+
+def test_a_whole_answer_goes_on_without_a_reader_where_one_may_return() -> None:
+    """Detached, it gathers, and is paused when it is ahead; once nothing lives it can gather nothing."""
+    hall = Hall(DETACHABLE)
+    hall.leave()
+    assert hall.do(hall.stream.gathered(10, 4)) == (PauseUpstream((1, 2)),)
+    hall.do(hall.stream.close(FinishReason.DRAINING, REFUSAL))
+    with pytest.raises(InvariantError):
+        hall.stream.gathered(1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Delta, Finished
@@ -49,22 +49,16 @@ class Generation:
         return replace(self, prompts=tuple(empty))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One finished choice of an answer that is not streamed."""
-
-    text: str
-    token_ids: Sequence[int]
-    finished: Finished
-
-
 class Framer(Protocol):
     """Turns the events of one response into bytes. Made per request; keeps what its protocol wants told.
 
     Streamed: `start`, then `delta` and `finish` per choice, then `end`; or `error` at any moment instead of what is
     missing. Each returns whole server-sent events (possibly several, possibly `b""`), ready for one write.
-    Not streamed: `gather` with each delta, then `body`.
+    Not streamed: `gather` with each delta, then `body`, or `drop` instead.
     """
+
+    least_logprob_bytes: ClassVar[int]
+    """What one log-probability takes in a body, at least."""
 
     def start(self, usage: Usage) -> bytes:
         """Of the usage only the prompt's part is known."""
@@ -81,9 +75,14 @@ class Framer(Protocol):
         Before it the usage, where that was asked for: what was generated is accounted for however it ends.
         """
 
-    def gather(self, index: int, delta: Delta) -> None:
-        """Make JSON of the log-probabilities that `body` will tell. To make it of all of them at once holds up whoever
-        does: for seconds where tokens are many."""
+    def gather(self, index: int, delta: Delta) -> int:
+        """Make JSON of what `body` will tell of this delta. Returns how many bytes it takes.
 
-    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        """The whole answer as JSON."""
+        To make it of all deltas at the end holds up whoever does: for seconds where tokens are many.
+        """
+
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+        """The whole answer as JSON, in pieces that are not empty (see `pieces`). It hands them over, and keeps none."""
+
+    def drop(self) -> None:
+        """Nobody will ask for the body: keep nothing of what was gathered."""

@@ -15,6 +15,10 @@ from sluiceway.stream.policy import MAX_AMOUNT, Decision, Policy, Pressure, deci
 from sluiceway.stream.reader import Reader
 from sluiceway.stream.replay import Place, Replay
 
+_MOMENT_S = 2.0
+_USUAL_DROP_AFTER_S = 30.0
+"""Where the policy has no time after which a reader that is behind is dropped."""
+
 
 class Audience:
     """Changed only by its stream."""
@@ -103,6 +107,18 @@ class Audience:
             reader_id
             for reader_id, reader in self.readers.items()
             if (is_over or reader.is_dismissed) and reader.stalled_s(end, now_s) > timeout_s
+        ]
+
+    def hoarding(self, end: Place, now_s: float, ended_s: float) -> list[ReaderId]:
+        """Who holds others' memory, now that the response is over and memory is full: readers with more than the
+        low-water mark to take that have taken nothing for a moment, or that have had their time."""
+        policy = self._policy
+        after_s = _USUAL_DROP_AFTER_S if policy.drop_after_s is None else policy.drop_after_s
+        return [
+            reader_id
+            for reader_id, reader in self._listeners()
+            if reader.waiting_bytes(end) > policy.low_mark_bytes
+            and (reader.stalled_s(end, now_s) > _MOMENT_S or now_s - max(ended_s, reader.came_s) > after_s)
         ]
 
     def silent(self, end: Place, now_s: float, after_s: float) -> list[ReaderId]:

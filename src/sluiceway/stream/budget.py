@@ -46,6 +46,11 @@ class Budget:
         self.n_events = 0
 
     @property
+    def max_answer_bytes(self) -> int:
+        """What one whole answer may have: more would put all others under pressure by itself."""
+        return int(self._tight_bytes)
+
+    @property
     def pressure(self) -> Pressure:
         """How near the bound is."""
         if not self._is_tight:
@@ -53,10 +58,10 @@ class Budget:
         is_full = self.n_bytes > self._max_bytes or self.n_events > self._max_events
         return Pressure.FULL if is_full else Pressure.TIGHT
 
-    def hold(self, n_bytes: int) -> None:
-        """One more event is held."""
+    def hold(self, n_bytes: int, n_events: int = 1) -> None:
+        """One more event is held, or more bytes of an answer that is gathered."""
         self.n_bytes += n_bytes
-        self.n_events += 1
+        self.n_events += n_events
         while self._kept and self._is_tight:
             self._let_go_longest()
 

@@ -127,6 +127,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.name in (PolicyName.PAUSE, PolicyName.PAUSE_PARK_DROP)
 
     @property
+    def low_mark_bytes(self) -> int:
+        """What no reader is reproached with, even when memory is short."""
+        return _LOW_BYTES if self.low_bytes is None else self.low_bytes
+
+    @property
     def blocks_the_loop(self) -> bool:
         """Whether whoever routes events shall wait for this reader: the lab's demonstration."""
         return self.name is PolicyName.NAIVE
@@ -173,9 +178,8 @@ DEFAULT = POLICIES[PolicyName.PAUSE_PARK_DROP]
 def is_behind(policy: Policy, measure: Measure) -> bool:
     """Whether the reader is behind now. Where it was, or where memory is short, the low mark counts."""
     if measure.behind_s is not None or measure.pressure:
-        bytes_mark = _LOW_BYTES if policy.low_bytes is None else policy.low_bytes
         events_mark = _LOW_EVENTS if policy.low_events is None else policy.low_events
-        return _is_above(measure, bytes_mark, events_mark)
+        return _is_above(measure, policy.low_mark_bytes, events_mark)
     return _exceeds(measure, policy.high_bytes, policy.high_events)
 
 

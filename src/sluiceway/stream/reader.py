@@ -43,6 +43,7 @@ class Reader:
         "_taken_bytes",
         "_took_s",
         "_unsent_bytes",
+        "came_s",
         "is_dismissed",
         "place",
         "wrote_s",
@@ -58,7 +59,7 @@ class Reader:
         self._batch_bytes = 0
         self._aside = self._noticed = b""
         self._handed_bytes = self._taken_bytes = self._unsent_bytes = 0
-        self._took_s = self.wrote_s = now_s
+        self._took_s = self.wrote_s = self.came_s = now_s
         self._behind_since_s: float | None = None
 
     def take(self, replay: Replay) -> Batch | None:
@@ -117,6 +118,10 @@ class Reader:
     def stalled_s(self, end: Place, now_s: float) -> float:
         """Since it took something; 0 if there is nothing to take."""
         return 0.0 if self.has_all(end) else now_s - self._took_s
+
+    def waiting_bytes(self, end: Place) -> int:
+        """What it has yet to take, wherever that is."""
+        return end.n_bytes - self.place.n_bytes + self._unsent_bytes
 
     def has_all(self, end: Place) -> bool:
         """Whether nothing waits for it anywhere."""

@@ -14,7 +14,7 @@ that event is let go before. A token whose event is still here, or to come, is *
 from __future__ import annotations
 
 import enum
-from itertools import accumulate, islice, takewhile
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -65,6 +65,7 @@ class Replay:
         "_budget",
         "_counted",
         "_frames",
+        "gathered_bytes",
         "_keep",
         "_start",
         "_tokens",
@@ -86,6 +87,8 @@ class Replay:
         """The place after the last event."""
         self._unframed = 0
         """Tokens without text yet: they go with the next event."""
+        self.gathered_bytes = 0
+        """What an answer that is written at its end has so far: no event yet, but in the budget."""
         self._counted = START
         self.n_delivered = 0
         self.n_undelivered = 0
@@ -120,11 +123,24 @@ class Replay:
             self._unframed = 0
             self._budget.hold(size)
 
-    def conclude(self, frame: bytes) -> None:
-        """Add the last event; after it nothing comes. It is not empty: readers know by it that they have everything."""
+    def gather(self, n_bytes: int, n_tokens: int) -> None:
+        """Count what will be in the last events."""
+        self._unframed += n_tokens
+        self.gathered_bytes += n_bytes
+        self._budget.hold(n_bytes, 0)
+
+    def conclude(self, frame: bytes, before: Iterable[bytes] = ()) -> None:
+        """Add the last event, and those before it; after it nothing comes. It carries all tokens that are in none.
+
+        It is not empty: readers know by it that they have everything.
+        """
         if not frame:
             raise InvariantError("the last event of a response is empty")
-        self.push(frame, 0)
+        self._drop_gathered()
+        n_tokens, self._unframed = self._unframed, 0
+        for earlier in before:
+            self.push(earlier, 0)
+        self.push(frame, n_tokens)
         self.is_ended = True
         self.notice = b""
 
@@ -150,9 +166,13 @@ class Replay:
         if end.event_id == place.event_id + 1:
             return self._frames[index], end
         if end.n_bytes - place.n_bytes > max_bytes:
-            sizes = accumulate(map(len, islice(self._frames, index, None)))
-            n_events = sum(1 for _ in takewhile(max_bytes.__ge__, sizes))
-            end = self._place_at(index + max(1, n_events))
+            # Not by `_place_at`, whose time grows with what lies before: a long window is read in many parts.
+            end_index, n_bytes = index + 1, len(self._frames[index])
+            while n_bytes + len(self._frames[end_index]) <= max_bytes:
+                n_bytes += len(self._frames[end_index])
+                end_index += 1
+            n_tokens = sum(self._tokens[index:end_index])
+            end = Place(place.event_id + end_index - index, place.n_bytes + n_bytes, place.n_tokens + n_tokens)
         frames = self._frames[index : end.event_id - self._start.event_id]
         return frames[0] if len(frames) == 1 else b"".join(frames), end
 
@@ -179,8 +199,13 @@ class Replay:
 
     def discard(self) -> None:
         """Let go everything. Idempotent."""
+        self._drop_gathered()
         self._let_go(len(self._frames))
         self.forfeit()
+
+    def _drop_gathered(self) -> None:
+        self._budget.release(self.gathered_bytes, 0)
+        self.gathered_bytes = 0
 
     def _n_beyond(self, keep: Window) -> int:
         """How many events must go: none while all fit, else so many that there is room for a while."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sluiceway.errors import InvariantError, Refusal
+from sluiceway.refusals import OUT_OF_MEMORY, answer_too_large
 from sluiceway.stream.audience import Audience
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.flow import Flow
@@ -34,7 +35,7 @@ from sluiceway.stream.lifecycle import (
     meaning_of_loss,
     next_state,
 )
-from sluiceway.stream.policy import Decision
+from sluiceway.stream.policy import Decision, Pressure
 from sluiceway.stream.reader import Batch
 from sluiceway.stream.replay import NOTHING, Missed, Place, Replay
 from sluiceway.stream.terms import Terms
@@ -47,6 +48,7 @@ class Stream:
 
     __slots__ = (
         "_audience",
+        "_budget",
         "_flow",
         "_keeping",
         "_now_s",
@@ -63,6 +65,7 @@ class Stream:
         self._upstream = Upstream(rids)
         self.terms = terms
         self._replay = Replay(budget, NOTHING if terms.retention is None else terms.retention.window)
+        self._budget = budget
         self._audience = Audience(terms.policy)
         self._flow = Flow(terms, self._audience, self._replay, budget)
         self._now_s = now_s
@@ -136,6 +139,19 @@ class Stream:
             self._trim()
         return self._regulate()
 
+    def gathered(self, n_bytes: int, n_tokens: int) -> tuple[Effect, ...]:
+        """An answer that is written at its end has so much more. One that is too large, or grows while memory is full,
+        is ended: nobody can make room by reading it."""
+        if self.state is not State.OPEN:
+            self._move(Input.DELIVERED)
+        self._replay.gather(n_bytes, n_tokens)
+        gathered_bytes, budget = self._replay.gathered_bytes, self._budget
+        if gathered_bytes > budget.max_answer_bytes:
+            return self.close(FinishReason.ERROR, answer_too_large(budget.max_answer_bytes))
+        if budget.pressure is Pressure.FULL and gathered_bytes > self.terms.policy.low_mark_bytes:
+            return self.close(FinishReason.ERROR, OUT_OF_MEMORY)
+        return () if self.state is State.OPEN and self._flow.is_calm else self._regulate()
+
     def told(self, notice: bytes) -> None:
         """How things stand, for readers that have everything; a later notice takes its place, an event ends it."""
         self._replay.notice = notice
@@ -170,9 +186,7 @@ class Stream:
             raise InvariantError(f"a response that is {self.state.value} cannot be concluded")
         if self.state is State.CLOSING:
             self._replay.forfeit()
-        for earlier in before:
-            self._replay.push(earlier, 0)
-        self._replay.conclude(frame)
+        self._replay.conclude(frame, before)
         self._now_s = self._now_s if now_s is None else now_s
         self.ended_s = self._keeping.since_s = self._now_s
         self._close_if_emptied()
@@ -291,6 +305,9 @@ class Stream:
 
     def _give_up_the_stalled(self) -> list[Effect]:
         stalled = self._audience.stalled(self._replay.end, self._now_s, is_over=self.state in ENDED)
+        if self.state in ENDED and self.ended_s is not None and self._budget.pressure is Pressure.FULL:
+            # Of what is not generated any more nothing can be paused.
+            stalled = [*{*stalled, *self._audience.hoarding(self._replay.end, self._now_s, self.ended_s)}]
         effects = list[Effect]()
         for reader_id in stalled:
             effects += (Disconnect(reader_id), *self.lost(reader_id, self._now_s))

@@ -38,6 +38,7 @@ class Transport:
 def cycle(**changes: object) -> Any:
     """What the writer sees of uvicorn's."""
     fields = {"transport": Transport(), "flow": SimpleNamespace(write_paused=False), "disconnected": False}
+    fields |= {"chunked_encoding": True, "expected_content_length": 0}
     return SimpleNamespace(**(fields | changes))
 
 
@@ -109,3 +110,11 @@ def test_a_connection_that_is_broken_off_holds_nothing() -> None:
     of = cycle()
     ChunkWriter(of).abort()
     assert of.transport.closing and of.transport.written == [b"\x01\0\0\0\0\0\0\0"]
+
+
+def test_a_piece_of_a_body_whose_length_was_told_is_written_as_it_is() -> None:
+    """And counted against that length, as the server does it with what goes through `send`."""
+    of = cycle(chunked_encoding=False, expected_content_length=10)
+    piece = b"seven b"
+    ChunkWriter(of).write(piece)
+    assert of.transport.written[0] is piece and of.expected_content_length == 3

@@ -11,12 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Progressed, Rejected
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Cancel, TextPrompt, Tokenize
 from sluiceway.procs.api.answer import Answer
-from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
@@ -125,6 +126,36 @@ def test_nothing_is_held_when_the_tokenizer_is_gone(api: Api, upstream: FakeUpst
     upstream.is_gone = True
     assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
     api.assert_quiet()
+
+
+@pytest.mark.parametrize(("max_tokens", "is_refused"), [(1_041, False), (1_042, True)])
+def test_a_whole_answer_that_would_be_too_large_is_refused_before_it_is_made(max_tokens: int, is_refused: bool) -> None:
+    """What can be computed is not found out by generating; a stream of the same is served."""
+    api = Api(
+        streams=StreamsConfig(max_stream_bytes=1_000_000)
+    )  # of which three quarters, at 6 bytes a log-probability
+    wishes: dict[str, Any] = {"n": 24, "max_tokens": max_tokens, "logprobs": 5}
+    if is_refused:
+        with pytest.raises(RequestError) as refused:
+            open_answer(api, stream=False, **wishes)
+        assert (refused.value.refusal.code, refused.value.refusal.param) == ("answer_too_large", "max_tokens")
+        assert api.upstream.requests == [] and api.hub.n_open == 0
+    else:
+        open_answer(api, stream=False, **wishes)
+    open_answer(api, stream=True, **wishes)
+
+
+def test_a_whole_answer_is_in_the_budget_from_its_first_token() -> None:
+    """As what its readers have yet to get is; an error takes the place of all of it."""
+    api = Api(streams=StreamsConfig(max_stream_bytes=400_000))
+    answer = open_answer(api, stream=False)
+    api.upstream.accept()
+    api.upstream.speak("x" * 250_000)
+    assert api.hub.streams.census().backlog_bytes == 250_000
+    api.upstream.speak("x" * 50_001)
+    assert (status_of(answer), api.upstream.cancels) == (400, [Cancel((1,), FinishReason.ERROR)])
+    assert b'"answer_too_large"' in written(api, answer)
+    assert api.hub.streams.census().backlog_bytes == 0
 
 
 def test_a_request_is_refused_when_it_would_pass_the_bound() -> None:
@@ -286,8 +317,9 @@ class BrokenFramer(CompletionFramer):
     def end(self, usage: Usage) -> bytes:
         return self._maybe("end") or super().end(usage)
 
-    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        return self._maybe("body") or super().body(choices, usage)
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+        self._maybe("body")
+        return super().body(finished, usage)
 
     def _maybe(self, name: str) -> bytes:
         if name == self.fails_at:

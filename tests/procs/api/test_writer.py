@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
 import pytest
 
 from sluiceway.config import StreamsConfig
 from sluiceway.messages.to_tokenizer import Cancel, Pause, Resume
+from sluiceway.procs.api.writer import TURN_BYTES
+from sluiceway.protocols.pieces import PIECE_BYTES
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, AsgiDriver, completion, settle
 
@@ -117,3 +122,71 @@ async def test_a_dropped_reader_gets_the_reason_and_the_end(chunks: bool) -> Non
     driver.read(3)
     await driver.done()
     assert driver.is_over and '"slow_client"' in driver.events[-2] and len(driver.events) <= 3
+
+
+@chunks_or_not
+async def test_a_whole_answer_is_written_in_pieces_of_its_own_length(chunks: bool) -> None:
+    """None of them large; the length was told before the first; what was written is held no more."""
+    api = Api()
+    driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=chunks).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    for _ in range(5):
+        api.upstream.speak("x" * 100_000)
+    assert api.hub.streams.census().backlog_bytes == 500_000
+    api.upstream.finish()
+    await driver.done()
+    assert driver.json()["choices"][0]["text"] == "x" * 500_000
+    assert driver.headers["content-length"] == str(len(driver.body))
+    assert max(map(len, driver.writes)) <= PIECE_BYTES
+    assert api.hub.streams.census().backlog_bytes == 0 and api.metrics.delivered_tokens == 5
+    api.assert_quiet()
+
+
+async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
+    """However fast it takes it: what one turn of the loop writes to it is bounded."""
+    api = Api()
+    driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=True).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    api.upstream.speak("x" * (20 * PIECE_BYTES))
+    api.upstream.finish()
+    written = [0]
+    while driver.task is not None and not driver.task.done():
+        await asyncio.sleep(0)
+        written.append(len(driver.body))
+    assert max(after - before for before, after in itertools.pairwise(written)) <= TURN_BYTES + PIECE_BYTES
+    assert len(set(written)) > 10
+
+
+async def test_a_reader_that_leaves_between_two_turns_gets_nothing_more() -> None:
+    """What was to be written next is let go, and its tokens are wasted."""
+    api = Api()
+    driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=True).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    api.upstream.speak("x" * (20 * PIECE_BYTES))
+    api.upstream.finish()
+    await settle(lambda: len(driver.writes) > 1)
+    driver.vanish()
+    await driver.done()
+    assert not 20 * PIECE_BYTES <= len(driver.body)
+    assert (api.metrics.delivered_tokens, api.metrics.wasted_tokens) == (0, 1)
+    assert api.hub.streams.census().backlog_bytes == 0
+    api.assert_quiet()
+
+
+async def test_readers_of_one_whole_answer_share_its_pieces() -> None:
+    """A repeated `Idempotency-Key` gets the same bytes, to the object."""
+    api = Api(streams=StreamsConfig(replay_bytes=1 << 20))
+    key = {"Idempotency-Key": "k"}
+    first = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=9), key, offers_chunks=True).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    api.upstream.speak("x" * (4 * PIECE_BYTES))
+    api.upstream.finish()
+    await first.done()
+    again = await AsgiDriver(api.app, "POST", PATH, completion(max_tokens=9), key, offers_chunks=True).start().done()
+    assert again.body == first.body and again.headers["content-length"] == first.headers["content-length"]
+    large = [(one, other) for one, other in zip(first.writes, again.writes, strict=True) if len(one) == PIECE_BYTES]
+    assert len(large) >= 3 and all(one is other for one, other in large)

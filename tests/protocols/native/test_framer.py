@@ -9,8 +9,9 @@ import pytest
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.native.framer import NativeFramer
+from sluiceway.protocols.pieces import PIECE_BYTES
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason
 from support.told import likely, told
@@ -80,9 +81,9 @@ def test_each_token_has_its_logprob_when_asked_for() -> None:
 def test_body_has_a_logprob_for_each_token_when_asked_for() -> None:
     """Beside the ids."""
     one = framer()
-    for told_token in TOLD:
-        one.gather(0, Delta(1, "", (), (told_token,)))
-    body = json.loads(one.body([Choice("a", [7, 256], STOPPED)], USAGE))
+    for told_token, token_id in zip(TOLD, (7, 256), strict=True):
+        one.gather(0, Delta(1, "", (token_id,), (told_token,)))
+    body = json.loads(b"".join(one.body([STOPPED], USAGE)))
     assert (body["token_ids"], body["logprobs"]) == ([7, 256], TOLD_FIELDS)
 
 
@@ -108,7 +109,11 @@ def test_error_is_the_last_event_when_the_stream_breaks() -> None:
 def test_body_has_text_and_tokens_when_the_answer_is_plain() -> None:
     """And says why it ended."""
     finished = Finished(rid=1, reason=FinishReason.LENGTH, completion_tokens=3)
-    assert json.loads(framer().body([Choice("abc", [1, 2, 3], finished)], USAGE)) == {
+    one = framer()
+    n_gathered = one.gather(0, Delta(1, "ab", (1, 2))) + one.gather(0, Delta(1, "c", (3,)))
+    assert n_gathered == len("abc") + len("1,2,3")
+    pieces = one.body([finished], USAGE)
+    assert json.loads(b"".join(pieces)) == {
         "id": "s-1",
         "model": "m",
         "created": 7,
@@ -118,6 +123,19 @@ def test_body_has_text_and_tokens_when_the_answer_is_plain() -> None:
         "stop": None,
         "usage": USAGE_FIELDS,
     }
+
+
+def test_a_large_body_comes_in_pieces_of_a_bounded_size() -> None:
+    """And is handed over: nothing of it is kept."""
+    one = framer()
+    for _ in range(2):
+        one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, TOLD * 2_000))
+        one.drop()
+    one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, TOLD * 2_000))
+    pieces = one.body([STOPPED], USAGE)
+    assert len(pieces) > 4 and all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
+    assert len(json.loads(b"".join(pieces))["logprobs"]) == 2_000 * len(TOLD)
+    assert json.loads(b"".join(one.body([STOPPED], USAGE)))["text"] == ""
 
 
 def test_end_raises_when_its_sequence_has_not_ended() -> None:

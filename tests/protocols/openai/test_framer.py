@@ -17,8 +17,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Choice, Framer, Usage
+from sluiceway.protocols.generation import Framer, Usage
 from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
+from sluiceway.protocols.pieces import PIECE_BYTES
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason
 from support.told import told, told_text
@@ -170,10 +171,10 @@ def test_body_tells_what_the_stream_tells_when_asked(make: Callable[..., Framer]
     framer, empty = make(tells_logprobs=True), make(tells_logprobs=True)
     framer.gather(0, Delta(1, "a", (1, 2), tuple(tokens[:2])))
     framer.gather(0, Delta(1, "bc", (3, 4), tuple(tokens[2:])))
-    (choice,) = json.loads(framer.body([Choice("abc", (1, 2, 3, 4), finished())], USAGE))["choices"]
+    (choice,) = json.loads(body_of(framer, finished()))["choices"]
     assert entries(choice) == ["a", "b", "cSTOP"]
     empty.gather(0, Delta(1, "", (4,), tuple(tokens[-1:])))
-    (choice,) = json.loads(empty.body([Choice("", (4,), finished())], USAGE))["choices"]
+    (choice,) = json.loads(body_of(empty, finished()))["choices"]
     assert entries(choice) == []
 
 
@@ -188,11 +189,11 @@ def test_body_is_the_same_when_its_logprobs_come_one_by_one(make: Callable[..., 
         for character, token in zip(text, tokens, strict=True):
             one_by_one.gather(index, Delta(1, character, (), (token,)))
         plain.gather(index, Delta(1, text, ()))
-    ends = [Choice(text, (), finished()) for text in texts]
-    raw = one_by_one.body(ends, USAGE)
-    assert raw == at_once.body(ends, USAGE)
+    ends = [finished() for _ in texts]
+    raw = body_of(one_by_one, *ends)
+    assert raw == body_of(at_once, *ends)
     assert ["".join(entries(choice)) for choice in json.loads(raw)["choices"]] == list(texts)
-    assert [choice["logprobs"] for choice in json.loads(plain.body(ends, USAGE))["choices"]] == [None, None]
+    assert [choice["logprobs"] for choice in json.loads(body_of(plain, *ends))["choices"]] == [None, None]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -257,7 +258,7 @@ def test_end_by_the_server_is_no_finish_reason_when_framed(make: Callable[..., F
         with pytest.raises(InvariantError, match=reason.value):
             make().finish(0, finished(reason))
         with pytest.raises(InvariantError, match=reason.value):
-            make().body([Choice("a", (1,), finished(reason))], USAGE)
+            make().body([finished(reason)], USAGE)
 
 
 def test_roles_come_first_and_once_when_there_are_several_choices() -> None:
@@ -338,10 +339,43 @@ def test_completion_has_no_more_chunks_than_tokens_allowed_when_streamed(
     assert len(written) <= max_tokens
 
 
+def body_of(framer: Framer, *ends: Finished) -> bytes:
+    """Joined."""
+    return b"".join(framer.body(ends, USAGE))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_large_body_comes_in_pieces_of_a_bounded_size(make: Callable[..., Framer]) -> None:
+    """Each byte of it was counted when it was gathered, but for the few that do not grow with its tokens."""
+    framer = make(2, tells_logprobs=True, return_token_ids=True)
+    text = "abcdefgh" * 1_000
+    n_gathered = sum(framer.gather(index, Delta(1, text, (7,) * 8_000, told_text(text))) for index in range(2))
+    pieces = framer.body([finished(), finished()], USAGE)
+    assert len(pieces) > 4 and all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
+    assert n_gathered < sum(map(len, pieces)) < n_gathered + 1_000
+    body = json.loads(b"".join(pieces))
+    assert ["".join(entries(choice)) for choice in body["choices"]] == [text, text]
+    assert [len(choice["token_ids"]) for choice in body["choices"]] == [8_000, 8_000]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_nothing_is_kept_of_a_body_that_was_dropped_or_handed_over(make: Callable[..., Framer]) -> None:
+    """An answer may live on for long after either."""
+    framer = make()
+    empty = body_of(framer, finished())
+    framer.gather(0, Delta(1, "x", (1,)))
+    framer.drop()
+    assert body_of(framer, finished()) == empty
+    framer.gather(0, Delta(1, "x", (1,)))
+    assert b"x" in body_of(framer, finished()).replace(b"text", b"") and body_of(framer, finished()) == empty
+
+
 def test_chat_body_is_a_completion_to_the_sdk_when_written() -> None:
     """All required keys, null where there is nothing."""
-    ends = [Choice("a\u2028", (1, 2), finished()), Choice("", (3,), finished(FinishReason.LENGTH))]
-    raw = chat(2).body(ends, USAGE)
+    framer = chat(2)
+    framer.gather(0, Delta(1, "a\u2028", (1, 2)))
+    framer.gather(1, Delta(2, "", (3,)))
+    raw = body_of(framer, finished(), finished(FinishReason.LENGTH))
     body = json.loads(raw)
     parsed = ChatCompletion.model_validate(body, strict=False)
     assert [choice.finish_reason for choice in parsed.choices] == ["stop", "length"]
@@ -359,7 +393,9 @@ def test_chat_body_is_a_completion_to_the_sdk_when_written() -> None:
 
 def test_completion_body_is_a_completion_to_the_sdk_when_written() -> None:
     """With the ids where they are wanted."""
-    body = json.loads(completion(return_token_ids=True).body([Choice("a", (1, 2), finished())], USAGE))
+    framer = completion(return_token_ids=True)
+    framer.gather(0, Delta(1, "a", (1, 2)))
+    body = json.loads(body_of(framer, finished()))
     assert Completion.model_validate(body).choices[0].text == "a"
     assert body["object"] == "text_completion"
     assert body["choices"] == [

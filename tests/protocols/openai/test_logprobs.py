@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat.chat_completion import ChoiceLogprobs
 from openai.types.completion_choice import Logprobs
 
-from sluiceway.protocols.openai.logprobs import Gathered, ToldText, chat_logprobs, completion_logprobs
-from sluiceway.sse.encoder import encode_json
+from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
 from sluiceway.text.byte_tokenizer import ByteTokenizer
 from sluiceway.text.detokenizer import Detokenizer, TokenBytes
 from sluiceway.text.sequence_text import SequenceText
@@ -180,14 +176,3 @@ def test_text_of_many_tokens_is_told_in_one_go() -> None:
     tokens = told_text("hello")
     assert ToldText(tokens).take("hello") == list(tokens)
     assert ByteTokenizer().decode(byte for one in tokens for byte in one.token.data) == "hello"
-
-
-@pytest.mark.parametrize("fields_of", [chat_logprobs, completion_logprobs])
-def test_what_was_gathered_is_what_is_told_at_once(fields_of: Callable[[Sequence[ToldToken]], dict[str, Any]]) -> None:
-    """To the byte, whatever came together; of nothing, whole."""
-    tokens = [told(b"a", 0, 1, likely("\u2028é".encode(), -0.25)), *told_text("xyz")[1:], told(b"", 3, 3)]
-    gathered = Gathered(fields_of)
-    assert gathered.fields == fields_of([])
-    for some in (tokens[:1], [], tokens[1:]):
-        gathered.add(some)
-    assert encode_json(gathered.fields) == encode_json(fields_of(tokens))

@@ -12,7 +12,7 @@ from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Accepted, Delta, Finished, Progressed
 from sluiceway.procs.api.head import Head, json_head, refusal_head, stream_head, stream_id_header
 from sluiceway.protocols.ends import refusal_of_end, usual_refusal
-from sluiceway.protocols.generation import Choice, Framer, Generation, Usage
+from sluiceway.protocols.generation import Framer, Generation, Usage
 from sluiceway.protocols.progress import progress_comment, progress_event
 from sluiceway.refusals import INTERNAL_ERROR
 from sluiceway.sse.encoder import encode_comment, number_events
@@ -62,8 +62,6 @@ class Answer:
         "_framer",
         "_generation",
         "_prompt_tokens",
-        "_text",
-        "_token_ids",
         "_when_released",
         "delivered_tokens",
         "first_token_s",
@@ -85,8 +83,6 @@ class Answer:
         self._generation = generation
         self._framer = order.framer
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
-        self._text: list[list[str]] = [[] for _ in range(generation.n_choices)]
-        self._token_ids: list[list[int]] = [[] for _ in range(generation.n_choices)]
         self._finished: dict[int, Finished] = {}
         self.stream = Stream(rids, order.terms, budget, now_s)
         self.is_numbered = generation.stream and order.terms.retention is not None
@@ -163,10 +159,7 @@ class Answer:
         n_tokens = len(event.token_ids)
         self._completion_tokens += n_tokens
         if not self._generation.stream:
-            self._text[index].append(event.text)
-            self._token_ids[index].extend(event.token_ids)
-            self._framer.gather(index, event)
-            return self.stream.delivered(b"", n_tokens)
+            return self.stream.gathered(self._framer.gather(index, event), n_tokens)
         frames = self._framer.delta(index, event)
         if not self.is_numbered:
             return self.stream.delivered(frames, n_tokens)
@@ -197,12 +190,15 @@ class Answer:
             self.stream.conclude(last, before, now_s)
             return
         if refusal is None:
-            body = self._framer.body([self._choice(index) for index in range(self._generation.n_choices)], self.usage)
-            self.head = json_head(len(body), more=(stream_id_header(self.order.stream_id),))
+            finished = [self._finished[index] for index in range(self._generation.n_choices)]
+            *before, last = self._framer.body(finished, self.usage)
+            n_bytes = sum(map(len, before)) + len(last)
+            self.head = json_head(n_bytes, more=(stream_id_header(self.order.stream_id),))
         else:
-            body = self.order.error_body(refusal)
-            self.head = refusal_head(len(body), refusal)
-        self.stream.conclude(body, now_s=now_s)
+            before, last = [], self.order.error_body(refusal)
+            self.head = refusal_head(len(last), refusal)
+            self._framer.drop()
+        self.stream.conclude(last, before, now_s)
 
     def comment(self, text: str = "") -> bytes:
         """What every reader passes over. Where events carry ids it is no block of its own: see `sse.encoder`."""
@@ -238,6 +234,3 @@ class Answer:
         if refusal.status == 400 and refusal.param is None:
             return msgspec.structs.replace(refusal, param=self._generation.prompt_field)
         return refusal
-
-    def _choice(self, index: int) -> Choice:
-        return Choice("".join(self._text[index]), self._token_ids[index], self._finished[index])

@@ -1,8 +1,8 @@
-"""A chunked body straight into the transport: no task is woken between an event and its write.
+"""A body straight into the transport, piece by piece: no task is woken between an event and its write.
 
 ASGI's `send` is a coroutine. Through it, every token of every stream wakes a task, which climbs through each layer
 around the application and down again; with many streams that is most of what a token costs. So this server's HTTP
-protocol offers an extension (https://asgi.readthedocs.io/en/latest/extensions.html): between the head of a stream and
+protocol offers an extension (https://asgi.readthedocs.io/en/latest/extensions.html): between the head of an answer and
 its end, which go through `send` as ever, the owner of the response may write by itself.
 """
 
@@ -27,13 +27,11 @@ _NO_LINGERING = struct.pack("ii", 1, 0)
 class ChunkWriter:
     """Of one response. `on_writable` is called whenever there is room again, and when the client has left."""
 
-    __slots__ = ("_cycle", "_flow", "_is_bare", "_kernel", "_transport", "is_watched", "on_writable")
+    __slots__ = ("_cycle", "_flow", "_kernel", "_transport", "is_watched", "on_writable")
 
-    def __init__(self, cycle: RequestResponseCycle, *, is_bare: bool = False, unsent_bytes: int = 0) -> None:
-        """`is_bare` is for a client that knows no chunks: see `until_close`. `unsent_bytes` is how much the kernel may
-        have yet to send; 0: as much as it likes."""
+    def __init__(self, cycle: RequestResponseCycle, *, unsent_bytes: int = 0) -> None:
+        """`unsent_bytes` is how much the kernel may have yet to send; 0: as much as it likes."""
         self._cycle = cycle
-        self._is_bare = is_bare
         self._flow = cycle.flow
         self._transport = cycle.transport
         self._kernel = KernelQueue(cycle.transport, unsent_bytes, self._find_room)
@@ -64,8 +62,16 @@ class ChunkWriter:
         break_off(self._transport)
 
     def write(self, piece: bytes) -> None:
-        """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`."""
-        self._transport.write(piece if self._is_bare else b"".join((_size_line(len(piece)), piece, b"\r\n")))
+        """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`.
+
+        It is a chunk, unless the head told the length of the body or the client knows no chunks (see `until_close`).
+        """
+        cycle = self._cycle
+        if cycle.chunked_encoding:
+            self._transport.write(b"".join((_size_line(len(piece)), piece, b"\r\n")))
+        else:
+            cycle.expected_content_length -= len(piece)
+            self._transport.write(piece)
         self._kernel.wrote(len(piece))
 
     def _find_room(self) -> None:

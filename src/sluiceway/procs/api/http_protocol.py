@@ -224,7 +224,7 @@ class WatchfulProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
         is_bare = takes_no_chunks(cast("Scope", cycle.scope))
-        self._chunks = ChunkWriter(cycle, is_bare=is_bare, unsent_bytes=self._buffers.unsent_bytes)
+        self._chunks = ChunkWriter(cycle, unsent_bytes=self._buffers.unsent_bytes)
         offer_chunks(cast("Scope", cycle.scope), self._chunks)
         self._ahead_bytes = 0
         super()._start_asgi_task(cycle, until_close(app, cycle) if is_bare else app)

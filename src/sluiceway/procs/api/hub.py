@@ -37,7 +37,7 @@ from sluiceway.procs.api.delivery import Delivery
 from sluiceway.procs.api.readiness import Readiness
 from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.procs.api.streams import Streams
-from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, INTERNAL_ERROR, OVERLOADED
+from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, INTERNAL_ERROR, OVERLOADED, answer_too_large
 from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId, State
 from sluiceway.stream.replay import START
 from sluiceway.types import EngineFacts, FinishReason, Rid
@@ -101,6 +101,7 @@ class Hub:
 
     def open(self, order: Order, reader: Reader) -> tuple[Answer, ReaderId]:
         """Send a request upstream; its reader must `leave`. Raises `RequestError`, and holds nothing."""
+        self._check_size(order)
         self._check_room(order.generation.n_choices)
         self.streams.check_free(order.stream_id, order.caller)
         generation = order.generation
@@ -217,6 +218,16 @@ class Hub:
             refusal = OVERLOADED
         if refusal is not None:
             raise RequestError(refusal)
+
+    def _check_size(self, order: Order) -> None:
+        """Refuse what would be too large for certain, before it is generated: if it has all the tokens it asks for."""
+        sampling = order.generation.sampling
+        if order.generation.stream or sampling.logprobs is None or sampling.max_tokens is None:
+            return
+        n_logprobs = order.generation.n_choices * sampling.max_tokens * max(1, sampling.logprobs)
+        max_bytes = self.streams.budget.max_answer_bytes
+        if n_logprobs * order.framer.least_logprob_bytes > max_bytes:
+            raise RequestError(answer_too_large(max_bytes, "max_tokens"))
 
     def _turn(self, event: Accepted | Rejected | Progressed | Finished, now_s: float) -> None:
         """An event that begins or ends something, or tells of one that has not begun."""

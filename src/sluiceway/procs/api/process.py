@@ -22,6 +22,7 @@ from sluiceway.messages.to_supervisor import Drained, Ready
 from sluiceway.messages.to_tokenizer import FromApi
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.api.allocator import give_memory_back
 from sluiceway.procs.api.app import World, build_app
 from sluiceway.procs.api.delivery import TICK_S
 from sluiceway.procs.api.http_protocol import SEND_TIMEOUT_S, Buffers
@@ -43,6 +44,7 @@ _LAST_WORDS_S = 1.0
 def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
     """Serve until told to stop. Raises `ConfigError` if the port cannot be had."""
     allow_connections()
+    give_memory_back()
     uvloop.run(_serve(config, context, addresses))
 
 

@@ -13,6 +13,9 @@ from sluiceway.procs.api.head import Head, send_head
 from sluiceway.stream.lifecycle import ReaderId
 from sluiceway.stream.reader import Batch
 
+TURN_BYTES = 64 * 1024
+"""What one reader is written in one turn of the loop: one that catches up on much shall hold nobody up."""
+
 
 class Writer:
     """A reader of one answer (`answer.Reader`), and the task that writes to it.
@@ -26,7 +29,7 @@ class Writer:
         self._send = send
         self._chunks: ChunkWriter | None = chunks_of(scope)
         self._woken = asyncio.Event()
-        self._is_passing = False
+        self._is_passing = self._is_due = False
         self._last: Batch | None = None
         self._task: asyncio.Task[None] | None = None
         self._answer: Answer
@@ -113,7 +116,11 @@ class Writer:
         """Write what there is while there is room. What a reader is too slow for stays with the stream."""
         answer, reader_id, chunks = self._answer, self._reader_id, self._chunks
         assert chunks is not None
+        n_written = 0
         while chunks.is_writable:
+            if n_written >= TURN_BYTES:
+                self._pass_on_later()
+                return
             batch = answer.stream.take(reader_id)
             if batch is None:
                 if not self._is_read:
@@ -124,6 +131,7 @@ class Writer:
                 self._woken.set()
                 return
             chunks.write(batch.data)
+            n_written += len(batch.data)
             self._delivery.written(answer, reader_id, chunks.held_bytes)
             if not batch.has_more:
                 return
@@ -134,6 +142,17 @@ class Writer:
         if answer.stream.terms.policy.blocks_the_loop:
             self._delivery.hold_up(self)
             chunks.on_writable = self._make_way
+
+    def _pass_on_later(self) -> None:
+        """In the next turn of the loop: others have theirs first."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._pass_on_now)
+
+    def _pass_on_now(self) -> None:
+        self._is_due = False
+        if self._is_passing:
+            self._pass_on()
 
     def _find_room(self) -> None:
         """The transport has let go of what it held: a request that was paused for this reader may go on at once."""

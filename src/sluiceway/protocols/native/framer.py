@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from msgspec import Raw
+from typing import Any, ClassVar
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.errors import error_fields
+from sluiceway.protocols.pieces import Pieces, assembled
 from sluiceway.sse.encoder import encode_json
 from sluiceway.types import ToldToken
 
@@ -18,11 +17,13 @@ from sluiceway.types import ToldToken
 class NativeFramer:
     """Of one sequence. `created` is in seconds since 1970."""
 
+    least_logprob_bytes: ClassVar[int] = 32  # {"id":0,"token":"","logprob":0}
+
     def __init__(self, stream_id: str, model: str, created: int) -> None:
         self._identity = {"id": stream_id, "model": model, "created": created}
         self._n_tokens = 0
         self._finished: Finished | None = None
-        self._told: list[Raw] = []
+        self.drop()
 
     def start(self, usage: Usage) -> bytes:
         return _event(
@@ -54,16 +55,30 @@ class NativeFramer:
         """The last event, as `done` is."""
         return _event(b"error", {"error": error_fields(refusal), "usage": usage_fields(usage)})
 
-    def gather(self, index: int, delta: Delta) -> None:
-        self._told += [Raw(encode_json(_told_fields(one))) for one in delta.told]
+    def gather(self, index: int, delta: Delta) -> int:
+        return (
+            self._text.add_text(delta.text)
+            + self._token_ids.add_items(delta.token_ids)
+            + self._logprobs.add_items([_told_fields(one) for one in delta.told])
+        )
 
-    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        (choice,) = choices
-        answer = {"text": choice.text, "token_ids": list(choice.token_ids)}
-        if self._told:
-            answer["logprobs"] = self._told
-        end = {**_end_fields(choice.finished), "usage": usage_fields(usage)}
-        return encode_json({**self._identity, **answer, **end})
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+        (end,) = finished
+        logprobs = self._logprobs.take()
+        end_fields = encode_json({**_end_fields(end), "usage": usage_fields(usage)})
+        return assembled(
+            [
+                encode_json(self._identity).removesuffix(b"}") + b',"text":"',
+                *self._text.take(),
+                b'","token_ids":[',
+                *self._token_ids.take(),
+                *([b'],"logprobs":[', *logprobs] if any(logprobs) else []),
+                b"]," + end_fields.removeprefix(b"{"),
+            ]
+        )
+
+    def drop(self) -> None:
+        self._text, self._token_ids, self._logprobs = Pieces(), Pieces(), Pieces()
 
     def _token(self, token_id: int | None, text: bytes, told: bytes) -> bytes:
         index = self._n_tokens

@@ -9,7 +9,7 @@ text that their tokens are part of.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -18,9 +18,10 @@ import msgspec
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Choice, Usage
+from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.errors import error_body
-from sluiceway.protocols.openai.logprobs import Gathered, ToldText, chat_logprobs, completion_logprobs
+from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
+from sluiceway.protocols.pieces import Pieces, assembled
 from sluiceway.sse.encoder import encode_json
 from sluiceway.types import FinishReason, ToldToken
 
@@ -42,6 +43,32 @@ class Response:
     tells_logprobs: bool = False
 
 
+class _WholeChoice:
+    """What was gathered of one choice: JSON, part by part. `empty` has the endpoint's fields of log-probabilities."""
+
+    def __init__(self, empty: Mapping[str, Any]) -> None:
+        self.text = Pieces()
+        self.token_ids = Pieces()
+        self._logprobs = {name: Pieces() if value == [] else encode_json(value) for name, value in empty.items()}
+
+    def add_logprobs(self, fields: Mapping[str, Any]) -> int:
+        """More of them, as the endpoint tells them. Returns how many bytes they are."""
+        n_bytes = 0
+        for name, pieces in self._logprobs.items():
+            if isinstance(pieces, Pieces):
+                n_bytes += pieces.add_items(fields[name])
+        return n_bytes
+
+    def take_logprobs(self) -> Iterator[bytes]:
+        """One JSON object."""
+        opening = b"{"
+        for name, value in self._logprobs.items():
+            yield b"%b%b:" % (opening, encode_json(name))
+            yield from (b"[", *value.take(), b"]") if isinstance(value, Pieces) else (value,)
+            opening = b","
+        yield b"}"
+
+
 class _Framer(ABC):
     """What the two endpoints share. A subclass says how one choice looks, in a chunk and in a body."""
 
@@ -50,6 +77,10 @@ class _Framer(ABC):
     _text_opening: ClassVar[bytes]
     """What stands in a choice between its index and its text."""
     _text_closing: ClassVar[bytes]
+    _body_opening: ClassVar[bytes]
+    """The same in a body, up to the quotation mark; and what follows the one after the text."""
+    _body_closing: ClassVar[bytes]
+    least_logprob_bytes: ClassVar[int]
 
     def __init__(self, response: Response) -> None:
         self._response = response
@@ -70,7 +101,8 @@ class _Framer(ABC):
         self._untold: list[list[int]] = [[] for _ in range(response.n_choices)]
         n_telling = response.n_choices if response.tells_logprobs else 0
         self._told_texts = [ToldText() for _ in range(n_telling)] or None
-        self._gathered = [Gathered(self._logprobs_fields) for _ in range(n_telling)]
+        self._choices: list[_WholeChoice] = []
+        """What was gathered."""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """At most one event; none for text of length zero, unless many tokens without any are to be told."""
@@ -91,21 +123,29 @@ class _Framer(ABC):
         """
         return b"%bdata: %b\n\n%b" % (self._usage_event(usage), error_body(refusal), _DONE)
 
-    def gather(self, index: int, delta: Delta) -> None:
-        """Idle where no log-probabilities are wanted."""
+    def gather(self, index: int, delta: Delta) -> int:
+        choice = (self._choices or self._begin_choices())[index]
+        n_bytes = choice.text.add_text(delta.text)
+        if self._return_token_ids:
+            n_bytes += choice.token_ids.add_items(delta.token_ids)
         if self._told_texts is not None:
             told_text = self._told_texts[index]
             told_text.add(delta.told)
-            self._gathered[index].add(told_text.take(delta.text))
+            n_bytes += choice.add_logprobs(self._logprobs_fields(told_text.take(delta.text)))
+        return n_bytes
 
-    def body(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        """The choices come in the order of their indexes."""
-        fields = [self._choice_fields(index, choice) for index, choice in enumerate(choices)]
-        return encode_json({**self._identity, "choices": fields, "usage": _usage_fields(usage)})
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+        """The ends come in the order of the choices."""
+        pieces = assembled(self._body_parts(finished, usage))
+        self.drop()
+        return pieces
 
-    @abstractmethod
-    def _content_fields(self, text: str) -> dict[str, Any]:
-        """The part of a choice in which the endpoints differ."""
+    def drop(self) -> None:
+        self._choices = []
+
+    def _begin_choices(self) -> list[_WholeChoice]:
+        self._choices = [_WholeChoice(self._logprobs_fields(())) for _ in range(self._response.n_choices)]
+        return self._choices
 
     @abstractmethod
     def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
@@ -115,23 +155,23 @@ class _Framer(ABC):
         """The same in a chunk."""
         return self._logprobs_fields(told)
 
-    def _choice_fields(self, index: int, choice: Choice) -> dict[str, Any]:
-        fields = {
-            "index": index,
-            **self._content_fields(choice.text),
-            "logprobs": self._choice_logprobs(index),
-            "finish_reason": _finish_word(choice.finished),
-        }
-        if self._return_token_ids:
-            fields["token_ids"] = list(choice.token_ids)
-        return fields
-
-    def _choice_logprobs(self, index: int) -> dict[str, Any] | None:
-        if self._told_texts is None:
-            return None
-        gathered = self._gathered[index]
-        gathered.add(self._told_texts[index].take_last(""))
-        return gathered.fields
+    def _body_parts(self, finished: Sequence[Finished], usage: Usage) -> Iterator[bytes]:
+        choices = self._choices or self._begin_choices()
+        yield encode_json(self._identity).removesuffix(b"}") + b',"choices":['
+        for index, (choice, end) in enumerate(zip(choices, finished, strict=True)):
+            yield b'%b{"index":%d,%b"' % (b"," if index else b"", index, self._body_opening)
+            yield from choice.text.take()
+            yield b'"%b,"logprobs":' % self._body_closing
+            if self._told_texts is None:
+                yield b"null"
+            else:
+                choice.add_logprobs(self._logprobs_fields(self._told_texts[index].take_last("")))
+                yield from choice.take_logprobs()
+            yield b',"finish_reason":"%b"' % _finish_word(end).encode()
+            if self._return_token_ids:
+                yield from (b',"token_ids":[', *choice.token_ids.take(), b"]")
+            yield b"}"
+        yield b'],"usage":%b}' % encode_json(_usage_fields(usage))
 
     def _is_overdue(self, index: int) -> bool:
         """Whether tokens without text should not wait any longer for one that has some."""
@@ -180,6 +220,9 @@ class ChatFramer(_Framer):
     _body_object = "chat.completion"
     _text_opening = b'"delta":{"content":'
     _text_closing = b"}"
+    _body_opening = b'"message":{"role":"assistant","content":'
+    _body_closing = b',"refusal":null}'
+    least_logprob_bytes: ClassVar[int] = 36  # {"token":"","logprob":0,"bytes":[]}
 
     def start(self, usage: Usage) -> bytes:
         """The first chunk of every choice: the role, and content that is a string from the start."""
@@ -190,9 +233,6 @@ class ChatFramer(_Framer):
 
     def finish(self, index: int, finished: Finished) -> bytes:
         return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", index, finished))
-
-    def _content_fields(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
     def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
         return chat_logprobs(told)
@@ -214,6 +254,9 @@ class CompletionFramer(_Framer):
     _body_object = "text_completion"
     _text_opening = b'"text":'
     _text_closing = b""
+    _body_opening = b'"text":'
+    _body_closing = b""
+    least_logprob_bytes: ClassVar[int] = 6  # "a":0 and a comma
 
     def __init__(self, response: Response, *, max_tokens: int) -> None:
         super().__init__(response)
@@ -239,9 +282,6 @@ class CompletionFramer(_Framer):
         """Text that was kept back goes out before the error: what was generated is not lost."""
         kept = [self._text_event(index, text) for index, text in enumerate(self._last_text) if text]
         return b"".join(kept) + super().error(refusal, usage)
-
-    def _content_fields(self, text: str) -> dict[str, Any]:
-        return {"text": text}
 
     def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
         return completion_logprobs(told)

@@ -8,13 +8,11 @@ stop string has cut is told with the bytes before the cut.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Raw
 from msgspec.structs import replace
 
-from sluiceway.sse.encoder import encode_json
 from sluiceway.types import LikelyToken, ToldToken
 
 _MANY = 32
@@ -58,20 +56,6 @@ class ToldText:
                 out.append(replace(told, token=replace(token, data=_first_characters(token.data, n_kept))))
         self._held.clear()
         return out
-
-
-class Gathered:
-    """The log-probabilities of one choice as an endpoint tells them, but each of them JSON already."""
-
-    def __init__(self, fields_of: Callable[[Sequence[ToldToken]], dict[str, Any]]) -> None:
-        self._fields_of = fields_of
-        self.fields = fields_of(())
-
-    def add(self, told: Sequence[ToldToken]) -> None:
-        """More of them."""
-        for name, entries in self._fields_of(told).items():
-            if entries:
-                self.fields[name] += [Raw(encode_json(entry)) for entry in entries]
 
 
 def chat_logprobs(told: Iterable[ToldToken]) -> dict[str, Any]:
