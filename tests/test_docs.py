@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
+from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize
 
 from sluiceway.core.request import TRANSITIONS, Input, State
 from sluiceway.llm import LLM, SamplingParams
-from sluiceway.model import sampler
+from sluiceway.model import gguf_config, hf_config, safetensors, sampler
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.http_protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEADERS
 from sluiceway.procs.api.stream_pages import MAX_LISTED
@@ -30,6 +35,7 @@ from sluiceway.protocols.openai.schema import (
 from sluiceway.ranges import CHOICES, MAX_COUNT, WAIT_S
 from sluiceway.stream.idempotency import MAX_KEY_CHARACTERS
 from sluiceway.stream.policy import MAX_AMOUNT, MAX_SECONDS
+from sluiceway.text.pre_tokenizers import SPLITTINGS
 from support.cli_page import page
 from support.mirror import PACKAGE, ROOT
 
@@ -126,6 +132,42 @@ def test_every_metric_is_on_its_page() -> None:
     """By the name under which it is scraped."""
     names = set(re.findall(r"^# TYPE (\S+)", Metrics().render().decode(), re.MULTILINE))
     assert names and names <= words_of("observability.md")
+
+
+def _block_types() -> list[str]:
+    """Those of GGUF that the package can dequantise."""
+    names = []
+    for kind, (_, n_bytes) in GGML_QUANT_SIZES.items():
+        with contextlib.suppress(NotImplementedError, KeyError):
+            dequantize(np.zeros((1, n_bytes), dtype=np.uint8), kind)
+            names.append(kind.name)
+    return names
+
+
+MODELS: dict[str, tuple[str, Collection[str]]] = {
+    "rotary types": ("`rope_type` in `rope_scaling` or `rope_parameters`: (.*?)\\.", hf_config.SUPPORTED_ROPE_TYPES),
+    "refused keys": (r"\(`logits_scaling` 1, `use_qk_norm` false\):\n\n(.*?)\.\n", hf_config.REFUSED),
+    "dtypes": (r"Tensors may be (.*?)\.", safetensors.DTYPE_BYTES),
+    "GGUF architectures": (r"`general\.architecture`: (.*?)\.\n", gguf_config.SUPPORTED_ARCHITECTURES),
+    "GGUF rotary types": (r"`rope\.scaling\.type`: (.*?);", gguf_config.SUPPORTED_ROPE_TYPES),
+    "GGUF tensor types": (r"not computed with as it is:\n\n(.*?)\.\n", _block_types()),
+    "GGUF refused keys": (r"unless their value changes nothing:\n\n(.*?)\.\n\n", gguf_config.REFUSED),
+    "pre-tokenizers": (r"`tokenizer\.ggml\.pre` is one of\n\n(.*?)\.\n\n", SPLITTINGS),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_lists_of_models_are_those_of_the_code(name: str) -> None:
+    """Neither more nor fewer."""
+    pattern, expected = MODELS[name]
+    found = re.search(pattern, (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+    assert found and sorted(re.findall(r"`([^`]+)`", found[1])) == sorted(expected)
+
+
+def test_the_table_of_architectures_is_that_of_the_code() -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    rows = re.findall(r"^\| `(\w+ForCausalLM)` \| `(\w+)` \|", page, re.MULTILINE)
+    assert dict(rows) == {name: family.model_type for name, family in hf_config.FAMILIES.items()}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

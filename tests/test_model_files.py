@@ -94,6 +94,7 @@ def test_an_index_names_files_of_its_directory_only(tmp_path: Path, name: str) -
         (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
         (b'{"a":' * 100_000, "nested too deeply"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "is not JSON"),
+        (b'{"a": ["\\ud83d"]}', "is not JSON: .*surrogates not allowed"),
     ],
 )
 def test_json_that_cannot_be_read_is_a_source_error(tmp_path: Path, content: bytes, message: str) -> None:
@@ -109,6 +110,8 @@ def test_json_is_not_read_when_it_is_missing_or_huge(tmp_path: Path, monkeypatch
         read_json_object(path)
     path.write_text('{"a": 1}')
     assert read_json_object(path) == {"a": 1}
+    path.write_text('{"a": "\\ud83d\\ude00"}')
+    assert read_json_object(path) == {"a": "\N{GRINNING FACE}"}
     monkeypatch.setattr(model_files, "MAX_JSON_BYTES", 1)
     with pytest.raises(ModelSourceError, match="is larger than"):
         read_json_object(path)

@@ -21,6 +21,7 @@ MAX_JSON_BYTES = 64 << 20
 """The largest index of a published model has 10 MB."""
 
 _MAX_GGUF_PARTS = 9_999
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -29,12 +30,15 @@ def read_json_object(path: Path) -> Mapping[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ModelSourceError(f"{path}: is larger than {MAX_JSON_BYTES >> 20} MiB")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(content, ensure_ascii=False).encode()  # raises for half of a pair, which is no text
     except OSError as error:
         raise ModelSourceError(f"{path}: cannot be read: {error.strerror}") from error
     except RecursionError as error:
         raise ModelSourceError(f"{path}: is not JSON that can be read: it is nested too deeply") from error
-    except ValueError as error:  # no JSON, no UTF-8, a number with thousands of digits
+    except ValueError as error:  # no JSON, no UTF-8, no Unicode, a number with thousands of digits
         raise ModelSourceError(f"{path}: is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelSourceError(f"{path}: must hold a JSON object")

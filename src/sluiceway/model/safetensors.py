@@ -15,7 +15,7 @@ from sluiceway.errors import ModelSourceError
 from sluiceway.model.checkpoint import EMBEDDING, HEAD, Shape
 from sluiceway.model_files import weight_files
 
-_DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 class SafetensorsCheckpoint:
@@ -68,11 +68,11 @@ class SafetensorsCheckpoint:
                 raise ModelSourceError(f"{path}: has the tensor {name!r}, which another shard has too")
             part = file.get_slice(name)
             dtype = part.get_dtype()
-            if dtype not in _DTYPE_BYTES:
-                raise ModelSourceError(f"{path}: tensor {name!r} is {dtype}; supported: {', '.join(_DTYPE_BYTES)}")
+            if dtype not in DTYPE_BYTES:
+                raise ModelSourceError(f"{path}: tensor {name!r} is {dtype}; supported: {', '.join(DTYPE_BYTES)}")
             self._files[name] = file
             self._shapes[name] = tuple(part.get_shape())
-            self._bytes[name] = math.prod(self._shapes[name]) * _DTYPE_BYTES[dtype]
+            self._bytes[name] = math.prod(self._shapes[name]) * DTYPE_BYTES[dtype]
 
     def _tensor(self, name: str) -> Tensor:
         tensor: Tensor = self._files[name].get_tensor(name)
