@@ -3,9 +3,10 @@
 ::
 
     SluicewayError
-    ├── ConfigError         a flag, an environment variable or a model file is wrong; names the field
+    ├── ConfigError         a flag or an environment variable is wrong; names the field
     ├── ModelSourceError    a model cannot be found, fetched, verified or read
-    │   └── ModelNotHere    it can be pulled (`store.models`)
+    │   ├── ModelNotHere    it can be pulled (`store.models`)
+    │   └── ModelConfigError    its files ask for what is not served, or contradict themselves; a ConfigError too
     ├── RequestError        a client's request cannot be served; carries a Refusal
     ├── ModelFault          the model gave no usable number where a token was to be chosen
     ├── PeerGone            the process at the other end of a pipe is not there
@@ -59,6 +60,10 @@ class ConfigError(SluicewayError):
 
 class ModelSourceError(SluicewayError):
     """A model cannot be found, fetched, verified or read."""
+
+
+class ModelConfigError(ConfigError, ModelSourceError):
+    """A model's files ask for what is not served, or contradict themselves; the message names the key."""
 
 
 class RequestError(SluicewayError):

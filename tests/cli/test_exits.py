@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sluiceway.cli import exits
 from sluiceway.cli.exits import command, flag_of
-from sluiceway.errors import ConfigError, ModelSourceError, SluicewayError, invalid
+from sluiceway.errors import ConfigError, ModelConfigError, ModelSourceError, SluicewayError, invalid
 
 
 def run(fault: BaseException) -> tuple[int, str]:
@@ -36,6 +36,7 @@ def run(fault: BaseException) -> tuple[int, str]:
             "error: --keep-alive: must be from 1 to 2, not 3\n",
         ),
         (ModelSourceError("no such model"), 3, "error: no such model\n"),
+        (ModelConfigError("config.json: hidden_act", "is wrong"), 3, "error: config.json: hidden_act: is wrong\n"),
         (invalid("too long"), 1, "error: too long\n"),
         (SluicewayError("the engine has stopped"), 1, "error: the engine has stopped\n"),
         (KeyboardInterrupt(), 130, ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError, SluicewayError
 from sluiceway.model.gguf import GgufCheckpoint
 from sluiceway.model.load import load_model
+from support.damage import changed_bytes
 from support.gguf_models import write_gguf
 from support.tiny_models import Stepper, reference_logits, reference_model, row
 
@@ -233,6 +236,16 @@ def test_a_damaged_list_of_tensors_is_an_error_of_ours(tmp_path: Path, whole: by
         except SluicewayError:
             n_refused += 1
     assert n_refused > 100
+
+
+def test_a_damaged_file_loads_or_is_an_error_of_ours(tmp_path: Path, whole: bytes) -> None:
+    """Lengths, counts, types and names that are wrong: one line, no other exception."""
+    draw = random.Random(0)
+    path = tmp_path / "bad.gguf"
+    for _ in range(200):
+        path.write_bytes(changed_bytes(whole, draw))
+        with contextlib.suppress(ModelSourceError):
+            load_model(files(path), "float32")
 
 
 def test_an_unknown_block_type_names_the_tensor(tmp_path: Path, whole: bytes) -> None:

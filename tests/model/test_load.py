@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError, ModelSourceError
 from sluiceway.model.load import load_model
+from support.damage import changed_bytes, changed_json
 from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row, saved
 
 PROMPT = list(range(20))
@@ -95,6 +97,29 @@ def test_a_tensor_that_does_not_fit_is_named(
     save_file({name: t for name, t in tensors.items() if t is not None}, tmp_path / "model.safetensors")
     with pytest.raises(ModelSourceError, match=message):
         load_model(files, "float32")
+
+
+def test_a_damaged_directory_loads_or_is_an_error_of_ours(tmp_path: Path) -> None:
+    """Settings with values that do not belong, weights with changed bytes: one line, no other exception."""
+    files = saved(reference_model(num_hidden_layers=1), tmp_path)
+    draw = random.Random(0)
+    whole = {name: (tmp_path / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    outcomes = set()
+    for _ in range(150):
+        name = draw.choice(("config.json", "config.json", "model.safetensors"))
+        if name == "config.json" and draw.random() < 0.8:
+            content = json.dumps(changed_json(json.loads(whole[name]), draw)).encode()
+        else:
+            content = changed_bytes(whole[name], draw)
+        (tmp_path / name).write_bytes(content)
+        try:
+            load_model(files, "float32")
+            outcomes.add("loaded")
+        except ModelSourceError as error:
+            assert "\n" not in str(error) and len(str(error)) < 2_000
+            outcomes.add(type(error).__name__)
+        (tmp_path / name).write_bytes(whole[name])
+    assert outcomes == {"loaded", "ModelSourceError", "ModelConfigError"}
 
 
 def test_an_unsupported_architecture_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from sluiceway.errors import ModelSourceError
 from sluiceway.text.directory_tokenizer import load_directory_tokenizer
 from support import vocabularies
 from support.chats import encode_chat, render_chat
+from support.damage import changed_json
 from support.vocabularies import BOS, CONTROL, EOS, TEMPLATE, write_directory
 
 USER = [{"role": "user", "content": "hi"}]
@@ -312,6 +315,22 @@ def test_added_tokens_that_contradict_the_vocabulary_are_refused(
     """The model was trained on the ids that its files name."""
     with pytest.raises(ModelSourceError, match=message):
         load_directory_tokenizer(str(write_directory(tmp_path, **files)))
+
+
+def test_damaged_files_beside_the_vocabulary_load_or_are_an_error_of_ours(tmp_path: Path) -> None:
+    """Values that do not belong: one line, no other exception."""
+    draw = random.Random(0)
+    whole: dict[str, dict[str, Any]] = {
+        "tokenizer_config": decoder(token("<tool>")) | {"bos_token": BOS, "additional_special_tokens": ["the", BOS]},
+        "added_tokens": {"<tool>": N},
+        "special_tokens_map": {"eos_token": token(EOS), "extra_special_tokens": {"a": "the"}},
+        "generation_config": {"eos_token_id": [1, 2]},
+    }
+    for _ in range(300):
+        name = draw.choice(sorted(whole))
+        write_directory(tmp_path, **whole | {name: changed_json(whole[name], draw)})
+        with contextlib.suppress(ModelSourceError):
+            load_directory_tokenizer(str(tmp_path))
 
 
 def test_tokens_and_renderings_equal_those_of_transformers(tmp_path: Path) -> None:

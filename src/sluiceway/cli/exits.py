@@ -4,7 +4,7 @@
 0     done
 1     it failed while it ran; for `serve`, also a process that died
 2     a command, a flag, a variable or a setting is wrong
-3     the model cannot be found, fetched or verified
+3     the model cannot be found, fetched, verified, read or served
 130   interrupted with Ctrl-C
 ====  ==========================================================
 """
@@ -31,10 +31,10 @@ P = ParamSpec("P")
 
 def exit_code(error: SluicewayError) -> int:
     match error:
+        case ModelSourceError():  # of which some are settings in a model's files, and no flags
+            return NO_MODEL
         case ConfigError():
             return WRONG_USAGE
-        case ModelSourceError():
-            return NO_MODEL
         case _:
             return FAILED
 
@@ -59,7 +59,7 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
 
 
 def _sentence(error: SluicewayError) -> str:
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError) and not isinstance(error, ModelSourceError):
         return f"{flag_of(error.field)}: {str(error).removeprefix(f'{error.field}: ')}"
     return str(error)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sluiceway.errors import ConfigError
+from sluiceway.errors import ModelConfigError
 
 MAX_SIZE = 2**31 - 1
 MAX_LAYERS = 4096
@@ -92,17 +92,17 @@ class ModelConfig:
             "max_model_len",
         ):
             if not 1 <= getattr(self, field) <= MAX_SIZE:
-                raise ConfigError(field, f"must be at least 1 and at most {MAX_SIZE}, not {getattr(self, field)}")
+                raise ModelConfigError(field, f"must be at least 1 and at most {MAX_SIZE}, not {getattr(self, field)}")
         if self.n_layers > MAX_LAYERS:
-            raise ConfigError("n_layers", f"must be at most {MAX_LAYERS}, not {self.n_layers}")
+            raise ModelConfigError("n_layers", f"must be at most {MAX_LAYERS}, not {self.n_layers}")
         if self.n_heads % self.n_kv_heads:
-            raise ConfigError("n_heads", f"{self.n_heads} is not a multiple of n_kv_heads ({self.n_kv_heads})")
+            raise ModelConfigError("n_heads", f"{self.n_heads} is not a multiple of n_kv_heads ({self.n_kv_heads})")
         if self.head_dim % 2:
-            raise ConfigError("head_dim", f"must be even for rotary positions, not {self.head_dim}")
+            raise ModelConfigError("head_dim", f"must be even for rotary positions, not {self.head_dim}")
         if not self.rms_eps > 0:
-            raise ConfigError("rms_eps", f"must be positive, not {self.rms_eps}")
+            raise ModelConfigError("rms_eps", f"must be positive, not {self.rms_eps}")
         if not self.rope_theta > 1:
-            raise ConfigError("rope_theta", f"must be above 1, not {self.rope_theta}")
+            raise ModelConfigError("rope_theta", f"must be above 1, not {self.rope_theta}")
 
     @property
     def group_size(self) -> int:

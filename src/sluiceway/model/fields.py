@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sluiceway.errors import ConfigError
+from sluiceway.errors import ModelConfigError
 
 _SHOWN_CHARS = 100
 _LARGEST = sys.float_info.max
@@ -68,8 +68,8 @@ class Fields:
             raise self.wrong(key, f"must be a whole number or a list of them, not {shown(value)}")
         return tuple(items)
 
-    def wrong(self, key: str, message: str) -> ConfigError:
-        return ConfigError(f"{self._where}: {key}", message)
+    def wrong(self, key: str, message: str) -> ModelConfigError:
+        return ModelConfigError(f"{self._where}: {key}", message)
 
     def _value(self, key: str, default: Any) -> Any:
         value = self._values.get(key)

@@ -75,7 +75,7 @@ class _TensorInfo:
 class GgufCheckpoint:
     """One file, or all parts of a model in several, found by the name of any of them; the first has the metadata.
 
-    Raises `ModelSourceError` for a file that is cut short, damaged or missing, `ConfigError` for a model it cannot be.
+    Raises `ModelSourceError` for a file that is damaged or missing, `ModelConfigError` for a model it cannot be.
     """
 
     def __init__(self, path: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sluiceway.errors import ConfigError
+from sluiceway.errors import ModelConfigError
 from sluiceway.model.config import (
     MAX_ROPE_FACTOR,
     MAX_SIZE,
@@ -105,7 +105,7 @@ def _head_dim(fields: Fields, arch: str, default: int) -> int:
 def _vocab_size(fields: Fields, arch: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """The rows of the embedding. There may be more than tokens, never fewer."""
     if "token_embd.weight" not in shapes:
-        raise ConfigError("token_embd.weight", "the file has no such tensor")
+        raise ModelConfigError("token_embd.weight", "the file has no such tensor")
     n_rows = shapes["token_embd.weight"][0]
     if (named := fields.integer(f"{arch}.vocab_size", n_rows)) != n_rows:
         raise fields.wrong(f"{arch}.vocab_size", f"is {named}, and token_embd.weight has {n_rows} rows")

@@ -223,7 +223,7 @@ _READ_ELSEWHERE = frozenset(
 
 
 def read_directory_config(directory: Path) -> ModelConfig:
-    """The model in this directory. Raises `ModelSourceError` for unreadable files, `ConfigError` for wrong values."""
+    """The model in this directory. Raises `ModelSourceError` for unreadable files, `ModelConfigError` for bad ones."""
     config, generation = read_json_object(directory / "config.json"), directory / "generation_config.json"
     model = config_from_json(config, read_json_object(generation) if generation.exists() else None)
     if unknown := unknown_keys(config):
@@ -409,7 +409,7 @@ def _extended_len(max_len: int, scaling: RopeScaling | None) -> int:
 
 
 def _sliding_window(fields: Fields, architecture: str, model_len: int) -> int | None:
-    """One window for all layers. Raises `ConfigError` where layers differ, or where the file contradicts itself."""
+    """One window for all layers. Raises `ModelConfigError` where layers differ, or the file contradicts itself."""
     kinds = _layer_kinds(fields)
     window = (
         None

@@ -43,7 +43,7 @@ class LoadedModel:
 
 
 def load_model(files: ModelFiles, dtype: Dtype, on_progress: Progress | None = None) -> LoadedModel:
-    """Raises `ModelSourceError` for files that cannot be read, `ConfigError` for a model that is not supported.
+    """Raises `ModelSourceError` for files that cannot be read, `ModelConfigError` for a model that is not supported.
 
     On the CPU each matrix exists once, packed for its kernel; in the files' own dtype nothing is copied before that.
     """

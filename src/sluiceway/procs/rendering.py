@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 import structlog
 
-from sluiceway.errors import ConfigError, RequestError, invalid
+from sluiceway.errors import ModelConfigError, RequestError, invalid
 from sluiceway.messages.to_tokenizer import ChatMessage
 from sluiceway.procs.worker import (
     WorkerBusy,
@@ -50,15 +50,15 @@ class ChatRenderer:
         self._pool = WorkerPool("sluiceway.text.rendering:build", msgspec.msgpack.encode(template), LIMITS)
 
     async def check(self) -> None:
-        """Raises `ConfigError` for a template that cannot be compiled. Logs that another fails on a greeting."""
+        """Raises `ModelConfigError` for a template that cannot be compiled. Logs that another fails on a greeting."""
         try:
             result = _rendering(await self._pool.run(msgspec.msgpack.encode(())))
         except WorkerTimeout:
-            raise ConfigError("chat_template", f"is not compiled within {LIMITS.deadline_s:g} seconds") from None
+            raise ModelConfigError("chat_template", f"is not compiled within {LIMITS.deadline_s:g} seconds") from None
         except WorkerError as error:
-            raise ConfigError("chat_template", f"cannot be compiled: {error}") from error
+            raise ModelConfigError("chat_template", f"cannot be compiled: {error}") from error
         if isinstance(result, Refused):
-            raise ConfigError("chat_template", result.message)
+            raise ModelConfigError("chat_template", result.message)
         try:
             await self.render((ChatMessage(role="user", content="Hi"),))
         except RequestError as error:

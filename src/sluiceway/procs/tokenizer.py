@@ -44,7 +44,7 @@ _LOG = structlog.get_logger("tokenizer")
 
 
 async def run_tokenizer(context: zmq.Context[Any], addresses: Addresses, tokenizer: Tokenizer) -> None:
-    """Serve until told to stop. Raises `ConfigError` for a chat template that is none, and whatever breaks the loop.
+    """Serve until told to stop. Raises `ModelConfigError` for a wrong chat template, and whatever breaks the loop.
 
     No message does: one over which its handler raises is logged, and the next is served.
     """

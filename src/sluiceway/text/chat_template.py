@@ -25,7 +25,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from sluiceway.errors import ConfigError, RequestError, invalid
+from sluiceway.errors import ModelConfigError, RequestError, invalid
 from sluiceway.text.tokenizer import TemplateSource
 
 MIN_OUTPUT_CHARS = 1 << 20
@@ -37,7 +37,7 @@ _MAX_ERROR_CHARS = 300
 
 
 class ChatTemplate:
-    """Compiled once. `ConfigError` where the source is not a template.
+    """Compiled once. `ModelConfigError` where the source is not a template.
 
     `now` gives the time to templates that write today's date.
     """
@@ -47,7 +47,7 @@ class ChatTemplate:
         try:
             self._template = _environment(now).from_string(template.source)
         except Exception as error:  # Jinja writes Python: its compiler may object too, or have no memory left
-            raise ConfigError("chat_template", f"is not valid: {_words_of(error)}") from error
+            raise ModelConfigError("chat_template", f"is not valid: {_words_of(error)}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as text, up to the opening of the assistant's turn; `RequestError` if that cannot be."""

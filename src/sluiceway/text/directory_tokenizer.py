@@ -24,7 +24,7 @@ _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
 
 def load_directory_tokenizer(path: str) -> SubwordTokenizer:
-    """Raises `ModelSourceError` where a file is missing or damaged, `ConfigError` where one cannot be supported."""
+    """Raises `ModelSourceError` where a file is missing or damaged, `ModelConfigError` where one is not supported."""
     directory = Path(path)
     tokenizer = _library_tokenizer(directory / "tokenizer.json")
     config = _json_object(directory / "tokenizer_config.json")

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-from sluiceway.errors import ConfigError, ModelSourceError
+from sluiceway.errors import ModelConfigError, ModelSourceError
 from sluiceway.text.gguf_metadata import read_metadata
 from sluiceway.text.pre_tokenizers import splitting_named
 from sluiceway.text.subword_tokenizer import SubwordTokenizer, library_errors
@@ -29,7 +29,7 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn
 
 
 def load_gguf_tokenizer(path: str) -> SubwordTokenizer:
-    """Raises `ModelSourceError` where the file is damaged, `ConfigError` where it needs what is not supported."""
+    """Raises `ModelSourceError` where the file is damaged, `ModelConfigError` where it needs what is not supported."""
     return tokenizer_of(read_metadata(path))
 
 
@@ -44,7 +44,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> SubwordTokenizer:
     """See `load_gguf_tokenizer`; `metadata` with all its arrays."""
     source = metadata.get("tokenizer.chat_template")
     if not (source is None or isinstance(source, str)):
-        raise ConfigError("tokenizer.chat_template", "must be a text")
+        raise ModelConfigError("tokenizer.chat_template", "must be a text")
     with library_errors(_DAMAGED):  # its lists may hold anything
         vocabulary = _Vocabulary(metadata)
         return SubwordTokenizer(
@@ -74,7 +74,7 @@ class _Vocabulary:
             case "llama":
                 tokenizer, adds_bos = self._sentencepiece(), True
             case other:
-                raise ConfigError("tokenizer.ggml.model", f"{other!r} is not supported; 'gpt2' and 'llama' are")
+                raise ModelConfigError("tokenizer.ggml.model", f"{other!r} is not supported; 'gpt2' and 'llama' are")
         self._add_tokens(tokenizer)
         self._frame(tokenizer, adds_bos)
         return tokenizer

@@ -12,7 +12,7 @@ from sluiceway.types import TokenId
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
-    """Raises `ModelSourceError` where a file is missing or damaged, `ConfigError` where it cannot be supported."""
+    """Raises `ModelSourceError` where a file is missing or damaged, `ModelConfigError` where it cannot be supported."""
     # One prompt is encoded by one thread, so the library's own threads gain nothing; with them it warns after a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     match files.kind:

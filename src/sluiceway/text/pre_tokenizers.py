@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from sluiceway.errors import ConfigError
+from sluiceway.errors import ModelConfigError
 
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -104,9 +104,9 @@ SPLITTINGS: dict[str, Splitting] = {
 
 
 def splitting_named(name: str | None) -> Splitting:
-    """`ConfigError` for a name that is not known, or for a file that has none."""
+    """`ModelConfigError` for a name that is not known, or for a file that has none."""
     splitting = SPLITTINGS.get(name or "")
     if splitting is None:
         known = ", ".join(sorted(SPLITTINGS))
-        raise ConfigError("tokenizer.ggml.pre", f"{name!r} is not a known pre-tokenizer; these are: {known}")
+        raise ModelConfigError("tokenizer.ggml.pre", f"{name!r} is not a known pre-tokenizer; these are: {known}")
     return splitting

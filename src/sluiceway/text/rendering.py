@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from sluiceway.errors import ConfigError, RequestError
+from sluiceway.errors import ModelConfigError, RequestError
 from sluiceway.text.tokenizer import TemplateSource
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def build(init: bytes) -> Callable[[bytes], bytes]:
         try:
             template = template or ChatTemplate(source)
             result = Rendered(template.render(messages) if messages else "")
-        except ConfigError as error:
+        except ModelConfigError as error:
             result = Refused(str(error).removeprefix(f"{error.field}: "), is_template=True)
         except RequestError as error:
             result = Refused(error.refusal.message)

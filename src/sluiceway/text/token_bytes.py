@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from sluiceway.errors import ConfigError
+from sluiceway.errors import ModelConfigError
 from sluiceway.text.detokenizer import TokenBytes
 from sluiceway.types import TokenId
 
@@ -25,7 +25,7 @@ _BytesOf = Callable[[str], bytes]
 
 
 def token_bytes_of(tokenizer: tokenizers.Tokenizer) -> TokenBytes:
-    """The table for a tokenizer with a byte-level or a SentencePiece decoder; `ConfigError` for any other kind."""
+    """The table for a tokenizer with a byte-level or a SentencePiece decoder; `ModelConfigError` for any other kind."""
     steps = list(steps_of(component_state(tokenizer.decoder)))
     names = [step["type"] for step in steps]
     specials = {token_id: added.content for token_id, added in _added(tokenizer).items() if added.special}
@@ -35,7 +35,9 @@ def token_bytes_of(tokenizer: tokenizers.Tokenizer) -> TokenBytes:
         bytes_of = _sentencepiece(has_byte_tokens="ByteFallback" in names)
         drops_first_space = any(map(_drops_first_space, steps))
         return TokenBytes(_table(tokenizer, bytes_of, specials), drops_first_space, specials)
-    raise ConfigError("tokenizer.decoder", f"must be byte-level or SentencePiece, not {' + '.join(names) or 'missing'}")
+    raise ModelConfigError(
+        "tokenizer.decoder", f"must be byte-level or SentencePiece, not {' + '.join(names) or 'missing'}"
+    )
 
 
 def _added(tokenizer: tokenizers.Tokenizer) -> Mapping[TokenId, tokenizers.AddedToken]:
@@ -47,7 +49,9 @@ def _table(tokenizer: tokenizers.Tokenizer, bytes_of: _BytesOf, specials: Iterab
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     n_ids = max(vocab.values(), default=-1) + 1
     if n_ids > MAX_VOCAB_SIZE:
-        raise ConfigError("tokenizer.vocab", f"has the token id {n_ids - 1}; ids up to {MAX_VOCAB_SIZE - 1} are served")
+        raise ModelConfigError(
+            "tokenizer.vocab", f"has the token id {n_ids - 1}; ids up to {MAX_VOCAB_SIZE - 1} are served"
+        )
     table = [b""] * n_ids
     for token, token_id in vocab.items():
         table[token_id] = bytes_of(token)
