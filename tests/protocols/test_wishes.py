@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.wishes import Wishes, WishFields, checked_stream_id
+from sluiceway.protocols.wishes import MAX_THRESHOLDS, Wishes, WishFields, checked_stream_id
 
 
 def fields(**given: Any) -> WishFields:
@@ -37,7 +37,7 @@ def test_wishes_are_lowered_when_all_are_given() -> None:
 
 
 BAD: dict[str, list[Any]] = {
-    "slow_client": [1, True, []],
+    "slow_client": [1, True, [], {f"k{i}": 0 for i in range(MAX_THRESHOLDS + 1)}],
     "resumable": [1, "true"],
     "on_disconnect": ["stay", "", True],
     "grace_s": [-1, 3601, "1", True, float("nan")],

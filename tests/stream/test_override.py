@@ -115,3 +115,17 @@ def test_any_header_is_a_policy_or_is_refused(value: str) -> None:
     except RequestError:
         return
     assert policy.name in SERVED
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (2, "`slow_client.k0`, `slow_client.k1` are no thresholds"),
+        (12, "`slow_client.k9` and 2 more are no thresholds"),
+    ],
+)
+def test_all_names_that_are_no_thresholds_are_told(n: int, expected: str) -> None:
+    """Ten of them, and how many more there are."""
+    with pytest.raises(RequestError) as caught:
+        policy_from_json({f"k{i}": 1 for i in range(n)}, OWN, "slow_client")
+    assert expected in caught.value.refusal.message and caught.value.refusal.param == "slow_client.k0"

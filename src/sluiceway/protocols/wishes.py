@@ -20,6 +20,9 @@ from sluiceway.ranges import WAIT_S
 STREAM_ID_HEADER = "x-stream-id"
 """Of a request: the id that its stream shall have. Of an answer: the id that it has."""
 
+MAX_THRESHOLDS = 32
+"""Keys of `slow_client`: more than there are thresholds, and few enough to name those that are none."""
+
 _ID_FORM = "1 to 128 letters, digits and `-`, `_`, `.` or `~`, the first a letter or a digit"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
 
@@ -56,6 +59,8 @@ def _stream_id(value: object) -> str | None:
 
 
 def _slow_client(value: object) -> str | Mapping[str, object] | None:
+    if isinstance(value, dict) and len(value) > MAX_THRESHOLDS:
+        raise PydanticCustomError("slow_client", f"an object of at most {MAX_THRESHOLDS} keys")
     if value is None or isinstance(value, str | dict):
         return value
     raise PydanticCustomError("slow_client", "the name of a policy or an object")

@@ -23,6 +23,7 @@ FIELD = "sluiceway.slow_client"
 HEADER = "Sluiceway-Slow-Client"
 
 _SERVED = tuple(name.value for name in PolicyName if name is not PolicyName.NAIVE)
+_MAX_NAMED = 10
 _INTEGERS = frozenset(field for field in Policy.__struct_fields__ if field.endswith(("_bytes", "_events")))
 _NUMBERS = frozenset(field for field in Policy.__struct_fields__ if field.endswith("_s"))
 
@@ -36,6 +37,13 @@ def policy_from_json(value: object, default: Policy, param: str = FIELD) -> Poli
     if not isinstance(value, Mapping):
         raise invalid(f"`{param}` must be the name of a policy or an object.", param)
     given = {key: number for key, number in value.items() if key != "policy" and number is not None}
+    unknown = [f"`{param}.{key[:64]}`" for key in given if key not in _INTEGERS | _NUMBERS]
+    if unknown:
+        named = ", ".join(unknown[:_MAX_NAMED]) + (
+            f" and {len(unknown) - _MAX_NAMED} more" if unknown[_MAX_NAMED:] else ""
+        )
+        are = "is no threshold" if len(unknown) == 1 else "are no thresholds"
+        raise invalid(f"{named} {are} of a policy.", unknown[0].strip("`"))
     thresholds = {key: _checked(key, number, param) for key, number in given.items()}
     base = _base(value.get("policy"), default, param)
     try:
@@ -65,8 +73,6 @@ def _base(name: object, default: Policy, param: str) -> Policy:
 
 def _checked(key: str, number: object, param: str) -> int | float:
     path = f"{param}.{key[:64]}"
-    if key not in _INTEGERS | _NUMBERS:
-        raise invalid(f"`{path}` is no threshold of a policy.", path)
     if isinstance(number, bool) or not isinstance(number, int if key in _INTEGERS else int | float):
         raise invalid(f"`{path}` must be {'an integer' if key in _INTEGERS else 'a number'}.", path)
     return number

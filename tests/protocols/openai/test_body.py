@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.protocols.openai.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING, read_object
+from sluiceway.protocols.openai.body import (
+    MAX_COMMAS,
+    MAX_CONTAINERS,
+    MAX_KEYS,
+    MAX_NESTING,
+    QUICK_BYTES,
+    QUICK_VALUES,
+    is_quick,
+    read_object,
+)
 
 
 def refusal_of(body: bytes) -> Refusal:
@@ -25,8 +34,65 @@ def nested(levels: int, opening: str = "[", closing: str = "]") -> bytes:
 
 
 def test_object_is_read_when_the_body_is_one() -> None:
-    """With a byte order mark, with a key twice (the last counts), with an escaped quote."""
-    assert read_object('\ufeff{"a": 1, "a": {"b": ["\\"é"]}}'.encode()) == {"a": {"b": ['"é']}}
+    """With a byte order mark, with one key in two objects, with an escaped quote."""
+    assert read_object('\ufeff{"c": 1, "a": {"a": ["\\"é"]}}'.encode()) == {"c": 1, "a": {"a": ['"é']}}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "named"),
+    [
+        ('{"n": 1, "n": 1}', "n", "`n`"),
+        ('{"a": {"b": [0, {"c": 1, "c": 2}]}}', "a.b[1].c", "`a.b[1].c`"),
+        ('{"x": 0, "a": 1, "b": 1, "b": 2, "a": 2}', "a", "`a` and `b`"),
+        ('{"\\u0061": 1, "a": 2}', "a", "`a`"),
+        ('{"": 1, "": 2}', "", "``"),
+        ("[" + '{"a": 1, "a": 2}' + "]", "[0].a", "`[0].a`"),
+    ],
+)
+def test_keys_are_named_when_their_object_has_them_twice(body: str, param: str, named: str) -> None:
+    """Which value counts would be a guess, also where they are equal."""
+    refusal = refusal_of(body.encode())
+    assert (refusal.code, refusal.param) == ("invalid_json", param)
+    assert f"{named}. A key" in refusal.message
+
+
+def test_ten_keys_are_named_when_many_come_twice() -> None:
+    """And the rest are counted."""
+    twice = ",".join(f'"{i}": 0' for i in range(25))
+    refusal = refusal_of(f"{{{twice},{twice}}}".encode())
+    assert "`9` and 15 more" in refusal.message and "`10`" not in refusal.message
+
+
+def test_a_key_is_named_without_its_path_when_the_body_is_long() -> None:
+    """Looking for the path would take longer than it is worth."""
+    refusal = refusal_of(b'{"x": {"a": 1, "a": 2}, "b": "' + b"x" * (1 << 20) + b'"}')
+    assert refusal.param == "a"
+
+
+def test_object_is_refused_when_it_has_too_many_keys() -> None:
+    """As many as are allowed are read."""
+    keys = ",".join(f'"{i}": 0' for i in range(MAX_KEYS))
+    assert len(read_object(f'{{"x": {{{keys}}}}}'.encode())["x"]) == MAX_KEYS
+    refusal = refusal_of(f'{{"x": {{{keys}, "y": 0}}}}'.encode())
+    assert (refusal.code, refusal.param) == ("too_many_values", "x")
+    assert f"at most {MAX_KEYS} keys, not {MAX_KEYS + 1}" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("body", "quick"),
+    [
+        (b"", True),
+        (b"x" * QUICK_BYTES, True),
+        (b"x" * (QUICK_BYTES + 1), False),
+        (b"[{," * (QUICK_VALUES // 3), True),
+        (b"," * (QUICK_VALUES + 1), False),
+        (b"[" * (QUICK_VALUES + 1), False),
+        (b"{" * (QUICK_VALUES + 1), False),
+    ],
+)
+def test_body_is_quick_when_it_is_short_and_has_few_values(body: bytes, quick: bool) -> None:
+    """Both bounds count: each bounds another part of the work."""
+    assert is_quick(body) is quick
 
 
 @pytest.mark.parametrize(

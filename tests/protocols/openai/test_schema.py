@@ -374,3 +374,36 @@ def test_message_says_what_would_be_right_when_a_value_is_wrong(field: str, valu
 def test_last_bias_counts_when_a_token_has_two_keys() -> None:
     """As in JSON, where the last of two equal names counts."""
     assert sampling(logit_bias={"5": 1, "05": 2}).logit_bias == ((5, 2.0),)
+
+
+def test_all_keys_are_named_when_several_biases_are_wrong() -> None:
+    """Keys that are no token ids, and values that are no biases."""
+    refusal = refusal_of(chat, logit_bias={"x": 1, "5": 2, "y": 1, "6": 101})
+    assert refusal.param == "logit_bias.x"
+    assert all(word in refusal.message for word in ('"x"', '"y"', "`logit_bias.6`")) and '"5"' not in refusal.message
+
+
+def test_all_entries_are_named_when_several_stop_strings_are_wrong() -> None:
+    refusal = refusal_of(chat, stop=["a", "", 5])
+    assert refusal.param == "stop[1]" and "`stop[1]`" in refusal.message and "`stop[2]`" in refusal.message
+
+
+def test_all_fields_are_named_when_several_are_wrong() -> None:
+    """The code and the field are those of the first."""
+    refusal = refusal_of(chat, temperature=9, top_p=True)
+    assert all(f"`{field}`" in refusal.message for field in ("temperature", "top_p"))
+
+
+@pytest.mark.parametrize("n", [1, 3, 4000])
+def test_unknown_options_are_named_and_counted(n: int) -> None:
+    """However many there are, ten of them have a name in the message."""
+    refusal = refusal_of(chat, sluiceway={f"k{i}": 0 for i in range(n)})
+    assert (refusal.code, refusal.param) == ("unsupported_parameter", "sluiceway.k0")
+    assert f"`sluiceway.k{min(n, 10) - 1}`" in refusal.message and "`sluiceway.k10`" not in refusal.message
+    assert len(refusal.message) < 400
+
+
+def test_an_object_of_thresholds_has_a_bounded_size() -> None:
+    """Names that are none are refused where the policies are known; only so many get there."""
+    refusal = refusal_of(chat, sluiceway={"slow_client": {f"k{i}": 0 for i in range(33)}})
+    assert refusal.param == "sluiceway.slow_client" and "at most 32 keys" in refusal.message

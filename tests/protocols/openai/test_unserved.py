@@ -11,7 +11,14 @@ from sluiceway.errors import RequestError
 from sluiceway.protocols.openai.chat import parse_chat
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
-from sluiceway.protocols.openai.unserved import CHAT, COMPLETIONS, HARMLESS, refuse_misplaced, refuse_unserved
+from sluiceway.protocols.openai.unserved import (
+    CHAT,
+    COMPLETIONS,
+    HARMLESS,
+    SERVED_AS,
+    refuse_misplaced,
+    refuse_unserved,
+)
 
 ASKING: list[tuple[str, Any]] = [
     (field, value)
@@ -69,6 +76,12 @@ def test_our_own_option_is_refused_when_it_is_not_in_its_object(endpoint: str, o
     assert caught.value.refusal.param == option
 
 
+def test_all_options_are_named_when_several_are_not_in_their_object() -> None:
+    """In the order in which they are documented."""
+    with pytest.raises(RequestError, match="`resumable` and `stream_id` belong into"):
+        refuse_misplaced({"stream_id": "s", "resumable": True}, ("resumable", "stream_id"))
+
+
 def test_our_own_option_is_no_mistake_when_it_is_null() -> None:
     """As with every field."""
     refuse_misplaced({"resumable": None, "else": 1}, ("resumable", "stream_id"))
@@ -92,11 +105,50 @@ def test_unknown_field_is_ignored_when_it_is_in_no_table() -> None:
     refuse_unserved({"brand_new": {"x": 1}, "user": "u", "metadata": {}}, CHAT)
 
 
-def test_first_field_is_named_when_several_ask() -> None:
+def test_all_fields_are_named_when_several_ask() -> None:
     """Alphabetical, so that the answer does not depend on the order in the body."""
     with pytest.raises(RequestError) as caught:
-        refuse_unserved({"tools": [{}], "audio": {}, "echo": True}, CHAT)
+        refuse_unserved({"tools": [{}], "audio": {}, "echo": True, "user": "u"}, CHAT)
     assert caught.value.refusal.param == "audio"
+    assert all(f"`{field}`" in caught.value.refusal.message for field in ("audio", "echo", "tools"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stop_sequences", ["x"]),
+        ("max_new_tokens", 5),
+        ("top_n_sigma", 1.0),
+        ("repeat_last_n", 64),
+        ("no_repeat_ngram_size", 3),
+        ("custom_logit_processor", "{}"),
+        ("enable_thinking", True),
+        ("num_predict", 5),
+        ("mirostat_mode", 2),
+        ("typical", 0.5),
+        ("banned_strings", ["x"]),
+        ("samplers", ["top_k"]),
+        ("system_prompt", "Be brief."),
+    ],
+)
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_field_of_another_server_is_refused_when_it_would_change_the_answer(
+    endpoint: str, field: str, value: Any
+) -> None:
+    """Whichever server its client was written for."""
+    parse = {"chat": parse_chat, "completions": parse_completion}[endpoint]
+    body = {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "p"}], field: value}
+    with pytest.raises(RequestError) as caught:
+        parse(json.dumps(body).encode())
+    assert (caught.value.refusal.code, caught.value.refusal.param) == ("unsupported_parameter", field)
+
+
+def test_the_field_that_is_served_is_told_when_only_the_name_differs() -> None:
+    """Each of them is in the table, and leads to a field that both endpoints serve."""
+    assert SERVED_AS.keys() <= COMPLETIONS.keys()
+    assert set(SERVED_AS.values()) <= ChatFields.model_fields.keys() & CompletionFields.model_fields.keys()
+    with pytest.raises(RequestError, match="the field for it is `stop`"):
+        refuse_unserved({"stop_sequences": ["x"]}, CHAT)
 
 
 def test_tables_are_disjoint_when_fields_are_served() -> None:

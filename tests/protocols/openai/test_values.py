@@ -8,8 +8,11 @@ import pytest
 
 from sluiceway.errors import RequestError
 from sluiceway.protocols.openai.values import (
+    MAX_NAMED,
     MAX_TOKEN_ID,
     join_path,
+    listed,
+    lower_each,
     require_filled_text,
     require_list,
     require_number,
@@ -97,6 +100,34 @@ def test_token_ids_pass_when_they_are_in_range(ids: list[object]) -> None:
 def test_token_ids_are_refused_with_the_index_when_one_is_wrong(wrong: object) -> None:
     """Booleans and whole floats are no ids."""
     assert refused(lambda: require_token_ids([5, wrong, wrong], "prompt"))[0] == "prompt[1]"
+
+
+def test_all_token_ids_are_named_when_several_are_wrong() -> None:
+    """Ten of them, and how many more there are."""
+    _, message = refused(lambda: require_token_ids([5, -1, 6, "x"], "prompt"))
+    assert "`prompt[1]`" in message and "`prompt[3]`" in message and "more" not in message
+    param, message = refused(lambda: require_token_ids([-1] * 25, "prompt"))
+    assert param == "prompt[0]" and "`prompt[9]`" in message and "`prompt[10]`" not in message
+    assert message.endswith("There are 15 more mistakes of this kind.")
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [(1, "`0`"), (2, "`0` and `1`"), (3, "`0`, `1` and `2`"), (MAX_NAMED + 5, "`8`, `9` and 5 more")],
+)
+def test_paths_are_listed_when_there_are_few_and_counted_when_there_are_many(n: int, expected: str) -> None:
+    """A message stays short whatever a body holds."""
+    assert listed([str(i) for i in range(n)]).endswith(expected)
+
+
+def test_every_item_is_lowered_or_all_that_are_wrong_are_named() -> None:
+    """The code and the field are those of the first."""
+    assert lower_each(lambda item: require_text(item, "x"), ["a", "b"]) == ("a", "b")
+    items = enumerate(["a", 1, "b", None])
+    param, message = refused(lambda: lower_each(lambda one: require_text(one[1], f"x[{one[0]}]"), items))
+    assert param == "x[1]" and "`x[1]` must be" in message and "`x[3]` must be" in message
+    many: list[object] = [1] * (MAX_NAMED + 3)
+    assert "3 more mistakes" in refused(lambda: lower_each(lambda item: require_text(item, "x"), many))[1]
 
 
 @pytest.mark.parametrize("value", [-100, 100, 0, 0.5])

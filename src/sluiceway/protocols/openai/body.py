@@ -1,18 +1,20 @@
 """From the raw body of a request to a JSON object, or a 400 that says what is wrong and, where it can, in which field.
 
-The parser of the standard library recurses, takes NaN and Infinity, and refuses long integers in words about
-Python. So nesting is measured first, in time linear in the body, and odd numbers are looked up when there is one.
+The parser of the standard library recurses, takes NaN and Infinity, lets the last of two equal keys win, and refuses
+long integers in words about Python. So nesting is measured first, in time linear in the body, and odd numbers and equal
+keys are looked up when there is one.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from sluiceway.errors import RequestError, invalid
-from sluiceway.protocols.openai.values import join_path
+from sluiceway.protocols.openai.values import join_path, listed
 
 MAX_NESTING = 64
 """Levels of lists and objects. Deeper JSON has no meaning in this protocol, not even in a tool's schema."""
@@ -23,6 +25,13 @@ MAX_CONTAINERS = 1 << 17
 MAX_COMMAS = 1 << 20
 """About the numbers and keys in one body. Eight million fit into the largest body, and hold the parser for a second."""
 
+MAX_KEYS = 4096
+"""Keys of one object. The longest object that is served, `logit_bias`, may have a quarter of them."""
+
+QUICK_BYTES = 128 * 1024
+QUICK_VALUES = 2048
+"""A body within both is read and checked in a few milliseconds, whatever its shape."""
+
 _SEARCHED_CHARACTERS = 1 << 20
 """In longer bodies an odd number is refused without its path: naming it is a courtesy that must not cost seconds."""
 
@@ -32,11 +41,26 @@ _TO_BRACKET = re.compile(rb'(?:[^\[\]{}"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z
 _KEY_AT_END = re.compile(rb'(?<!\\)"([^"\\]{1,64})"\s*:\s*.\Z', re.DOTALL)
 
 
-class _OddNumber:
-    """Stands where the body has a number that cannot be taken."""
+class _Odd:
+    """Stands where the body has a number or an object that cannot be taken."""
 
-    def __init__(self, problem: str) -> None:
+    def __init__(self, problem: str, keys: Iterable[str] = (), code: str = "invalid_json") -> None:
         self.problem = problem
+        self.code = code
+        self.keys = list(keys)
+        """Those at fault, of an object."""
+
+
+class _OddObject(ValueError):
+    """The first reading has met an object that cannot be taken."""
+
+    def __init__(self, odd: _Odd) -> None:
+        self.odd = odd
+
+
+def is_quick(body: bytes) -> bool:
+    """Whether an event loop may read this body itself; one that is not quick may take seconds and gigabytes."""
+    return len(body) <= QUICK_BYTES and body.count(b",") + body.count(b"[") + body.count(b"{") <= QUICK_VALUES
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -54,8 +78,8 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise _not_json(f"the byte at position {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise _not_json(f"{error.msg} at character {error.pos}") from None
-    except ValueError:
-        raise _odd_number(text) from None
+    except ValueError as error:
+        raise _odd_value(text, error) from None
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object.", code="invalid_json")
     return value
@@ -69,45 +93,72 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _sound_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = _odd_or_object(pairs)
+    if isinstance(value, _Odd):
+        raise _OddObject(value)
+    return value
 
 
-# Numbers
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_sound_object)
 
 
-def _odd_constant(name: str) -> _OddNumber:
-    return _OddNumber(f"{name} is not JSON")
+# Numbers and objects
 
 
-def _odd_or_int(digits: str) -> int | _OddNumber:
+def _odd_constant(name: str) -> _Odd:
+    return _Odd(f"{name} is not JSON")
+
+
+def _odd_or_int(digits: str) -> int | _Odd:
     try:
         return int(digits)
     except ValueError:  # over the interpreter's limit, which keeps the conversion from taking quadratic time
-        return _OddNumber(f"an integer of {len(digits)} digits is too long")
+        return _Odd(f"an integer of {len(digits)} digits is too long")
 
 
-_ODD_DECODER = json.JSONDecoder(parse_constant=_odd_constant, parse_int=_odd_or_int)
+def _odd_or_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Odd:
+    if len(pairs) > MAX_KEYS:
+        return _Odd(f"an object may have at most {MAX_KEYS} keys, not {len(pairs)}", code="too_many_values")
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    return _Odd("", [key for key, n in Counter(key for key, _ in pairs).items() if n > 1])
 
 
-def _odd_number(text: str) -> RequestError:
+_ODD_DECODER = json.JSONDecoder(parse_constant=_odd_constant, parse_int=_odd_or_int, object_pairs_hook=_odd_or_object)
+
+
+def _odd_value(text: str, first: ValueError) -> RequestError:
     try:
         root = _ODD_DECODER.decode(text)
     except json.JSONDecodeError as error:
         return _not_json(f"{error.msg} at character {error.pos}")
     found = _find_odd(root, "") if len(text) <= _SEARCHED_CHARACTERS else None
-    if found is None:
+    if found is not None:
+        path, odd = found
+    elif isinstance(first, _OddObject):
+        path, odd = "", first.odd
+    else:
         return _not_json("it has a number that is none (NaN, Infinity, or an integer that is too long)")
-    path, problem = found
-    return invalid(f"`{path}`: {problem}.", path, code="invalid_json")
+    if odd.keys:
+        paths = [join_path(path, key) for key in odd.keys]
+        return invalid(
+            f"Repeated in its object: {listed(paths)}. A key may be there once.",
+            paths[0],
+            code="invalid_json",
+        )
+    path = path or "body"
+    return invalid(f"`{path}`: {odd.problem}.", path, code=odd.code)
 
 
-def _find_odd(value: Any, path: str) -> tuple[str, str] | None:
-    """The path of the first odd number, and what is wrong with it. Recursion is bounded by `MAX_NESTING`."""
-    if isinstance(value, _OddNumber):
-        return path or "body", value.problem
+def _find_odd(value: Any, path: str) -> tuple[str, _Odd] | None:
+    """The path of the first odd value, and what is wrong with it. Recursion is bounded by `MAX_NESTING`."""
+    if isinstance(value, _Odd):
+        return path, value
     items: Iterable[tuple[str | int, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
-        if isinstance(item, _OddNumber | dict | list):
+        if isinstance(item, _Odd | dict | list):
             found = _find_odd(item, join_path(path, key))
             if found:
                 return found

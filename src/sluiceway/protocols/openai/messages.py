@@ -6,12 +6,12 @@ from typing import Any
 
 from sluiceway.errors import invalid
 from sluiceway.messages.to_tokenizer import ChatMessage
-from sluiceway.protocols.openai.values import require_list, require_text, shorten, wrong
+from sluiceway.protocols.openai.values import lower_each, require_list, require_text, shorten, wrong
 
 # OpenAI renamed the system role for its newer models; chat templates know the old name.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _UNSERVED_ROLES = ("tool", "function")
-_UNSERVED_FIELDS = ("tool_calls", "function_call", "audio")
+_UNSERVED_FIELDS = ("tool_calls", "function_call", "audio", "images", "prefix", "partial")
 
 _PART_TEXT = {"text": "text", "refusal": "refusal"}
 """For each type of part that is text, the field that holds it."""
@@ -66,7 +66,7 @@ def _lower_content(message: dict[str, Any], role: str, path: str) -> str:
     parts = require_list(content, f"{path}.content", expected="a string or a list of parts")
     if not parts:
         raise invalid(f"`{path}.content` must hold at least one part.", f"{path}.content")
-    return "".join(_part_text(part, role, f"{path}.content[{j}]") for j, part in enumerate(parts))
+    return "".join(lower_each(lambda one: _part_text(one[1], role, f"{path}.content[{one[0]}]"), enumerate(parts)))
 
 
 def _part_text(part: object, role: str, path: str) -> str:

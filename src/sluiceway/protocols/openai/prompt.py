@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluiceway.errors import invalid
 from sluiceway.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
-from sluiceway.protocols.openai.values import require_filled_text, require_list, require_token_ids, wrong
+from sluiceway.protocols.openai.values import lower_each, require_filled_text, require_list, require_token_ids, wrong
 from sluiceway.ranges import CHOICES
 
 MAX_CHOICES = CHOICES.high
@@ -25,8 +25,8 @@ def lower_prompt(value: object) -> tuple[Prompt, ...]:
     if not isinstance(items[0], str | list):
         raise wrong(items[0], "prompt[0]", "a string, a token id or a list of token ids")
     require_list(items, "prompt", expected=_FORMS, max_items=MAX_CHOICES)
-    is_text = isinstance(items[0], str)
-    return tuple((_lower_text if is_text else _lower_ids)(item, f"prompt[{i}]") for i, item in enumerate(items))
+    lower = _lower_text if isinstance(items[0], str) else _lower_ids
+    return lower_each(lambda one: lower(one[1], f"prompt[{one[0]}]"), enumerate(items))
 
 
 def _lower_text(value: object, path: str) -> Prompt:

@@ -22,12 +22,15 @@ from sluiceway.protocols.openai.prompt import MAX_CHOICES, lower_prompt
 from sluiceway.protocols.openai.values import (
     MAX_TOKEN_ID,
     join_path,
+    listed,
+    lower_each,
     require_filled_text,
     require_list,
     require_number,
     require_text,
     require_token_ids,
     shorten,
+    together,
     wrong,
 )
 from sluiceway.protocols.wishes import Wishes, WishFields
@@ -53,7 +56,7 @@ def _lower_stop(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_stop_text(value, "stop"),)
     items = require_list(value, "stop", expected="a string or a list of strings", max_items=MAX_STOPS)
-    return tuple(_stop_text(item, f"stop[{i}]") for i, item in enumerate(items))
+    return lower_each(lambda one: _stop_text(one[1], f"stop[{one[0]}]"), enumerate(items))
 
 
 def _stop_text(value: object, path: str) -> str:
@@ -73,7 +76,12 @@ def _lower_logit_bias(value: object) -> tuple[tuple[int, float], ...]:
         raise wrong(value, "logit_bias", "an object of token ids and numbers")
     if len(value) > MAX_LOGIT_BIASES:
         raise invalid(f"`logit_bias` may have at most {MAX_LOGIT_BIASES} entries, not {len(value)}.", "logit_bias")
-    return tuple({_bias_token_id(key): _bias(key, bias) for key, bias in value.items()}.items())
+    return tuple(dict(lower_each(_bias_of, value.items())).items())
+
+
+def _bias_of(item: tuple[str, object]) -> tuple[int, float]:
+    key, bias = item
+    return _bias_token_id(key), _bias(key, bias)
 
 
 def _bias_token_id(key: str) -> int:
@@ -281,13 +289,27 @@ FieldsT = TypeVar("FieldsT", bound=SamplingFields)
 
 
 def check(fields: type[FieldsT], body: Mapping[str, Any]) -> FieldsT:
-    """The validated fields of a body. Raises `RequestError` for the first that is wrong."""
+    """The validated fields of a body. Raises one `RequestError` for all of them that are wrong."""
+    _refuse_unknown(fields, body, "")
     try:
         checked = fields.model_validate(body)
     except ValidationError as error:
-        raise _refused(error.errors(include_url=False, include_context=False)[0]) from None
+        raise together(list(map(_refused, error.errors(include_url=False, include_context=False)))) from None
     checked.check_together()
     return checked
+
+
+def _refuse_unknown(fields: type[BaseModel], body: object, path: str) -> None:
+    """By hand, since pydantic makes an object of its own of each unknown key, and there may be thousands."""
+    if not isinstance(body, Mapping):
+        return
+    if fields.model_config.get("extra") == "forbid":
+        unknown = [join_path(path, key) for key in body if key not in fields.model_fields]
+        if unknown:
+            are = "is not an option" if len(unknown) == 1 else "are not options"
+            raise invalid(f"{listed(unknown)} {are} of this server.", unknown[0], code="unsupported_parameter")
+    if "sluiceway" in fields.model_fields:
+        _refuse_unknown(SluicewayOptions, body.get("sluiceway"), "sluiceway")
 
 
 def _refused(error: ErrorDetails) -> RequestError:
@@ -296,7 +318,5 @@ def _refused(error: ErrorDetails) -> RequestError:
         param = join_path(param, key)
     if error["type"] == "missing":
         return invalid(f"`{param}` is required.", param, code="missing_required_parameter")
-    if error["type"] == "extra_forbidden":
-        return invalid(f"`{param}` is not an option of this server.", param, code="unsupported_parameter")
     expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
     return wrong(error["input"], param, expected)

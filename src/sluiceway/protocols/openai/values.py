@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from sluiceway.errors import RequestError, invalid
 
@@ -11,6 +14,12 @@ MAX_TOKEN_ID = (1 << 31) - 1
 """No vocabulary comes near; whether an id is in the model's own is checked where the vocabulary is known."""
 
 _SHOWN_CHARACTERS = 64
+
+MAX_NAMED = 10
+"""How many of several mistakes are named; the rest are counted."""
+
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 
 def shorten(value: object) -> str:
@@ -41,6 +50,42 @@ def join_path(path: str, key: str | int) -> str:
         return f"{path}[{key}]"
     name = _printable(key[:_SHOWN_CHARACTERS])[1:-1]
     return f"{path}.{name}" if path else name
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Fields for a message: each by its path, or the first ones and how many more there are."""
+    named = [f"`{path}`" for path in paths[:MAX_NAMED]]
+    if len(paths) > MAX_NAMED:
+        named.append(f"{len(paths) - MAX_NAMED} more")
+    *others, last = named
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def together(errors: Sequence[RequestError], n_errors: int | None = None) -> RequestError:
+    """One error that names all of these, with the code and the field of the first. `n_errors`: how many there were."""
+    first = errors[0].refusal
+    n_more = (n_errors or len(errors)) - MAX_NAMED
+    messages = [error.refusal.message for error in errors[:MAX_NAMED]]
+    if n_more > 0:
+        messages.append(f"There are {n_more} more mistakes of this kind.")
+    return RequestError(msgspec.structs.replace(first, message=" ".join(messages)))
+
+
+def lower_each(lower: Callable[[In], Out], items: Iterable[In]) -> tuple[Out, ...]:
+    """`lower` of each item. Raises one `RequestError` that names all items which are wrong."""
+    lowered: list[Out] = []
+    errors: list[RequestError] = []
+    n_errors = 0
+    for item in items:
+        try:
+            lowered.append(lower(item))
+        except RequestError as error:
+            n_errors += 1
+            if n_errors <= MAX_NAMED:
+                errors.append(error)
+    if errors:
+        raise together(errors, n_errors)
+    return tuple(lowered)
 
 
 def wrong(value: object, param: str, expected: str) -> RequestError:
@@ -85,8 +130,9 @@ def require_token_ids(value: Sequence[object], param: str) -> tuple[int, ...]:
         ids: tuple[int, ...] = tuple(value)  # type: ignore[arg-type]
         if not ids or (min(ids) >= 0 and max(ids) <= MAX_TOKEN_ID):
             return ids
-    at = next(i for i, item in enumerate(value) if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID)
-    raise wrong(value[at], f"{param}[{at}]", f"a token id (an integer from 0 to {MAX_TOKEN_ID})")
+    at = [i for i, item in enumerate(value) if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID]
+    expected = f"a token id (an integer from 0 to {MAX_TOKEN_ID})"
+    raise together([wrong(value[i], f"{param}[{i}]", expected) for i in at[:MAX_NAMED]], len(at))
 
 
 def require_number(value: object, param: str, *, low: float, high: float) -> float:
