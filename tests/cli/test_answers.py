@@ -76,7 +76,8 @@ def test_server_without_models_is_a_sentence(script: Script, root: str, models: 
         (b'{"error": {"message": "no such model"}}', "no such model"),
         (b'{"detail": "no"}', r"\{'detail': 'no'\}"),
         (b'"no"', "no"),
-        (b"plain words", "plain words"),
+        (b"plain\n words", "plain words"),
+        (b"<!DOCTYPE html>\n<p>", "it sent a page of HTML, so this may not be the root of a model's server$"),
         (b"", "no reason given"),
     ],
 )

@@ -136,3 +136,34 @@ def test_lines_pasted_at_a_terminal_are_one_question(server: chat_servers.Script
         assert screen.wait_for_end() == 0
     assert [turn["content"] for turn in server.bodies[0]["messages"]] == ["first\nsecond"]
     assert screen.screen.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--url", "http://127.0.0.1:9", "--dtype", "int8"],
+        ["--url", "http://127.0.0.1:9", "--threads", "1"],
+        ["--url", "http://127.0.0.1:9", "--kv-cache-tokens", "64"],
+        ["--url", "http://127.0.0.1:9", "--source", "hub"],
+        ["fake", "--api-key", "secret"],
+    ],
+)
+def test_flag_without_effect_is_refused(script: Script, flags: list[str]) -> None:
+    """Exit code 2; it is named."""
+    result = CliRunner().invoke(app, ["chat", *flags], input="x\n")
+    assert result.exit_code == 2 and result.stderr.startswith(f"error: {flags[-2]}: means nothing with")
+    assert not script.opened
+
+
+def test_variable_without_effect_is_passed_over(server: chat_servers.Script, url: str) -> None:
+    """It is set for many commands."""
+    server.answers = [[delta("one"), DONE]]
+    result = CliRunner().invoke(app, ["chat", "--url", url], input="x\n", env={"SLUICEWAY_THREADS": "1"})
+    assert (result.exit_code, result.stdout) == (0, "one\n")
+
+
+def test_empty_url_is_not_taken_for_none(script: Script) -> None:
+    """A model of this machine would answer in the place of the server that was meant."""
+    result = CliRunner().invoke(app, ["chat", "--url", ""], input="x\n")
+    assert result.exit_code == 1 and "no answer from" in result.stderr
+    assert not script.opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -67,6 +68,31 @@ def test_program_is_silent_when_its_reader_has_gone() -> None:
         program.stdout.close()
         assert program.stderr.read() == b""
     assert program.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_full_disk_is_a_sentence() -> None:
+    """In a real process, whose buffer cannot be emptied at its end either."""
+    code = (
+        "import typer\nfrom sluiceway.cli.exits import command\n"
+        "@command\ndef talk() -> None:\n    print('words', flush=True)\n"
+        "app = typer.Typer()\napp.command()(talk)\napp()"
+    )
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (1, "error: what was to be written cannot be: No space left on device\n")
+
+
+def test_other_error_of_the_system_is_not_hidden() -> None:
+    """It may be a bug of ours."""
+    app = typer.Typer()
+
+    @app.command()
+    @command
+    def fail() -> None:
+        raise FileNotFoundError("gone")
+
+    assert isinstance(CliRunner().invoke(app).exception, FileNotFoundError)
 
 
 def test_unexpected_error_is_not_hidden() -> None:

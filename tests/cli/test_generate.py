@@ -128,3 +128,11 @@ def test_filters_and_penalties_reach_the_model(script: Script, command: list[str
     assert sampling is not None
     assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (5, 0.1, 1.5)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -1.0)
+
+
+@pytest.mark.parametrize(("flags", "piped"), [(["--prompt", "ab\udcff"], ""), ([], b"ab\xff")])
+def test_text_that_is_no_utf_8_is_refused(script: Script, flags: list[str], piped: str | bytes) -> None:
+    """Exit code 2, before a model is opened."""
+    result = CliRunner().invoke(app, ["generate", "fake", *flags], input=piped)
+    assert result.exit_code == 2 and "is not UTF-8 at character 2" in result.stderr
+    assert not script.opened

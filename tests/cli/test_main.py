@@ -89,3 +89,14 @@ def test_heavy_modules_are_not_loaded_for_help() -> None:
     code = f"import sys, sluiceway.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_closed_stream_is_no_traceback(closed: str) -> None:
+    """In a real process: what is closed is empty, or goes nowhere."""
+    command = (
+        f'exec "$0" -m sluiceway generate fake --max-tokens 2 {"--prompt x" if "<" not in closed else ""} {closed}'
+    )
+    run = subprocess.run(["sh", "-c", command, sys.executable], stderr=subprocess.PIPE, text=True, timeout=60)
+    said = 'error: `prompt` must be a string that is not empty, not "".\n' if "<" in closed else ""
+    assert (run.returncode, run.stderr) == (1 if said else 0, said)

@@ -11,6 +11,7 @@ import pytest
 
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig
 from sluiceway.engine.engine import Engine
+from sluiceway.errors import ConfigError
 from sluiceway.messages.to_engine import Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import StepOut
 from sluiceway.procs.engine_setup import FAKE_MAX_MODEL_LEN, build_engine
@@ -43,6 +44,32 @@ def test_the_cache_holds_whole_blocks() -> None:
     facts = facts_of(kv_cache_tokens=1000)
     assert facts.n_blocks == 1000 // facts.block_tokens
     assert facts.max_sequence_tokens == facts.n_blocks * facts.block_tokens
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("CUDA out of memory")],
+)
+def test_cache_that_does_not_fit_into_memory_is_named(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    """In the words of each library."""
+    _fail_to_build(monkeypatch, fault)
+    with pytest.raises(
+        ConfigError, match="kv_cache_tokens: the model and a cache of 640 tokens do not fit into memory"
+    ):
+        facts_of(kv_cache_tokens=640)
+
+
+def test_other_fault_of_a_model_is_not_taken_for_a_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail_to_build(monkeypatch, RuntimeError("an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal"):
+        facts_of()
+
+
+def _fail_to_build(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def fail(**_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("sluiceway.procs.engine_setup.FakeRunner", fail)
 
 
 def test_an_answer_ends_with_any_end_token_that_the_files_name(tmp_path: Path) -> None:

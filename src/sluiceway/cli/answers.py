@@ -147,7 +147,12 @@ def _complaint(body: bytes) -> str:
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        return body[:200].decode(errors="replace").strip() or "no reason given"
+        text = " ".join(body[:200].decode(errors="replace").split())
+        return (
+            "it sent a page of HTML, so this may not be the root of a model's server"
+            if text[:1] == "<"
+            else (text or "no reason given")
+        )
     return _message(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluiceway.cli.exits import FAILED, INTERRUPTED, command
-from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option
+from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option, typed_flags
 from sluiceway.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
 from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
@@ -136,12 +136,6 @@ def _check_places(json_file: Path | None, plot: Path | None) -> None:
     require_place(plot, "plot")
     if plot is not None:
         require_plotting()
-
-
-def typed_flags(context: typer.Context) -> set[str]:
-    """Names of those on the command line. A variable is set for many commands, so it may be idle in one of them."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def refuse_idle_flags(typed: Container[str], values: Mapping[str, object], scenarios: Container[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,7 +28,9 @@ from sluiceway.cli.options import (
     TopP,
     option,
     sampling_of,
+    typed_flags,
 )
+from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ System = Annotated[str | None, option("--system", "The system text, said before 
 
 @command
 def chat(
+    context: typer.Context,
     model: ChatModel = None,
     url: Url = None,
     api_key: ApiKey = None,
@@ -77,7 +80,8 @@ def chat(
         "seed": seed, "stop": stop or None,
     }  # fmt: skip
     parameters = {name: value for name, value in flags.items() if value is not None}
-    if url:
+    refuse_idle_flags(typed_flags(context), is_remote=url is not None)
+    if url is not None:
         opened = remote(url, model, api_key, parameters)
     else:
         opened = local(model, source, parameters, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads)
@@ -85,6 +89,14 @@ def chat(
         failures = converse(answers, system)
     if failures and not sys.stdin.isatty():
         raise typer.Exit(FAILED)
+
+
+def refuse_idle_flags(typed: Container[str], *, is_remote: bool) -> None:
+    """Raises `ConfigError` for a flag that was typed and has no effect."""
+    for field in ("dtype", "kv_cache_tokens", "threads", "source") if is_remote else ("api_key",):
+        if field in typed:
+            why = "means nothing with --url: that server runs already" if is_remote else "means nothing without --url"
+            raise ConfigError(field, why)
 
 
 @contextlib.contextmanager

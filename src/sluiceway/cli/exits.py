@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -25,6 +26,8 @@ FAILED = 1
 WRONG_USAGE = 2
 NO_MODEL = 3
 INTERRUPTED = 130
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 P = ParamSpec("P")
 
@@ -53,6 +56,12 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             _forget_stdout()
+            raise typer.Exit(FAILED) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            _forget_stdout()
+            typer.echo(f"error: what was to be written cannot be: {error.strerror}", err=True)
             raise typer.Exit(FAILED) from None
 
     return run

@@ -82,11 +82,16 @@ def generate(
 
 def read_prompt(given: str | None) -> str:
     """The text of the flag, else all of standard input."""
-    if given is not None:
-        return given
-    if sys.stdin.isatty():
+    if given is None and sys.stdin.isatty():
         raise typer.BadParameter("give a text, or pipe one in", param_hint="--prompt")
-    return sys.stdin.read()
+    try:
+        text = sys.stdin.read() if given is None else given
+        text.encode()
+    except UnicodeError as fault:  # Python keeps bytes that are no characters, or refuses them, by the locale
+        place = getattr(fault, "start", 0)
+        where = "what is piped in" if given is None else "the text"
+        raise typer.BadParameter(f"{where} is not UTF-8 at character {place}", param_hint="--prompt") from None
+    return text
 
 
 def print_stream(pieces: Generator[str, None, None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -53,4 +55,12 @@ for body in (serve, chat, generate, bench, check, lab, pull):
 
 def main() -> None:
     """Runs the command line of this process and exits."""
+    _replace_closed_streams()
     app()
+
+
+def _replace_closed_streams() -> None:
+    """What Python found closed (`<&-`, a service without a terminal) is empty, or goes nowhere."""
+    sys.stdin = sys.stdin or open(os.devnull)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")

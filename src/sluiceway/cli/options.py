@@ -40,6 +40,12 @@ def variable_of(flag: str) -> str:
     return "SLUICEWAY_" + flag.removeprefix("--").replace("-", "_").upper()
 
 
+def typed_flags(context: typer.Context) -> set[str]:
+    """Names of those on the command line. A variable is set for many commands, so it may be idle in one of them."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
 Number = TypeVar("Number", float, float | None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import time
 
 import structlog
@@ -12,6 +13,7 @@ from sluiceway.config import BLOCK_TOKENS, EngineConfig, ModelKind, ServeConfig
 from sluiceway.engine.engine import Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
+from sluiceway.errors import ConfigError
 from sluiceway.procs.bar import OnLoad
 from sluiceway.text.byte_tokenizer import ByteTokenizer
 from sluiceway.text.load import load_eos_token_ids
@@ -19,12 +21,21 @@ from sluiceway.types import EngineFacts
 
 FAKE_MAX_MODEL_LEN = 8192
 
+_OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory")
+"""Torch has no error of its own for it on a CPU."""
+_TOO_LARGE = "the model and a cache of {} tokens do not fit into memory; take fewer"
+
 
 def build_engine(config: ServeConfig, on_load: OnLoad | None = None) -> tuple[Engine, EngineFacts]:
     """Load the model (seconds) and make an engine over it. Raises `ConfigError` or `ModelSourceError`."""
     n_blocks = config.kv_cache_tokens // BLOCK_TOKENS
     build_runner = _fake_runner if config.model.kind is ModelKind.FAKE else _torch_runner
-    runner, engine_config = build_runner(config, n_blocks, on_load)
+    try:
+        runner, engine_config = build_runner(config, n_blocks, on_load)
+    except (MemoryError, RuntimeError) as fault:
+        if not isinstance(fault, MemoryError) and not _OUT_OF_MEMORY.search(str(fault)):
+            raise
+        raise ConfigError("kv_cache_tokens", _TOO_LARGE.format(config.kv_cache_tokens)) from fault
     draw = random.SystemRandom()
     log = structlog.get_logger("engine")
     engine = Engine(
