@@ -57,3 +57,16 @@ def answer_too_large(max_bytes: int, param: str | None = None) -> Refusal:
         " Set `stream`, or ask for fewer tokens, choices or log-probabilities."
     )
     return Refusal(status=400, code="answer_too_large", message=message, param=param)
+
+
+def prompt_too_long(n_prompt: str, max_tokens: int, why: str = "") -> Refusal:
+    """400 for a prompt of so many tokens, where prompt and answer together may have `max_tokens`.
+
+    SDKs recognise the message by its words, and only those with an answer of OpenAI's or vLLM's form also by the code:
+    LiteLLM by "this model's maximum context length is", LangChain by "prompt is too long".
+    """
+    message = (
+        f"This model's maximum context length is {max_tokens} tokens on this server{why}. "
+        f"The prompt is too long: it has {n_prompt} tokens, and at least one token must be left for the answer."
+    )
+    return Refusal(status=400, code="context_length_exceeded", message=message)

@@ -30,7 +30,8 @@ def test_prompt_is_refused_when_it_leaves_no_room_in_the_context(n_prompt: int) 
     refusal = refuse(submission(n_prompt=n_prompt), max_model_len=32)
     assert refusal is not None
     assert (refusal.status, refusal.code, refusal.param) == (400, "context_length_exceeded", None)
-    assert f"{n_prompt} tokens" in refusal.message and "context of this model is 32 tokens" in refusal.message
+    assert f"prompt is too long: it has {n_prompt} tokens" in refusal.message
+    assert "This model's maximum context length is 32 tokens" in refusal.message
 
 
 @pytest.mark.parametrize(("n_prompt", "is_refused"), [(7, False), (8, True), (9, True)])
@@ -40,7 +41,8 @@ def test_prompt_is_refused_when_it_leaves_no_room_in_the_whole_cache(n_prompt: i
     assert (refusal is not None) == is_refused
     if refusal is not None:
         assert (refusal.status, refusal.code) == (400, "context_length_exceeded")
-        assert f"{n_prompt} tokens" in refusal.message and "cache of this server holds 8 tokens" in refusal.message
+        assert f"prompt is too long: it has {n_prompt} tokens" in refusal.message
+        assert "This model's maximum context length is 8 tokens on this server, since its cache" in refusal.message
 
 
 def test_prompt_is_refused_when_it_is_empty() -> None:

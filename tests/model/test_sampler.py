@@ -113,6 +113,18 @@ def test_seeds_draw_independently_of_each_other() -> None:
     assert abs(numbers.mean() - 0.5) < 0.03
 
 
+@pytest.mark.parametrize("distance", [1, 2, 1 << 32, 0x9E3779B97F4A7C15])
+def test_neighbouring_seeds_share_no_number_at_any_position(distance: int) -> None:
+    """Neither in one place, nor a few places on: a seed is no start within one long row of numbers."""
+    seeds, positions = range(50), range(200)
+    own = uniform([seed for seed in seeds for _ in positions], [*positions] * len(seeds))
+    others = uniform([seed + distance for seed in seeds for _ in positions], [*positions] * len(seeds))
+    own_rows, other_rows = own.reshape(50, 200), others.reshape(50, 200)
+    for shift in range(4):
+        mine, theirs = own_rows[:, shift:].ravel(), other_rows[:, : 200 - shift].ravel()
+        assert abs(np.corrcoef(mine, theirs)[0, 1]) < 0.05 and not (mine == theirs).any()
+
+
 def test_a_token_is_the_same_alone_and_in_a_mixed_crowd() -> None:
     """Rows of every kind, each one alone and all together, in both orders."""
     logits = np.random.default_rng(0).normal(0, 3, (9, 1000)).astype(np.float32)

@@ -122,7 +122,7 @@ async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
     """By its length, by the number of its messages, or by the length of what they are rendered to."""
     code, message = await bench.refusal_of(TextPrompt("ok"), prompt)
     assert code == "context_length_exceeded"
-    assert f"{n_tokens} tokens" in message and "holds 100 tokens" in message
+    assert f"{n_tokens} tokens" in message and "maximum context length is 100 tokens" in message
     assert bench.tokenizer.calls == []
 
 
@@ -142,8 +142,8 @@ async def test_a_prompt_is_refused_by_its_tokens_when_its_length_says_nothing(
     monkeypatch.setattr(bench.tokenizer, "min_tokens_of", lambda text: 0)
     assert await bench.refusal_of(TextPrompt("x" * 99)) == (
         "context_length_exceeded",
-        "The prompt has 100 tokens. This server holds 100 tokens of one sequence, of which at least one must be left "
-        "for the answer.",
+        "This model's maximum context length is 100 tokens on this server. The prompt is too long: it has 100 tokens, "
+        "and at least one token must be left for the answer.",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from sluiceway.core.seeds import seed_of_choice
 from sluiceway.errors import PeerGone, Refusal, invalid
 from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
@@ -153,9 +154,9 @@ def test_sequence_is_submitted_with_its_tokens_when_a_prompt_arrives() -> None:
         Submit(
             (
                 to_engine.Sequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
-                to_engine.Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=11)),
+                to_engine.Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=seed_of_choice(10, 1))),
                 to_engine.Sequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
-                to_engine.Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=11)),
+                to_engine.Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=seed_of_choice(10, 1))),
             )
         )
     ]

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Sequence
 from sluiceway.config import EngineConfig
 from sluiceway.core.request import Submission
 from sluiceway.errors import Refusal
-from sluiceway.refusals import OVERLOADED
+from sluiceway.refusals import OVERLOADED, prompt_too_long
 from sluiceway.types import Rid, SamplingParams, TokenId
 
 
@@ -49,16 +49,10 @@ def _length_faults(n_prompt: int, config: EngineConfig) -> Iterator[Refusal]:
     if n_prompt == 0:
         yield _invalid("The prompt is empty: it has no tokens.")
     if n_prompt + 1 > config.max_model_len:
-        yield _too_long(
-            f"The prompt has {n_prompt} tokens. The context of this model is {config.max_model_len} tokens, "
-            "of which at least one must be left for the answer."
-        )
+        yield prompt_too_long(str(n_prompt), config.max_model_len)
     cache_tokens = config.n_blocks * config.block_tokens
     if n_prompt + 1 > cache_tokens:
-        yield _too_long(
-            f"The prompt has {n_prompt} tokens. The cache of this server holds {cache_tokens} tokens, "
-            "of which at least one must be left for the answer."
-        )
+        yield prompt_too_long(str(n_prompt), cache_tokens, why=", since its cache holds no more")
 
 
 def _sampling_faults(sampling: SamplingParams, vocab_size: int) -> Iterator[Refusal]:
@@ -77,7 +71,3 @@ def _outside(token_ids: Sequence[TokenId], vocab_size: int) -> bool:
 
 def _invalid(message: str, param: str | None = None) -> Refusal:
     return Refusal(status=400, code="invalid_value", message=message, param=param)
-
-
-def _too_long(message: str) -> Refusal:
-    return Refusal(status=400, code="context_length_exceeded", message=message)

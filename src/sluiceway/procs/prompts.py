@@ -16,9 +16,10 @@ from typing import NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
-from sluiceway.errors import Refusal, RequestError, invalid
+from sluiceway.errors import RequestError, invalid
 from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from sluiceway.procs.rendering import ChatRenderer
+from sluiceway.refusals import prompt_too_long
 from sluiceway.text.tokenizer import Tokenizer, TooManyTokens
 from sluiceway.types import TokenId
 
@@ -138,14 +139,8 @@ class PromptEncoder:
             self._refuse_as_too_long(f"at least {at_least}")
 
     def _refuse_as_too_long(self, n_tokens: str) -> NoReturn:
-        raise RequestError(
-            Refusal(
-                status=400,
-                code="context_length_exceeded",
-                message=f"The prompt has {n_tokens} tokens. This server holds {self.max_sequence_tokens} "
-                "tokens of one sequence, of which at least one must be left for the answer.",
-            )
-        )
+        assert self.max_sequence_tokens is not None
+        raise RequestError(prompt_too_long(n_tokens, self.max_sequence_tokens))
 
 
 def _batches(jobs: Iterable[_Job]) -> Iterator[list[_Job]]:

@@ -23,6 +23,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from sluiceway.core.seeds import seed_of_choice
 from sluiceway.errors import PeerGone, Refusal, RequestError
 from sluiceway.messages import to_engine
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
@@ -335,4 +336,4 @@ def _for_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
     """Choices of one prompt with one seed would be the same text: each further choice has a seed of its own."""
     if sampling.seed is None or choice == 0:
         return sampling
-    return msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % (1 << 64))
+    return msgspec.structs.replace(sampling, seed=seed_of_choice(sampling.seed, choice))

@@ -17,6 +17,19 @@ def test_a_caller_is_known_by_its_credentials_which_are_not_kept() -> None:
     assert "secret" not in word and "/" not in word
 
 
+def test_the_header_is_part_of_who_a_caller_is() -> None:
+    """Else one could be mistaken for another by the spelling of a scheme, or by the border between two values."""
+    words = {
+        caller((b"x-api-key", b"bearer T")),
+        caller((b"authorization", b"Bearer T")),
+        caller((b"x-api-key", b"T")),
+        caller((b"authorization", b"bearer T"), (b"x-api-key", b"T")),
+        caller((b"authorization", b"bearer T\0x-api-key"), (b"x-api-key", b"T")),
+        caller((b"authorization", b"bearer T\0T")),
+    }
+    assert len(words) == 6
+
+
 def test_all_that_send_none_are_one_caller() -> None:
     """There is nothing to tell them apart by."""
     assert caller() == caller((b"accept", b"x")) == ""

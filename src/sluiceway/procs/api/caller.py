@@ -12,9 +12,18 @@ _CREDENTIALS = (b"authorization", b"x-api-key")
 
 
 def caller_of(scope: Scope) -> str:
-    """A word for who sent these credentials, which are not kept; all that send none are one caller."""
-    sent = [value for name in _CREDENTIALS if (value := _alike(name, header_of(scope, name))) is not None]
-    return hashlib.sha256(b"\0".join(sent)).hexdigest() if sent else ""
+    """A word for who sent these credentials, which are not kept; all that send none are one caller.
+
+    The header is part of it: the same value in the other header is another caller's.
+    """
+    digest = hashlib.sha256()
+    is_anybody = True
+    for name in _CREDENTIALS:
+        value = _alike(name, header_of(scope, name))
+        if value is not None:
+            is_anybody = False
+            digest.update(name + b"\0" + hashlib.sha256(value).digest())
+    return "" if is_anybody else digest.hexdigest()
 
 
 def _alike(name: bytes, value: bytes | None) -> bytes | None:
