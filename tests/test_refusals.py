@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sluiceway.refusals import OUT_OF_MEMORY, OVERLOADED, answer_too_large
+import pytest
+
+from sluiceway.refusals import OUT_OF_MEMORY, OVERLOADED, answer_too_large, lost, prompt_too_long, unavailable
 
 
 def test_an_answer_that_is_too_large_names_the_bound_and_what_to_do() -> None:
@@ -21,3 +23,22 @@ def test_memory_that_is_full_is_one_way_of_being_overloaded() -> None:
         OVERLOADED.retry_after_s,
     )
     assert OUT_OF_MEMORY.message != OVERLOADED.message
+
+
+@pytest.mark.parametrize("why", ["", ", since its cache holds no more"])
+def test_prompt_that_is_too_long_is_recognised_by_the_words_that_libraries_look_for(why: str) -> None:
+    """LiteLLM looks for the first, in lower case; LangChain for the second; others read the number out of the third."""
+    refusal = prompt_too_long("at least 120", 100, why)
+    assert (refusal.status, refusal.code) == (400, "context_length_exceeded")
+    assert "this model's maximum context length is" in refusal.message.lower()
+    assert "prompt is too long" in refusal.message
+    assert "maximum context length is 100 tokens" in refusal.message
+    assert "at least 120 tokens" in refusal.message and why in refusal.message
+
+
+def test_process_that_is_lost_or_missing_is_named() -> None:
+    assert (lost("tokenizer").code, lost("tokenizer").status) == ("engine_lost", 503)
+    assert lost("tokenizer").message == "The tokenizer stopped while it worked on this request."
+    refusal = unavailable("engine", "does not respond")
+    assert (refusal.code, refusal.status, refusal.retry_after_s) == ("engine_unavailable", 503, 1.0)
+    assert refusal.message == "The engine does not respond; try again in a moment."

@@ -30,18 +30,6 @@ OUT_OF_MEMORY = Refusal(
     message="The server has no memory left for answers that are not streamed; try again later, or set `stream`.",
     retry_after_s=RETRY_AFTER_S,
 )
-ENGINE_UNAVAILABLE = Refusal(
-    status=503,
-    code="engine_unavailable",
-    message="A process of the server is down or does not respond; try again in a moment.",
-    retry_after_s=RETRY_AFTER_S,
-)
-ENGINE_LOST = Refusal(
-    status=503,
-    code="engine_lost",
-    message="The engine stopped while it worked on this request.",
-    retry_after_s=RETRY_AFTER_S,
-)
 DRAINING = Refusal(
     status=503,
     code="draining",
@@ -57,6 +45,26 @@ def answer_too_large(max_bytes: int, param: str | None = None) -> Refusal:
         " Set `stream`, or ask for fewer tokens, choices or log-probabilities."
     )
     return Refusal(status=400, code="answer_too_large", message=message, param=param)
+
+
+def unavailable(process: str, what: str = "is down") -> Refusal:
+    """503 for a new request while that process of the server cannot serve; one code for all of them."""
+    return Refusal(
+        status=503,
+        code="engine_unavailable",
+        message=f"The {process} {what}; try again in a moment.",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def lost(process: str) -> Refusal:
+    """503 for a request that ended because that process of the server died; one code for all of them."""
+    return Refusal(
+        status=503,
+        code="engine_lost",
+        message=f"The {process} stopped while it worked on this request.",
+        retry_after_s=RETRY_AFTER_S,
+    )
 
 
 def prompt_too_long(n_prompt: str, max_tokens: int, why: str = "") -> Refusal:

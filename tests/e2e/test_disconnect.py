@@ -18,7 +18,7 @@ from support.requests import (
     open_stream,
     served_name,
     take,
-    wait_cancelled,
+    wait_left,
     wait_quiet,
 )
 from support.server import Server, wait_until
@@ -46,33 +46,33 @@ def test_a_stream_is_released_when_its_client_leaves_after_some_events(
     fake: Server, leave: Leave, n_events: int
 ) -> None:
     """So many were read, then the socket is closed."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     connection, events = open_stream(fake, completion(fake, n_tokens=ENDLESS))
     take(events, n_events)
     leave(connection)
-    wait_cancelled(fake, before)
+    wait_left(fake, before)
 
 
 @leaves
 def test_a_stream_is_released_when_its_client_never_read(fake: Server, leave: Leave) -> None:
     """The client leaves without having read even the headers."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     connection = fake.connect()
     connection.request("POST", COMPLETIONS, completion(fake, n_tokens=ENDLESS, stream=True))
     wait_until(lambda: fake.stats()["engine"]["running"] == 1, "it runs")
     leave(connection)
-    wait_cancelled(fake, before)
+    wait_left(fake, before)
 
 
 @leaves
 def test_a_plain_request_is_released_when_its_client_leaves(fake: Server, leave: Leave) -> None:
     """No byte is written before the end, so nothing but the closed socket tells."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     connection = fake.connect()
     connection.request("POST", COMPLETIONS, completion(fake, n_tokens=ENDLESS))
     wait_until(lambda: fake.stats()["engine"]["running"] == 1, "it runs")
     leave(connection)
-    wait_cancelled(fake, before)
+    wait_left(fake, before)
 
 
 @leaves
@@ -117,7 +117,7 @@ def test_a_prompt_is_dropped_when_its_client_leaves_in_prefill(leave: Leave, str
         connection.request("POST", COMPLETIONS, completion(server, LONG, n_tokens=8, stream=stream))
         wait_until(lambda: server.stats()["engine"]["running"] == 1, "its prefill runs")
         leave(connection)
-        wait_cancelled(server, 0)
+        wait_left(server, 0)
         assert server.stats()["engine"]["generated_tokens_total"] == 0
 
 
@@ -125,12 +125,12 @@ def test_a_prompt_is_dropped_when_its_client_leaves_in_prefill(leave: Leave, str
 @streamed_or_plain
 def test_every_choice_is_released_when_the_client_of_all_leaves(fake: Server, leave: Leave, stream: bool) -> None:
     """One request with four sequences: each is ended and given back, once."""
-    before, released = fake.finished("cancelled"), fake.stats()["engine"]["released_total"]
+    before, released = fake.finished("disconnected"), fake.stats()["engine"]["released_total"]
     connection = fake.connect()
     connection.request("POST", COMPLETIONS, completion(fake, n_tokens=ENDLESS, n=4, stream=stream))
     wait_until(lambda: fake.stats()["engine"]["running"] == 4, "all of them run")
     leave(connection)
-    wait_cancelled(fake, before, n=4)
+    wait_left(fake, before, n=4)
     assert fake.stats()["engine"]["released_total"] == released + 4
 
 
@@ -143,7 +143,7 @@ def test_every_choice_is_released_when_only_some_of_them_run(leave: Leave) -> No
         wait_until(lambda: server.stats()["engine"]["running"] == 2, "two run")
         assert server.stats()["engine"]["waiting"] == 1
         leave(connection)
-        wait_cancelled(server, 0, n=3)
+        wait_left(server, 0, n=3)
 
 
 def test_a_stream_is_released_when_its_client_falls_silent() -> None:
@@ -172,7 +172,7 @@ def test_a_plain_answer_is_let_go_when_its_client_falls_silent() -> None:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/stream", "/v1/generate"])
 def test_every_endpoint_releases_when_its_client_leaves(fake: Server, leave: Leave, path: str) -> None:
     """They share one way to answer."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     words = (
         {"messages": [{"role": "user", "content": "once"}], "stream": True} if "chat" in path else {"prompt": "once"}
     )
@@ -181,7 +181,7 @@ def test_every_endpoint_releases_when_its_client_leaves(fake: Server, leave: Lea
     connection.request("POST", path, shared | words)
     wait_until(lambda: fake.stats()["engine"]["running"] == 1, "it runs")
     leave(connection)
-    wait_cancelled(fake, before)
+    wait_left(fake, before)
 
 
 @leaves
@@ -204,20 +204,20 @@ def test_a_waiting_request_never_runs_when_its_client_has_left(leave: Leave) -> 
         leave(connection)
         assert last.read_answer().status == 200
         last.finish()
-        wait_cancelled(server, 0, n=4)
+        wait_left(server, 0, n=4)
 
 
 @pytest.mark.slow
 @leaves
 def test_a_long_prompt_is_dropped_when_its_client_leaves_in_prefill(model: Server, leave: Leave) -> None:
     """The prompt takes many steps of the budget; the client goes after the first of them."""
-    before, generated = model.finished("cancelled"), model.stats()["engine"]["generated_tokens_total"]
+    before, generated = model.finished("disconnected"), model.stats()["engine"]["generated_tokens_total"]
     connection = model.connect()
     body = completion(model, [100 + i % 900 for i in range(6000)], n_tokens=8, stream=True)
     connection.request("POST", COMPLETIONS, body)
     wait_until(lambda: model.stats()["engine"]["running"] == 1, "its prefill runs")
     leave(connection)
-    wait_cancelled(model, before)
+    wait_left(model, before)
     assert model.stats()["engine"]["generated_tokens_total"] == generated
 
 
@@ -257,7 +257,7 @@ def test_the_accounts_balance_when_165_of_300_clients_leave_early(fake: Server) 
     choose = random.Random(20)
     early = set(choose.sample(range(300), 165))
     moments = [choose.randrange(0, 30) for _ in range(300)]
-    before, engine = fake.finished("cancelled"), fake.stats()["engine"]
+    before, engine = fake.finished("disconnected"), fake.stats()["engine"]
 
     def run(i: int) -> bool:
         connection, events = open_stream(fake, completion(fake, f"client {i}", n_tokens=ENDLESS if i in early else 30))
@@ -272,6 +272,6 @@ def test_the_accounts_balance_when_165_of_300_clients_leave_early(fake: Server) 
         assert all(pool.map(run, range(300)))
     wait_until(lambda: is_quiet(fake), "everything is given back")
     after = fake.stats()["engine"]
-    assert fake.finished("cancelled") == before + 165
+    assert fake.finished("disconnected") == before + 165
     assert after["accepted_total"] == engine["accepted_total"] + 300
     assert after["released_total"] == engine["released_total"] + 300

@@ -138,7 +138,7 @@ def test_a_client_that_leaves_while_the_engine_is_frozen_is_released_after_it(se
         os.kill(engine, signal.SIGCONT)
     wait_until(server.is_ready, "it is ready again")
     wait_quiet(server)
-    assert server.finished("cancelled") == 1
+    assert server.finished("disconnected") == 1
 
 
 def test_the_server_ends_when_its_api_process_is_killed() -> None:

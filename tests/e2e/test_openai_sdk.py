@@ -119,13 +119,13 @@ def test_every_answer_carries_a_request_id(client: openai.OpenAI, name: str) -> 
 
 def test_a_stream_is_cancelled_when_it_is_closed_early(client: openai.OpenAI, fake: Server, name: str) -> None:
     """`stream.close()` is all that a program does; the engine stops for it."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     stream = client.completions.create(
         model=name, prompt="on and on", max_tokens=ENDLESS, stream=True, extra_body={"ignore_eos": True}
     )
     next(iter(stream))
     stream.close()
-    wait_until(lambda: fake.finished("cancelled") == before + 1, "the closed stream counts as cancelled")
+    wait_until(lambda: fake.finished("disconnected") == before + 1, "the closed stream counts as cancelled")
 
 
 def test_several_choices_stream_side_by_side(client: openai.OpenAI, name: str) -> None:
@@ -181,7 +181,7 @@ async def test_many_answers_at_once_when_the_client_is_asynchronous(fake: Server
 
 async def test_a_stream_is_cancelled_when_its_task_is(fake: Server, name: str) -> None:
     """Cancellation of the client's task closes the connection, and so the request."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     async with openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         started = asyncio.Event()
 
@@ -196,4 +196,4 @@ async def test_a_stream_is_cancelled_when_its_task_is(fake: Server, name: str) -
         await started.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    wait_until(lambda: fake.finished("cancelled") == before + 1, "the abandoned stream counts as cancelled")
+    wait_until(lambda: fake.finished("disconnected") == before + 1, "the abandoned stream counts as cancelled")

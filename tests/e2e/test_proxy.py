@@ -17,7 +17,7 @@ from sluiceway.lab.load.replies import parse_reply
 from sluiceway.lab.load.subject import Subject, meet
 from support.mirror import ROOT
 from support.raw_http import RawConnection
-from support.requests import COMPLETIONS, ENDLESS, completion, wait_cancelled
+from support.requests import COMPLETIONS, ENDLESS, completion, wait_left
 from support.server import Server, wait_until
 from support.system import needs_browser, needs_nginx
 
@@ -59,12 +59,12 @@ def test_a_request_is_released_once_when_its_client_leaves_the_proxy(
     fake: Server, rules: ProxyRules, leave: Leave, stream: bool
 ) -> None:
     """Nginx closes its own connection then, and nothing else tells us."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     with behind(fake, rules) as port:
         connection = asked(port, completion(fake, n_tokens=ENDLESS, stream=stream))
         wait_until(lambda: fake.stats()["engine"]["running"] == 1, "it runs")
         leave(connection)
-        wait_cancelled(fake, before)
+        wait_left(fake, before)
 
 
 @each_proxy
@@ -73,12 +73,12 @@ def test_every_choice_is_released_when_the_client_of_all_leaves_the_proxy(
     fake: Server, rules: ProxyRules, stream: bool
 ) -> None:
     """One request with four sequences."""
-    before, released = fake.finished("cancelled"), fake.stats()["engine"]["released_total"]
+    before, released = fake.finished("disconnected"), fake.stats()["engine"]["released_total"]
     with behind(fake, rules) as port:
         connection = asked(port, completion(fake, n_tokens=ENDLESS, n=4, stream=stream))
         wait_until(lambda: fake.stats()["engine"]["running"] == 4, "all run")
         connection.finish()
-        wait_cancelled(fake, before, n=4)
+        wait_left(fake, before, n=4)
     assert fake.stats()["engine"]["released_total"] == released + 4
 
 
@@ -127,10 +127,10 @@ def test_a_silent_answer_is_cut_by_the_proxy_and_released_by_us(stream: bool) ->
             if stream:
                 with pytest.raises(ConnectionError):
                     list(silent.read_chunks())
-        wait_until(lambda: server.finished("cancelled") == 1, "who waited is cancelled")
+        wait_until(lambda: server.finished("disconnected") == 1, "who waited is cancelled")
         assert server.stats()["engine"]["running"] == 1
         first.finish()
-        wait_cancelled(server, 1)
+        wait_left(server, 1)
 
 
 @pytest.mark.parametrize(("rules", "is_whole"), [(ProxyRules(), True), (UNBUFFERED, False)], ids=["1.0", "1.1"])
@@ -150,7 +150,7 @@ async def test_a_broken_stream_is_told_from_a_whole_one_only_over_http_1_1(
 def test_the_configuration_of_the_docs_serves_streams_and_long_prompts(fake: Server) -> None:
     """As it stands, before another port. A prompt of more than nginx's own limit reaches us, and is ours to refuse."""
     (block,) = re.findall(r"^```nginx\n(.*?)^```", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE | re.DOTALL)
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     with own_nginx(block.replace("127.0.0.1:8000", f"127.0.0.1:{fake.port}")) as port:
         with asked(port, completion(fake, "long " * 400_000)) as connection:
             assert connection.read_answer().json()["error"]["code"] == "context_length_exceeded"
@@ -158,7 +158,7 @@ def test_the_configuration_of_the_docs_serves_streams_and_long_prompts(fake: Ser
         assert stream.read_head()[1]["transfer-encoding"] == "chunked"
         next(stream.read_events())
         stream.finish()
-        wait_cancelled(fake, before)
+        wait_left(fake, before)
 
 
 async def subject_of(server: Server) -> Subject:

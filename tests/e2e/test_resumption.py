@@ -109,17 +109,17 @@ def test_what_is_not_kept_any_more_is_gone() -> None:
 
 def test_a_stream_without_readers_is_cancelled_unless_it_may_go_on(fake: Server) -> None:
     """To be resumable says nothing about leaving."""
-    before = fake.finished("cancelled")
+    before = fake.finished("disconnected")
     _, body = resumable(fake, ENDLESS)
     connection = opened(fake, body)
     read_blocks(connection, 3)
     connection.finish()
-    wait_until(lambda: fake.finished("cancelled") == before + 1, "it was cancelled")
+    wait_until(lambda: fake.finished("disconnected") == before + 1, "it was cancelled")
 
 
 def test_a_stream_without_readers_goes_on_so_far_and_then_ends(fake: Server) -> None:
     """A bounded number of tokens, then it is paused, and after its grace time ended."""
-    before = fake.finished("cancelled")
+    before = fake.finished("grace_expired")
     _, body = resumable(fake, ENDLESS, on_disconnect="detach", grace_s=2)
     connection = opened(fake, body)
     read_blocks(connection, 3)
@@ -127,7 +127,7 @@ def test_a_stream_without_readers_goes_on_so_far_and_then_ends(fake: Server) -> 
     wait_until(lambda: fake.stats()["engine"]["paused"] == 1, "it is paused")
     (one,) = fake.stats()["live"]
     assert 200 < one["known_tokens"] < 600
-    wait_until(lambda: fake.finished("cancelled") == before + 1, "it was ended")
+    wait_until(lambda: fake.finished("grace_expired") == before + 1, "it was ended")
     wait_quiet(fake)
 
 

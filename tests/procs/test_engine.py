@@ -114,7 +114,7 @@ def test_everything_is_let_go_when_the_tokenizer_dies(neighbour: Neighbour) -> N
     neighbour.submit(2, max_tokens=None)
     assert neighbour.live() == {1, 2}
     neighbour.around.order(PeerDown(Role.TOKENIZER))
-    assert {end.reason for end in neighbour.ends(2).values()} == {FinishReason.CANCELLED}
+    assert {end.reason for end in neighbour.ends(2).values()} == {FinishReason.DISCONNECTED}
     neighbour.submit(3, max_tokens=2)
     assert neighbour.ends(1)[3].reason is FinishReason.LENGTH
 

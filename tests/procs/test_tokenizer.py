@@ -230,7 +230,7 @@ def test_everything_is_aborted_when_the_api_process_dies(neighbours: Neighbours)
     neighbours.ask(1, "hi")
     assert neighbours.submitted() == 1
     neighbours.around.order(PeerDown(Role.API, hung=True), PeerUp(Role.API), PeerDown(Role.API))
-    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.CANCELLED)
+    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.DISCONNECTED)
 
 
 def test_it_stops_while_a_long_prompt_is_encoded(neighbours: Neighbours) -> None:

@@ -31,7 +31,7 @@ from sluiceway.messages.to_tokenizer import (
 )
 from sluiceway.procs.prompts import Encoded
 from sluiceway.procs.translator import Translator
-from sluiceway.refusals import ENGINE_UNAVAILABLE
+from sluiceway.refusals import unavailable
 from sluiceway.text.byte_tokenizer import EOS_ID, ByteTokenizer
 from sluiceway.text.detokenizer import Detokenizer, TokenBytes
 from sluiceway.types import FinishReason, Held, Logprobs, Progress, SamplingParams
@@ -150,13 +150,14 @@ def test_sequence_is_submitted_with_its_tokens_when_a_prompt_arrives() -> None:
         )
     )
     text = tuple(ByteTokenizer().encode("ab"))
+    second = SamplingParams(seed=seed_of_choice(10, 1))
     assert desk.engine == [
         Submit(
             (
                 to_engine.Sequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
-                to_engine.Sequence(rid=2, prompt_token_ids=text, sampling=SamplingParams(seed=seed_of_choice(10, 1))),
+                to_engine.Sequence(rid=2, prompt_token_ids=text, sampling=second),
                 to_engine.Sequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
-                to_engine.Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=seed_of_choice(10, 1))),
+                to_engine.Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=second),
             )
         )
     ]
@@ -350,7 +351,7 @@ def test_a_sequence_is_aborted_when_nobody_here_knows_it() -> None:
     desk.ask(1)
     desk.translator.engine_down()
     assert desk.step(_bytes(1, "x")) == []
-    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
+    assert desk.engine[1:] == [Abort(1, FinishReason.DISCONNECTED)]
     assert desk.step(ends=[_end(1, FinishReason.CANCELLED)]) == []
 
 
@@ -390,7 +391,7 @@ def test_request_is_rejected_when_the_engine_is_not_running() -> None:
     desk = Desk()
     desk.is_engine_gone = True
     desk.ask(1, 2)
-    assert desk.take_events() == [Rejected((1, 2), ENGINE_UNAVAILABLE)]
+    assert desk.take_events() == [Rejected((1, 2), unavailable("engine"))]
     desk.translator.audit(AuditQuery(1))
     assert desk.sent == []
 
@@ -416,7 +417,7 @@ def test_everything_is_cancelled_when_the_api_died() -> None:
     desk.ask(2)
     desk.pending.pop(0)()
     desk.translator.api_down()
-    assert desk.engine[1:] == [Abort(1, FinishReason.CANCELLED)]
+    assert desk.engine[1:] == [Abort(1, FinishReason.DISCONNECTED)]
     assert desk.translator.n_encoding == 0
 
 

@@ -25,6 +25,8 @@ def test_end_is_no_refusal_when_the_sequence_finished_by_itself(reason: FinishRe
     ("reason", "status", "code"),
     [
         (FinishReason.CANCELLED, 499, "cancelled"),
+        (FinishReason.DISCONNECTED, 499, "disconnected"),
+        (FinishReason.GRACE_EXPIRED, 499, "grace_expired"),
         (FinishReason.SLOW_CLIENT, 408, "slow_client"),
         (FinishReason.DEADLINE, 504, "deadline_exceeded"),
         (FinishReason.DRAINING, 503, "draining"),

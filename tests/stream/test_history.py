@@ -48,7 +48,7 @@ def test_a_record_says_how_a_response_stands() -> None:
     assert record("a", one) == StreamRecord(
         stream_id="a",
         state="closed",
-        reason=FinishReason.CANCELLED.value,
+        reason=FinishReason.DISCONNECTED.value,
         generated_tokens=3,
         delivered_tokens=2,
         wasted_tokens=1,

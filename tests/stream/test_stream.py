@@ -325,9 +325,9 @@ def test_what_lives_is_cancelled_when_the_reader_deserts() -> None:
     hall = Hall()
     hall.stream.finished(2, FinishReason.STOP)
     hall.say(2)
-    assert hall.leave() == (CancelUpstream((1,), FinishReason.CANCELLED),)
+    assert hall.leave() == (CancelUpstream((1,), FinishReason.DISCONNECTED),)
     assert hall.leave() == ()
-    assert (hall.stream.state, hall.stream.reason) == (State.CLOSED, FinishReason.CANCELLED)
+    assert (hall.stream.state, hall.stream.reason) == (State.CLOSED, FinishReason.DISCONNECTED)
     assert (hall.stream.n_undelivered, hall.budget.n_events) == (2, 0)
 
 
@@ -588,8 +588,8 @@ def test_it_ends_when_nobody_came_back_in_time() -> None:
     hall.leave()
     assert hall.wait(9.0) == ()
     assert hall.wait(1.0) == (
-        CancelUpstream((1, 2), FinishReason.CANCELLED),
-        EndResponse(FinishReason.CANCELLED),
+        CancelUpstream((1, 2), FinishReason.GRACE_EXPIRED),
+        EndResponse(FinishReason.GRACE_EXPIRED),
     )
     late = hall.attach(0)
     assert hall.read(late)[0] == b"$"
@@ -615,10 +615,10 @@ def test_an_ended_response_is_kept_for_those_who_come_back() -> None:
 def test_a_response_is_cancelled_when_leaving_means_that_though_it_could_be_resumed() -> None:
     """Without a grace time; and before it was accepted, since nobody knows of it then."""
     kept = Hall(KEPT)
-    assert kept.leave() == (CancelUpstream((1, 2), FinishReason.CANCELLED),)
+    assert kept.leave() == (CancelUpstream((1, 2), FinishReason.DISCONNECTED),)
     early = Stream([1], DETACHABLE, roomy(), 0.0)
     reader_id, _ = early.attached(Place(0, 0, 0), 0.0)
-    assert early.lost(reader_id, 0.0) == (CancelUpstream((1,), FinishReason.CANCELLED),)
+    assert early.lost(reader_id, 0.0) == (CancelUpstream((1,), FinishReason.DISCONNECTED),)
 
 
 def test_a_slow_reader_leaves_a_response_that_waits_for_it() -> None:

@@ -89,10 +89,10 @@ def wait_quiet(server: Server, timeout_s: float = SETTLE_S) -> None:
     wait_until(lambda: is_quiet(server), "nothing is held for any request", timeout_s)
 
 
-def wait_cancelled(server: Server, before: float, n: int = 1) -> None:
-    """Until everything is given back; then exactly `n` more requests were cancelled, and each was released once."""
-    wait_until(lambda: server.finished("cancelled") >= before + n, f"{n} more cancelled")
+def wait_left(server: Server, before: float, n: int = 1) -> None:
+    """Until everything is given back; then exactly `n` more clients have left, and each was released once."""
+    wait_until(lambda: server.finished("disconnected") >= before + n, f"{n} more left")
     wait_quiet(server)
-    assert server.finished("cancelled") == before + n
+    assert server.finished("disconnected") == before + n
     engine = server.stats()["engine"]
     assert engine["finished_total"] == engine["accepted_total"] == engine["released_total"]

@@ -78,7 +78,7 @@ class EngineLoop:
             match order:
                 case PeerDown(Role.TOKENIZER, hung=False):
                     # Nobody can turn tokens into text any more, nor tell us of a client that left.
-                    self._orphans += [Abort(rid, FinishReason.CANCELLED) for rid in self._engine.live_rids()]
+                    self._orphans += [Abort(rid, FinishReason.DISCONNECTED) for rid in self._engine.live_rids()]
                 case PeerUp(Role.TOKENIZER | Role.API):
                     # Whoever starts again has not heard it; the tokenizer passes it on to the API process.
                     self._publish(EngineUp(self._facts))

@@ -43,7 +43,7 @@ from sluiceway.messages.to_tokenizer import (
 )
 from sluiceway.obs.log import log_fault
 from sluiceway.procs.prompts import Encoded
-from sluiceway.refusals import ENGINE_UNAVAILABLE
+from sluiceway.refusals import unavailable
 from sluiceway.text.sequence_text import SequenceText
 from sluiceway.text.stops import StopMatcher
 from sluiceway.text.tokenizer import Tokenizer
@@ -201,7 +201,7 @@ class Translator:
 
     def api_down(self) -> None:
         """The API process died: nobody reads any more."""
-        self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.CANCELLED))
+        self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.DISCONNECTED))
 
     # Prompts.
 
@@ -216,7 +216,7 @@ class Translator:
                 raise outcome
             self._submit(job.request, live, outcome)
         except PeerGone:
-            self._reject(live, ENGINE_UNAVAILABLE)
+            self._reject(live, unavailable("engine"))
         except RequestError as error:
             self._reject(live, error.refusal)
         except (KeyboardInterrupt, SystemExit):
@@ -256,7 +256,7 @@ class Translator:
             text = self._decoding.get(rid)
             if text is None:
                 # It was submitted before a process died, and reached the engine after that: nobody waits for it.
-                self._abort(rid, FinishReason.CANCELLED)
+                self._abort(rid, FinishReason.DISCONNECTED)
                 continue
             if text.is_over or rid in self._broken:
                 continue  # its stop string, or the fault, came before this token

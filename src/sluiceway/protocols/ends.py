@@ -14,6 +14,14 @@ from sluiceway.types import FinishReason
 _BROKEN: Mapping[FinishReason, Refusal] = MappingProxyType(
     {
         FinishReason.CANCELLED: Refusal(status=499, code="cancelled", message="The request was cancelled."),
+        FinishReason.DISCONNECTED: Refusal(
+            status=499, code="disconnected", message="The client closed the connection before the answer had ended."
+        ),
+        FinishReason.GRACE_EXPIRED: Refusal(
+            status=499,
+            code="grace_expired",
+            message="The stream was ended: no reader came back to it within its grace time.",
+        ),
         FinishReason.SLOW_CLIENT: Refusal(
             status=408, code="slow_client", message="The stream was ended: its reader did not keep up for too long."
         ),

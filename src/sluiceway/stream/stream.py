@@ -236,8 +236,8 @@ class Stream:
         was_open = self.state is State.OPEN
         self._move(meaning)
         if meaning is Input.DESERTED and was_open:
-            self.reason, self.ended_s = FinishReason.CANCELLED, now_s
-            return self._upstream.cancel(FinishReason.CANCELLED)
+            self.reason, self.ended_s = FinishReason.DISCONNECTED, now_s
+            return self._upstream.cancel(FinishReason.DISCONNECTED)
         if meaning is Input.LEFT:
             self._keeping.since_s = now_s
         self._trim()
@@ -316,7 +316,7 @@ class Stream:
     def _expire(self) -> tuple[Effect, ...]:
         if self.state is State.DETACHED and self._keeping.is_past_grace(self._now_s):
             self._move(Input.EXPIRED)
-            return self._end(FinishReason.CANCELLED, None)
+            return self._end(FinishReason.GRACE_EXPIRED, None)
         if not self._audience.readers and self._keeping.is_past_end(self._now_s):
             self.give_way()
         return ()

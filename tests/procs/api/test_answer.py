@@ -142,7 +142,17 @@ def test_a_client_that_leaves_is_the_reason_until_there_is_another() -> None:
     answer = answer_of()
     outcomes = [answer.outcome]
     answer.finished(0, finished(10, FinishReason.LENGTH))
-    assert [*outcomes, answer.outcome] == ["cancelled", "length"]
+    assert [*outcomes, answer.outcome] == ["disconnected", "length"]
+
+
+def test_a_client_that_leaves_is_the_reason_when_only_some_choices_had_ended() -> None:
+    """The end of a choice is no end of the answer."""
+    answer = answer_of(n=2, stream=True)
+    for index in range(2):
+        answer.accepted(index, Accepted(10 + index, 1, 0))
+    answer.finished(0, finished(10, FinishReason.STOP))
+    answer.stream.lost(1, 1.0)
+    assert (answer.outcome, answer.record.reason) == ("disconnected", "disconnected")
 
 
 @pytest.mark.parametrize(

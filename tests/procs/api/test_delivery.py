@@ -186,7 +186,7 @@ def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
     assert client.answer.stream.state is State.DETACHED and api.metrics.stream_actions["detach"] == 1
     assert api.hub.n_open == 1
     wait(api, 11.0)
-    assert api.upstream.cancels == [Cancel((1,), FinishReason.CANCELLED)]
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.GRACE_EXPIRED)]
     assert api.hub.n_open == 0 and api.lines[-1]["event"] == "finished"
     wait(api, 31.0)
     assert list(api.hub.streams) == []

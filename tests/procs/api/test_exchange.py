@@ -130,7 +130,7 @@ async def test_nothing_is_written_to_a_client_that_has_just_left(api: Api) -> No
     api.upstream.speak("x")
     assert driver.writes == []
     await driver.done()
-    assert api.upstream.cancels == [Cancel((1,), FinishReason.CANCELLED)] and api.metrics.wasted_tokens == 1
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.DISCONNECTED)] and api.metrics.wasted_tokens == 1
 
 
 async def test_what_waits_goes_out_in_one_write(api: Api) -> None:
@@ -263,7 +263,7 @@ async def test_a_client_that_leaves_is_cancelled_at_once(api: Api, stream: bool,
         await settle()
     driver.vanish()
     await settle(lambda: api.upstream.cancels, n=2)
-    assert api.upstream.cancels == [Cancel((1, 2), FinishReason.CANCELLED)]
+    assert api.upstream.cancels == [Cancel((1, 2), FinishReason.DISCONNECTED)]
     await driver.done()
     api.upstream.end_cancelled(api.upstream.cancels[0])
     api.assert_quiet()
@@ -298,7 +298,7 @@ async def test_a_server_that_loses_the_connection_while_it_receives_is_a_client_
     unheard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context.get("exception")))
     await run(api.app, other.scope, other.receive, other.send)
-    assert api.upstream.cancels == [Cancel((2,), FinishReason.CANCELLED)]
+    assert api.upstream.cancels == [Cancel((2,), FinishReason.DISCONNECTED)]
     driver.vanish()
     await driver.done()
 

@@ -80,7 +80,7 @@ def test_a_client_that_leaves_is_noticed(
                 await client.read_head()
             leave(client)
             await api.upstream.until(lambda: api.upstream.cancels)
-            assert api.upstream.cancels == [Cancel((1,), FinishReason.CANCELLED)]
+            assert api.upstream.cancels == [Cancel((1,), FinishReason.DISCONNECTED)]
             api.upstream.end_cancelled(api.upstream.cancels[0])
             api.assert_quiet()
 

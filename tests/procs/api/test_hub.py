@@ -20,7 +20,7 @@ from sluiceway.procs.api.answer import Answer
 from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.framer import CompletionFramer
-from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, LOADING, OVERLOADED
+from sluiceway.refusals import DRAINING, LOADING, OVERLOADED, lost, unavailable
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.terms import Terms
 from sluiceway.types import FinishReason, Progress
@@ -124,7 +124,7 @@ def test_nothing_is_served_before_both_processes_are_up() -> None:
 def test_nothing_is_held_when_the_tokenizer_is_gone(api: Api, upstream: FakeUpstream) -> None:
     """The push fails before its death is known."""
     upstream.is_gone = True
-    assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
+    assert refusal_of(lambda: open_answer(api)) == unavailable("tokenizer")
     api.assert_quiet()
 
 
@@ -282,7 +282,7 @@ def test_an_error_in_the_stream_is_its_last_event(api: Api, upstream: FakeUpstre
     """Also for the other choices, which are cancelled."""
     answer = open_answer(api, n=2)
     upstream.accept()
-    upstream.finish(1, FinishReason.ERROR, refusal=ENGINE_LOST)
+    upstream.finish(1, FinishReason.ERROR, refusal=lost("engine"))
     data = written(api, answer)
     assert b"engine_lost" in data and data.endswith(b"data: [DONE]\n\n")
     assert upstream.cancels == [Cancel((2,), FinishReason.ERROR)]
@@ -359,16 +359,16 @@ def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstr
     api.now_s = 1.0
     leave(api, answer)
     leave(api, answer)
-    assert upstream.cancels == [Cancel((1, 2), FinishReason.CANCELLED)]
+    assert upstream.cancels == [Cancel((1, 2), FinishReason.DISCONNECTED)]
     assert (api.hub.n_open, api.hub.account()["tombstones"]) == (0, 2)
     upstream.speak("late", n_tokens=2)
     api.now_s = 1.5
     upstream.end_cancelled(upstream.cancels[0])
-    assert api.metrics.finished[FinishReason.CANCELLED] == 2
-    assert api.metrics.close_to_release[FinishReason.CANCELLED].total == pytest.approx(1.0)
+    assert api.metrics.finished[FinishReason.DISCONNECTED] == 2
+    assert api.metrics.close_to_release[FinishReason.DISCONNECTED].total == pytest.approx(1.0)
     assert api.metrics.wasted_tokens == 2 + (3 if leaves_after == "speak" else 0)
     assert [line["event"] for line in api.lines].count("finished") == 1
-    assert api.lines[-1]["reason"] == "cancelled"
+    assert api.lines[-1]["reason"] == "disconnected"
     api.assert_quiet()
 
 
@@ -395,9 +395,9 @@ def test_a_natural_end_wins_when_it_was_first(api: Api, upstream: FakeUpstream) 
     upstream.accept()
     leave(api, answer)
     upstream.finish(1, FinishReason.LENGTH)
-    upstream.finish(1, FinishReason.CANCELLED)
+    upstream.finish(1, FinishReason.DISCONNECTED)
     assert api.metrics.finished[FinishReason.LENGTH] == 1
-    assert api.metrics.finished[FinishReason.CANCELLED] == 0
+    assert api.metrics.finished[FinishReason.DISCONNECTED] == 0
     api.assert_quiet()
 
 
@@ -407,7 +407,7 @@ def test_a_cancel_to_nobody_is_no_error(api: Api, upstream: FakeUpstream) -> Non
     upstream.is_gone = True
     leave(api, answer)
     api.hub.peer_down(Role.TOKENIZER, hung=False)
-    assert api.metrics.finished[FinishReason.CANCELLED] == 1
+    assert api.metrics.finished[FinishReason.DISCONNECTED] == 1
     api.assert_quiet()
 
 
@@ -434,16 +434,17 @@ def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUps
     n_pushed = len(upstream.pushed)
     api.hub.peer_down(role, hung=False)
     assert [reader.wakes for reader in readers] == [n + 1 for n in before]
-    assert b"engine_lost" in written(api, streamed)
+    end = written(api, streamed)
+    assert b"engine_lost" in end and f"The {role.value} stopped while it worked".encode() in end
     assert status_of(waiting) == 503
     assert len(upstream.pushed) == n_pushed
     for answer in (streamed, waiting):
         leave(api, answer)
-    assert (api.metrics.finished[FinishReason.ERROR], api.metrics.finished[FinishReason.CANCELLED]) == (2, 1)
+    assert (api.metrics.finished[FinishReason.ERROR], api.metrics.finished[FinishReason.DISCONNECTED]) == (2, 1)
     assert (api.metrics.engine is None) == (role is Role.ENGINE)
     upstream.finish(1)
     api.assert_quiet()
-    assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
+    assert refusal_of(lambda: open_answer(api)) == unavailable(role.value)
     api.hub.peer_up(role)
     api.hub.receive(EngineIsUp(FACTS))
     open_answer(api)
@@ -454,7 +455,7 @@ def test_what_is_open_goes_on_when_a_process_only_hangs(api: Api, upstream: Fake
     answer = open_answer(api)
     upstream.accept()
     api.hub.peer_down(Role.ENGINE, hung=True)
-    assert refusal_of(lambda: open_answer(api)) == ENGINE_UNAVAILABLE
+    assert refusal_of(lambda: open_answer(api)) == unavailable("engine", "does not respond")
     assert answer.stream.state is State.OPEN
     api.hub.peer_up(Role.ENGINE)
     upstream.finish()

@@ -67,7 +67,7 @@ async def test_who_does_not_listen_computes_to_the_end(response: LabResponse, st
     await settle()
     driver.vanish()
     await settle()
-    assert api.upstream.cancels == ([Cancel((1,), FinishReason.CANCELLED)] if is_cancelled else [])
+    assert api.upstream.cancels == ([Cancel((1,), FinishReason.DISCONNECTED)] if is_cancelled else [])
     for cancel in api.upstream.cancels:
         api.upstream.end_cancelled(cancel)
     if not is_cancelled:

@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.messages.to_child import Role
 from sluiceway.procs.api.readiness import Readiness
-from sluiceway.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
+from sluiceway.refusals import DRAINING, LOADING, unavailable
 
 
 def serving(has_peer: Callable[[], bool] = lambda: True) -> Readiness:
@@ -38,7 +38,7 @@ def test_it_is_unavailable_while_one_is_down() -> None:
     """Until it is up again, and the engine has found its new pipe."""
     readiness = serving()
     readiness.died(Role.TOKENIZER)
-    assert readiness.refusal == ENGINE_UNAVAILABLE
+    assert readiness.refusal == unavailable("tokenizer")
     readiness.went_up(Role.TOKENIZER)
     readiness.engine_heard()
     assert readiness.refusal is None
@@ -52,7 +52,7 @@ def test_it_waits_for_the_engine_to_be_heard_when_one_is_new(role: Role) -> None
     readiness.went_up(role)
     seen = [readiness.refusal]
     readiness.engine_heard()
-    assert [*seen, readiness.refusal] == [ENGINE_UNAVAILABLE, None]
+    assert [*seen, readiness.refusal] == [unavailable("engine", "is not connected"), None]
 
 
 def test_it_is_unavailable_while_one_hangs() -> None:
@@ -66,7 +66,7 @@ def test_it_is_unavailable_while_one_hangs() -> None:
     readiness.died(Role.ENGINE)
     readiness.went_up(Role.ENGINE)
     readiness.engine_heard()
-    assert [*seen, readiness.refusal] == [ENGINE_UNAVAILABLE, None, None]
+    assert [*seen, readiness.refusal] == [unavailable("engine", "does not respond"), None, None]
 
 
 def test_it_is_unavailable_while_the_pipe_is_not_connected() -> None:
@@ -75,7 +75,7 @@ def test_it_is_unavailable_while_the_pipe_is_not_connected() -> None:
     readiness = serving(lambda: connected[0])
     seen = [readiness.refusal]
     connected[0] = True
-    assert [*seen, readiness.refusal] == [ENGINE_UNAVAILABLE, None]
+    assert [*seen, readiness.refusal] == [unavailable("tokenizer", "is not connected"), None]
 
 
 def test_draining_is_for_good() -> None:

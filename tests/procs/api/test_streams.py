@@ -90,7 +90,7 @@ def test_what_is_over_is_let_go_and_remembered(streams: Streams) -> None:
     assert not leave(streams, answer)
     assert not streams.settle(answer, 1.0)
     found = streams.find("s", "", 2.0)
-    assert isinstance(found, StreamRecord) and (found.state, found.reason) == ("closed", "cancelled")
+    assert isinstance(found, StreamRecord) and (found.state, found.reason) == ("closed", "disconnected")
     assert [record.stream_id for record in streams.records("", 2.0)] == ["s"]
     assert streams.n_open == 0 and list(streams) == []
     streams.check_free("s", "")
@@ -148,7 +148,7 @@ def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams:
     assert not leave(streams, answer)
     assert streams.claim("", "key", b"body", "t", 1.0) is None
     found = streams.find("s", "", 1.0)
-    assert isinstance(found, StreamRecord) and found.reason == "cancelled"
+    assert isinstance(found, StreamRecord) and found.reason == "disconnected"
 
 
 def test_a_broken_answer_is_not_replayed(streams: Streams) -> None:

@@ -58,6 +58,7 @@ class Answer:
     __slots__ = (
         "_cached_tokens",
         "_completion_tokens",
+        "_error_code",
         "_finished",
         "_framer",
         "_generation",
@@ -71,7 +72,6 @@ class Answer:
         "is_numbered",
         "n_upstream",
         "order",
-        "outcome",
         "readers",
         "stream",
         "undelivered_tokens",
@@ -91,8 +91,7 @@ class Answer:
         """Those who still have to leave."""
         self.first_token_s: float | None = None
         self.head: Head | None = None
-        self.outcome = FinishReason.CANCELLED.value
-        """For the log: why the answer ended. Until it has ended, a client that leaves is the reason."""
+        self._error_code: str | None = None
         self.is_logged = False
         self.delivered_tokens = self.undelivered_tokens = 0
         """What the metrics know of."""
@@ -106,6 +105,14 @@ class Answer:
     def usage(self) -> Usage:
         """Tokens so far."""
         return Usage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
+
+    @property
+    def outcome(self) -> str:
+        """For the log: why the answer ended. As long as it has not, a client that leaves is the reason."""
+        if self._error_code is not None:
+            return self._error_code
+        reason = None if self.stream.state in LIVE else self.stream.reason
+        return (reason or FinishReason.DISCONNECTED).value
 
     @property
     def is_over(self) -> bool:
@@ -167,7 +174,6 @@ class Answer:
         return self.stream.delivered(last, n_tokens, before)
 
     def finished(self, index: int, event: Finished) -> tuple[Effect, ...]:
-        self.outcome = event.reason.value
         refusal = refusal_of_end(event)
         if refusal is not None:
             return self.stream.failed(event.rid, event.reason, refusal)
@@ -182,7 +188,7 @@ class Answer:
         """
         refusal = refusal or usual_refusal(reason)
         if refusal is not None:
-            self.outcome = refusal.code
+            self._error_code = refusal.code
             refusal = self._naming_the_field(refusal)
         if self.head is not None:
             frames = self._framer.end(self.usage) if refusal is None else self._framer.error(refusal, self.usage)

@@ -37,7 +37,7 @@ from sluiceway.procs.api.delivery import Delivery
 from sluiceway.procs.api.readiness import Readiness
 from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.procs.api.streams import Streams
-from sluiceway.refusals import DRAINING, ENGINE_LOST, ENGINE_UNAVAILABLE, INTERNAL_ERROR, OVERLOADED, answer_too_large
+from sluiceway.refusals import DRAINING, INTERNAL_ERROR, OVERLOADED, answer_too_large, lost, unavailable
 from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId, State
 from sluiceway.stream.replay import START
 from sluiceway.types import EngineFacts, FinishReason, Rid
@@ -119,7 +119,7 @@ class Hub:
                 )
             )
         except PeerGone:
-            raise RequestError(ENGINE_UNAVAILABLE) from None
+            raise RequestError(unavailable("tokenizer")) from None
         self._sequences.open(answer, rids)
         self.streams.add(answer)
         return answer, self.delivery.attach(answer, START, reader)
@@ -172,10 +172,10 @@ class Hub:
         self._readiness.died(role)
         if role is Role.ENGINE:
             self._metrics.engine_died()
-        for lost in self._sequences.settle_all():
-            self._metrics.sequence_finished(lost.reason if isinstance(lost, Tombstone) else FinishReason.ERROR)
-            lost.answer.released(None)
-        self.end_all(FinishReason.ERROR, ENGINE_LOST)
+        for one in self._sequences.settle_all():
+            self._metrics.sequence_finished(one.reason if isinstance(one, Tombstone) else FinishReason.ERROR)
+            one.answer.released(None)
+        self.end_all(FinishReason.ERROR, lost(role.value))
 
     def drain(self) -> None:
         """Open nothing new; what is open and read goes on, what nobody reads ends. Idempotent."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_child import Role
-from sluiceway.refusals import DRAINING, ENGINE_UNAVAILABLE, LOADING
+from sluiceway.refusals import DRAINING, LOADING, unavailable
 
-_NEEDED = frozenset({Role.TOKENIZER, Role.ENGINE})
+_NEEDED = (Role.TOKENIZER, Role.ENGINE)
 
 
 class Readiness:
@@ -33,7 +33,7 @@ class Readiness:
             return DRAINING
         if self.serves:
             return None
-        return ENGINE_UNAVAILABLE if self._has_served else LOADING
+        return self._missing if self._has_served else LOADING
 
     @property
     def serves(self) -> bool:
@@ -41,8 +41,19 @@ class Readiness:
         return self._should_serve and self._has_peer()
 
     @property
+    def _missing(self) -> Refusal:
+        """Names the process that cannot serve, and what is the matter with it."""
+        for role in _NEEDED:
+            if role not in self._up:
+                return unavailable(role.value)
+            if role in self._hung:
+                return unavailable(role.value, "does not respond")
+        role = Role.ENGINE if self._has_peer() else Role.TOKENIZER
+        return unavailable(role.value, "is not connected")
+
+    @property
     def _should_serve(self) -> bool:
-        return self._up >= _NEEDED and self._is_engine_heard and not self._hung
+        return self._up.issuperset(_NEEDED) and self._is_engine_heard and not self._hung
 
     def went_up(self, role: Role) -> None:
         self._up.add(role)
