@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ from sluiceway.llm import LLM, PromptLike, SamplingParams
 from sluiceway.procs import rendering
 from sluiceway.procs.engine_setup import build_engine
 from sluiceway.text.byte_tokenizer import ByteTokenizer
+from sluiceway.text.detokenizer import Detokenizer
 from sluiceway.text.tokenizer import TemplateSource
 from sluiceway.types import FinishReason
 from sluiceway.wire.endpoint import AsyncInlet
@@ -384,6 +386,54 @@ def test_a_fault_over_one_request_ends_no_thread(monkeypatch: pytest.MonkeyPatch
                     llm.generate("tell me", SHORT)
             assert caught.value.refusal.code == "tokenizer_fault"
             assert llm.generate("tell me", SHORT)[0].text
+
+
+class BrittleDetokenizer(Detokenizer):
+    """Breaks over its third token."""
+
+    __slots__ = ("_n_left",)
+
+    def push(self, token_id: int) -> str:
+        self._n_left = getattr(self, "_n_left", 3) - 1
+        if not self._n_left:
+            raise RuntimeError("a fault for the test")
+        return super().push(token_id)
+
+
+class BrittleChats(ByteTokenizer):
+    """Answers to chats cannot be decoded to their end; those to plain prompts can."""
+
+    def detokenizer(self, *, continues: bool = False) -> Detokenizer:
+        token_bytes = super().detokenizer().token_bytes
+        return Detokenizer(token_bytes, continues=True) if continues else BrittleDetokenizer(token_bytes)
+
+
+def test_an_answer_that_cannot_be_decoded_costs_no_other_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams beside it go on, and the engine gives back all that it had."""
+    built = []
+
+    def build(*args: Any) -> Any:
+        built.append(build_engine(*args))
+        return built[-1]
+
+    monkeypatch.setattr("sluiceway.llm.build_engine", build)
+    monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: BrittleChats())
+    long = SamplingParams(temperature=0.0, max_tokens=1000, ignore_eos=True)
+    with LLM("fake", kv_cache_tokens=4096, max_running=4) as llm:
+        ((engine, _),) = built
+        beside = llm.stream("tell me", long)
+        text = next(beside)
+        for _ in range(8):
+            with pytest.raises(RequestError) as caught:
+                llm.chat([{"role": "user", "content": "hello"}], long)
+            assert caught.value.refusal.code == "tokenizer_fault"
+        text += "".join(beside)
+        assert text == llm.generate("tell me", long)[0].text
+        while engine.has_work:
+            time.sleep(0.001)
+        stats = engine.stats
+        assert stats.accepted_total == stats.finished_total == stats.released_total == 10
+        assert (stats.blocks_leased, stats.blocks_fenced) == (0, 0)
 
 
 class Templated(ByteTokenizer):
