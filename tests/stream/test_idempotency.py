@@ -7,9 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import ConfigError, RequestError
-from sluiceway.stream.idempotency import Claim, Idempotency, Verdict, checked_key, digest_of
+from sluiceway.stream.idempotency import Claim, Idempotency, Verdict, begin_digest, checked_key
 
-BODY = digest_of("/v1/chat/completions", b"{}")
+
+def digest_of(path: str, *parts: bytes) -> bytes:
+    digest = begin_digest(path)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+BODY = digest_of("/v1/chat/completions", b"{", b"}")
 
 
 def claim(table: Idempotency, stream_id: str, *, key: str = "k", caller: str = "me", now_s: float = 0.0) -> Claim:
@@ -34,6 +42,7 @@ def test_a_key_with_another_request_is_a_conflict() -> None:
     table = table_of()
     claim(table, "a")
     table.ended("a", 0.0)
+    assert digest_of("/v1/chat/completions", b"{}") == BODY
     for digest in (digest_of("/v1/chat/completions", b"[]"), digest_of("/v1/completions", b"{}")):
         assert table.claim("me", "k", digest, "b", 0.0) == Claim(Verdict.CONFLICT, "a")
 

@@ -6,26 +6,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 import structlog
 from starlette.types import ASGIApp, Message
 from structlog.typing import FilteringBoundLogger
 
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig
 from sluiceway.errors import PeerGone, Refusal
+from sluiceway.messages.codec import encode
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected
 from sluiceway.messages.to_child import Role
-from sluiceway.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize
+from sluiceway.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize, TokenizeEncoded, ToTokenizer
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.app import World, build_app
 from sluiceway.procs.api.body import BodyLimits
 from sluiceway.procs.api.chunks import ChunkWriter, offer_chunks
 from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.worker import WorkerError
+from sluiceway.protocols.reading import build
 from sluiceway.types import EngineFacts, EngineStats, FinishReason, Rid
 
 MODEL = "fake-model"
@@ -59,9 +64,11 @@ class FakeUpstream:
         self.audit: AuditReport | None = None
         self._has_pushed = asyncio.Event()
 
-    def push(self, message: FromApi) -> None:
+    def push(self, message: ToTokenizer) -> None:
         if self.is_gone:
             raise PeerGone("nobody is there")
+        if isinstance(message, TokenizeEncoded):
+            message = msgspec.msgpack.decode(encode(message), type=Tokenize)
         self.pushed.append(message)
         self._has_pushed.set()
         match message:
@@ -142,6 +149,26 @@ def finished(
     return Finished(rid=rid, reason=reason, completion_tokens=completion_tokens, refusal=refusal)
 
 
+class FakeWorker:
+    """Reads bodies in this process, when it may; or fails."""
+
+    def __init__(self) -> None:
+        self.n_jobs = 0
+        self.error: WorkerError | None = None
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+
+    async def run(self, *parts: bytes) -> bytes:
+        self.n_jobs += 1
+        await self.may_read.wait()
+        if self.error is not None:
+            raise self.error
+        try:
+            return build(MODEL.encode())(b"".join(parts))
+        finally:
+            gc.enable()  # a worker process does without
+
+
 class Api:
     """A hub and the application in front of it, with a fake upstream behind; serving from the start."""
 
@@ -158,6 +185,7 @@ class Api:
         self.log, self.lines = record_log()
         self.now_s = 0.0
         self.processes = {"api": 1}
+        self.worker = FakeWorker()
         self.hub = Hub(
             push=self.upstream.push,
             has_peer=lambda: True,
@@ -181,6 +209,7 @@ class Api:
             new_id=lambda: next(ids),
             now_s=lambda: 1_700_000_000.5,
             processes=self.processes,
+            worker=self.worker,
         )
         model = ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL)
         config = ServeConfig(model=model, streams=streams or StreamsConfig())

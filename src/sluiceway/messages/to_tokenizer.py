@@ -65,6 +65,19 @@ class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", kw_only=True):
     """Whether the client wants to know how far the request is before its first token."""
 
 
+class TokenizeEncoded(msgspec.Struct, frozen=True, tag="tokenize", kw_only=True):
+    """A `Tokenize` whose prompts are encoded already: its receiver sees no difference.
+
+    To decode megabytes of text and to encode them again takes a sender longer than others should wait.
+    """
+
+    rids: tuple[Rid, ...]
+    prompts: msgspec.Raw
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+    is_watched: bool = False
+
+
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     """End these sequences now. Any id, known or not, at any time."""
 
@@ -154,4 +167,7 @@ class EngineUp(msgspec.Struct, frozen=True, tag="engine_up"):
 
 
 FromApi: TypeAlias = Tokenize | Cancel | Pause | Park | Resume | AuditQuery
+ToTokenizer: TypeAlias = FromApi | TokenizeEncoded
+"""What the API process may push. It arrives as `FromApi`."""
+
 FromEngine: TypeAlias = StepOut | EngineAudit | EngineUp

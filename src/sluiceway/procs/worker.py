@@ -5,7 +5,7 @@ keep free. A pool runs jobs of one kind in child processes of lower priority, ea
 and size::
 
     pool = WorkerPool("sluiceway.text.rendering:build", init=template, limits=WorkerLimits(deadline_s=2.0))
-    result = await pool.run(job)    # bytes in, bytes out
+    result = await pool.run(job)    # bytes in, in one part or several; bytes out
     await pool.close()
 
 `entry` names a function that a child calls once, with `init`; it returns the function that does a job. A child imports
@@ -37,7 +37,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -105,10 +105,11 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
 class _Job:
     """A job that waits or runs, and who waits for it."""
 
-    __slots__ = ("future", "payload")
+    __slots__ = ("future", "n_bytes", "parts")
 
-    def __init__(self, payload: bytes, future: asyncio.Future[bytes]) -> None:
-        self.payload = payload
+    def __init__(self, parts: Sequence[bytes], future: asyncio.Future[bytes]) -> None:
+        self.parts = parts
+        self.n_bytes = sum(map(len, parts))
         self.future = future
 
 
@@ -145,16 +146,16 @@ class WorkerPool:
             if slot not in self._running and slot.pid is None:
                 self._occupy(slot, None)
 
-    async def run(self, payload: bytes) -> bytes:
-        """The result of a job. Raises `WorkerError`."""
+    async def run(self, *parts: bytes) -> bytes:
+        """The result of a job, which may come in parts: they are not joined here. Raises `WorkerError`."""
         if self._is_closed:
             raise WorkerDied("the pool is closed")
-        n_bytes = self._waiting_bytes + len(payload)
+        job = _Job(parts, asyncio.get_running_loop().create_future())
+        n_bytes = self._waiting_bytes + job.n_bytes
         if len(self._waiting) >= self._limits.max_waiting or (
             self._waiting and n_bytes > self._limits.max_waiting_bytes
         ):
             raise WorkerBusy("too many jobs wait")
-        job = _Job(payload, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
         self._waiting_bytes = n_bytes
         self._dispatch()
@@ -163,7 +164,7 @@ class WorkerPool:
         except asyncio.CancelledError:
             if job in self._waiting:
                 self._waiting.remove(job)
-                self._waiting_bytes -= len(payload)
+                self._waiting_bytes -= job.n_bytes
             raise
 
     async def close(self) -> None:
@@ -186,7 +187,7 @@ class WorkerPool:
         """Give waiting jobs to free children in their order, but large ones leave one child to small ones."""
         while (free := self._free_slot()) is not None and (job := self._next_job()) is not None:
             self._waiting.remove(job)
-            self._waiting_bytes -= len(job.payload)
+            self._waiting_bytes -= job.n_bytes
             self._occupy(free, job)
 
     def _free_slot(self) -> _Slot | None:
@@ -195,9 +196,9 @@ class WorkerPool:
 
     def _next_job(self) -> _Job | None:
         large_bytes = self._limits.large_bytes
-        n_large = sum(job is not None and len(job.payload) >= large_bytes for job in self._running.values())
+        n_large = sum(job is not None and job.n_bytes >= large_bytes for job in self._running.values())
         has_room_for_large = n_large < max(1, len(self._slots) - 1)
-        return next((job for job in self._waiting if has_room_for_large or len(job.payload) < large_bytes), None)
+        return next((job for job in self._waiting if has_room_for_large or job.n_bytes < large_bytes), None)
 
     def _occupy(self, slot: _Slot, job: _Job | None) -> None:
         self._running[slot] = job
@@ -210,7 +211,7 @@ class WorkerPool:
             if job is None:
                 await slot.start()
             else:
-                result = await slot.do(job.payload)
+                result = await slot.do(job.parts)
                 if not job.future.done():
                     job.future.set_result(result)
         except WorkerError as error:
@@ -263,20 +264,20 @@ class _Slot:
             # Streams take another descriptor, so that this one is closed here whatever happens.
             self._reader, self._writer = await asyncio.open_unix_connection(sock=ours.dup())
         order = msgspec.msgpack.encode((self._entry, self._init, self._limits))
-        await self._exchange(order, _START_S)
+        await self._exchange([order], _START_S)
 
-    async def do(self, payload: bytes) -> bytes:
+    async def do(self, parts: Sequence[bytes]) -> bytes:
         """The result of one job. Raises `WorkerError`."""
         if self._process is not None and self._process.poll() is not None:
             self.kill()  # it died while nobody looked
         if self._process is None:
             await self.start()
-        return await self._exchange(payload, self._limits.deadline_s)
+        return await self._exchange(parts, self._limits.deadline_s)
 
-    async def _exchange(self, payload: bytes, timeout_s: float) -> bytes:
+    async def _exchange(self, parts: Sequence[bytes], timeout_s: float) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
-                kind, answer = await self._ask(payload)
+                kind, answer = await self._ask(parts)
         except TimeoutError:
             self.kill()
             raise WorkerTimeout(f"not done after {timeout_s:g} s") from None
@@ -295,11 +296,12 @@ class _Slot:
             raise WorkerFault(answer.decode("utf-8", "replace"))
         return answer
 
-    async def _ask(self, payload: bytes) -> tuple[bytes, bytes]:
+    async def _ask(self, parts: Sequence[bytes]) -> tuple[bytes, bytes]:
         assert self._reader is not None and self._writer is not None
-        self._writer.write(_HEAD.pack(_JOB, len(payload)))
-        self._writer.write(payload)
-        await self._writer.drain()
+        self._writer.write(_HEAD.pack(_JOB, sum(map(len, parts))))
+        for part in parts:
+            self._writer.write(part)
+            await self._writer.drain()
         kind, n_bytes = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
         return kind, await self._reader.readexactly(n_bytes) if n_bytes else b""
 

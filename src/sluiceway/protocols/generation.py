@@ -33,6 +33,8 @@ class Generation:
     stop: tuple[str, ...]
     stream: bool
     wishes: Wishes = Wishes()
+    encoded_prompts: bytes | None = None
+    """The prompts as they travel to the tokenizer, where another process has encoded them; `prompts` are then empty."""
 
     @property
     def n_choices(self) -> int:
@@ -46,7 +48,7 @@ class Generation:
     def without_text(self) -> Generation:
         """What its answer needs of it: as many prompts of the same kinds, but none that takes room."""
         empty = (ChatPrompt(()) if isinstance(prompt, ChatPrompt) else TextPrompt("") for prompt in self.prompts)
-        return replace(self, prompts=tuple(empty))
+        return replace(self, prompts=tuple(empty), encoded_prompts=None)
 
 
 class Framer(Protocol):

@@ -117,9 +117,9 @@ class Idempotency:
             self.forget(stream_id)
 
 
-def digest_of(path: str, body: bytes) -> bytes:
-    """What two requests must have in common to be the same one."""
-    return hashlib.sha256(path.encode() + b"\0" + body).digest()
+def begin_digest(path: str) -> hashlib._Hash:
+    """Of what two requests must have in common to be the same one; to be updated with the body as it comes."""
+    return hashlib.sha256(path.encode() + b"\0")
 
 
 def checked_key(value: str) -> str:

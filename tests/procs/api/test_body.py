@@ -9,7 +9,9 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.procs.api.body import BodyLimits, pass_over_body, read_json_body, sole_header_of
+from sluiceway.procs.api.body import BodyLimits, BodyRoom, pass_over_body, read_json_body, sole_header_of
+from sluiceway.protocols.openai.body import QUICK_BYTES
+from sluiceway.refusals import OVERLOADED
 from support.asgi_driver import AsgiDriver, settle
 
 LIMITS = BodyLimits(max_bytes=10)
@@ -20,7 +22,7 @@ async def unused(*_: Any) -> None:
 
 
 async def read(driver: AsgiDriver, limits: BodyLimits = LIMITS) -> bytes:
-    return await read_json_body(driver.scope, driver.receive, limits)
+    return b"".join(await read_json_body(driver.scope, driver.receive, limits))
 
 
 async def refusal_of(driver: AsgiDriver, limits: BodyLimits = LIMITS) -> Refusal:
@@ -129,3 +131,28 @@ def test_a_header_that_means_one_thing_and_comes_twice_is_refused_by_name() -> N
     with pytest.raises(RequestError) as caught:
         sole_header_of(scope, "Idempotency-Key")
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "Idempotency-Key")
+
+
+async def test_each_part_is_told_with_the_size_so_far() -> None:
+    """Empty ones are none."""
+    told: list[tuple[bytes, int]] = []
+    driver = AsgiDriver(unused, "POST", body=[b"ab", b"", b"cde"])
+    parts = await read_json_body(driver.scope, driver.receive, LIMITS, lambda part, n: told.append((part, n)))
+    assert parts == [b"ab", b"cde"] and told == [(b"ab", 2), (b"cde", 5)]
+
+
+def test_room_is_for_the_long_bodies_of_all_requests() -> None:
+    """What is beyond a short body counts, until the request lets go of it."""
+    room = BodyRoom(100)
+    with room.hold() as grow, room.hold() as grow_other:
+        grow(QUICK_BYTES)
+        assert room.n_bytes == 0
+        grow(QUICK_BYTES + 60)
+        grow_other(QUICK_BYTES + 40)
+        assert room.n_bytes == 100
+        with pytest.raises(RequestError) as caught:
+            grow_other(QUICK_BYTES + 41)
+        assert caught.value.refusal == OVERLOADED
+        with room.hold() as grow_short:
+            grow_short(QUICK_BYTES)
+    assert room.n_bytes == 0

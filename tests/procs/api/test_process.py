@@ -19,7 +19,7 @@ from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import Accepted, Delta, EngineIsUp, Events, Finished, ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToChild
 from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
-from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize
+from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize, ToTokenizer
 from sluiceway.procs.addresses import Addresses
 from sluiceway.procs.api.process import run_api, serve_api, url_of
 from sluiceway.types import FinishReason
@@ -36,7 +36,7 @@ class Ends:
     """Pipes and supervisor of a process under test, as queues."""
 
     def __init__(self) -> None:
-        self.pushed: asyncio.Queue[FromApi] = asyncio.Queue()
+        self.pushed: asyncio.Queue[ToTokenizer] = asyncio.Queue()
         self.events: asyncio.Queue[ToApi] = asyncio.Queue()
         self.orders: asyncio.Queue[ToChild] = asyncio.Queue()
         self.reports: asyncio.Queue[ToSupervisor] = asyncio.Queue()

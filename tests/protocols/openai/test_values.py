@@ -8,6 +8,7 @@ import pytest
 
 from sluiceway.errors import RequestError
 from sluiceway.protocols.openai.values import (
+    MAX_COUNTED,
     MAX_NAMED,
     MAX_TOKEN_ID,
     join_path,
@@ -118,6 +119,7 @@ def test_all_token_ids_are_named_when_several_are_wrong() -> None:
 def test_paths_are_listed_when_there_are_few_and_counted_when_there_are_many(n: int, expected: str) -> None:
     """A message stays short whatever a body holds."""
     assert listed([str(i) for i in range(n)]).endswith(expected)
+    assert listed(["a"], "b[0]") == "`b[0].a`"
 
 
 def test_every_item_is_lowered_or_all_that_are_wrong_are_named() -> None:
@@ -128,6 +130,13 @@ def test_every_item_is_lowered_or_all_that_are_wrong_are_named() -> None:
     assert param == "x[1]" and "`x[1]` must be" in message and "`x[3]` must be" in message
     many: list[object] = [1] * (MAX_NAMED + 3)
     assert "3 more mistakes" in refused(lambda: lower_each(lambda item: require_text(item, "x"), many))[1]
+
+
+def test_no_more_items_are_looked_at_when_a_hundred_are_wrong() -> None:
+    """An error costs more than a value that is right."""
+    items = iter([None] * (MAX_COUNTED + 5))
+    refused(lambda: lower_each(lambda item: require_text(item, "x"), items))
+    assert len(list(items)) == 5
 
 
 @pytest.mark.parametrize("value", [-100, 100, 0, 0.5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -15,26 +15,24 @@ from starlette.routing import Route
 from structlog.typing import FilteringBoundLogger
 
 from sluiceway.config import ServeConfig
-from sluiceway.errors import Refusal, RequestError
+from sluiceway.errors import Refusal
 from sluiceway.obs.metrics import CONTENT_TYPE, Metrics
 from sluiceway.procs.api.body import BodyLimits
 from sluiceway.procs.api.cancels import Cancels
 from sluiceway.procs.api.edge import Edge, Linger, request_id_of
-from sluiceway.procs.api.exchange import Door, Exchange, Lower, Lowered
+from sluiceway.procs.api.exchange import Door, Exchange
 from sluiceway.procs.api.gate import Gate
 from sluiceway.procs.api.head import RawHeaders, refusal_head
 from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.intake import Intake, Worker
 from sluiceway.procs.api.lab_writers import WRITERS
 from sluiceway.procs.api.stats import account, ask_for_audit
 from sluiceway.procs.api.stream_pages import StreamCancel, StreamList, StreamPage
 from sluiceway.procs.api.terms import Offer
-from sluiceway.protocols.generation import Framer, Generation
-from sluiceway.protocols.native.request import parse_native
-from sluiceway.protocols.openai.chat import parse_chat
-from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
 from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
 from sluiceway.protocols.openai.values import shorten
+from sluiceway.protocols.reading import Endpoint
 from sluiceway.refusals import LOADING
 
 _READ = ["GET", "HEAD"]
@@ -53,22 +51,17 @@ class World:
     now_s: Callable[[], float]
     processes: Mapping[str, int]
     """Process ids by role, as far as they are known; changes under way."""
-
-
-class _Parsed(Protocol):
-    """A request, in whatever protocol, that can be served."""
-
-    @property
-    def generation(self) -> Generation: ...
-
-    def framer(self, *, response_id: str, model: str, created: int) -> Framer: ...
+    worker: Worker
+    """Reads large bodies."""
 
 
 def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = None) -> FastAPI:
     """The application. Pages of documentation are off: every route is one that is listed here."""
     limits = limits or BodyLimits(config.max_body_bytes)
     new_writer = WRITERS[config.streams.lab_response]
-    door = Door(world.hub, world.metrics, world.log, limits, Offer(config.streams), world.new_id, new_writer)
+    intake = Intake(config.model.name, limits, world.worker, lambda: _max_sequence_tokens(world.hub), world.log)
+    offer = Offer(config.streams)
+    door = Door(world.hub, world.metrics, world.log, intake, offer, world.now_s, world.new_id, new_writer)
     paths: list[str] = []
     app = FastAPI(
         openapi_url=None,
@@ -78,7 +71,7 @@ def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = Non
     app.add_middleware(Gate, listens_on=config.host, allowed=config.allowed_host, refuse=door.refuse)
     app.add_middleware(Edge, new_id=world.new_id, log=world.log)
     app.add_middleware(Linger)
-    _add_generation(app, config.model.name, door, world)
+    _add_generation(app, door)
     _add_streams(app, door, world, max_receipts=config.streams.history_records)
     _add_models(app, config.model.name, world)
     _add_health(app, world.hub)
@@ -87,35 +80,19 @@ def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = Non
     return app
 
 
-def _add_generation(app: FastAPI, served_name: str, door: Door, world: World) -> None:
-    def lower_with(parse: Callable[[bytes], _Parsed], prefix: str) -> Lower:
-        def lower(body: bytes) -> Lowered:
-            request = parse(body)
-            if request.generation.model != served_name:
-                raise RequestError(model_not_found(request.generation.model))
-            created = int(world.now_s())
-            return Lowered(
-                request.generation,
-                lambda stream_id: request.framer(response_id=stream_id, model=served_name, created=created),
-                prefix,
-            )
+def _max_sequence_tokens(hub: Hub) -> int | None:
+    return None if hub.facts is None else hub.facts.max_sequence_tokens
 
-        return lower
 
-    def parse_streamed(body: bytes) -> _Parsed:
-        return parse_native(body, served_name, is_streamed=True)
-
-    def parse_plain(body: bytes) -> _Parsed:
-        return parse_native(body, served_name, is_streamed=False)
-
+def _add_generation(app: FastAPI, door: Door) -> None:
     # Plain routes: an exchange reads the request and answers it by itself, and FastAPI's own would double its cost.
-    for path, parse, prefix in (
-        ("/v1/chat/completions", parse_chat, "chatcmpl"),
-        ("/v1/completions", parse_completion, "cmpl"),
-        ("/v1/stream", parse_streamed, "stream"),
-        ("/v1/generate", parse_plain, "stream"),
+    for path, endpoint, prefix in (
+        ("/v1/chat/completions", Endpoint.CHAT, "chatcmpl"),
+        ("/v1/completions", Endpoint.COMPLETIONS, "cmpl"),
+        ("/v1/stream", Endpoint.STREAM, "stream"),
+        ("/v1/generate", Endpoint.GENERATE, "stream"),
     ):
-        app.router.routes.append(Route(path, Exchange(door, lower_with(parse, prefix)), methods=["POST"]))
+        app.router.routes.append(Route(path, Exchange(door, endpoint, prefix), methods=["POST"]))
 
 
 def _add_streams(app: FastAPI, door: Door, world: World, *, max_receipts: int) -> None:

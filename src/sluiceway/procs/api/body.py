@@ -1,9 +1,10 @@
-"""The body of a POST: JSON by its label, whole, within a size and within a time."""
+"""The body of a POST: JSON by its label, whole, within a size and within a time, and within what all may hold."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +12,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from sluiceway.errors import RequestError, invalid
+from sluiceway.protocols.openai.body import QUICK_BYTES
 from sluiceway.protocols.openai.errors import refusal_for_status
+from sluiceway.refusals import OVERLOADED
+
+BODIES_HELD = 8
+"""How many bodies of the largest size all requests together may hold while they are read and checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,32 @@ class BodyLimits:
 
     max_bytes: int
     timeout_s: float = 60.0
+
+
+class BodyRoom:
+    """What all bodies hold that are being read or checked. Short ones do not count: connections bound them."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.n_bytes = 0
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Gives a function to call with the size of a body so far. It raises `RequestError` (503) if all is taken."""
+        held = 0
+
+        def grow(n_bytes: int) -> None:
+            nonlocal held
+            more = max(0, n_bytes - QUICK_BYTES) - held
+            if more and self.n_bytes + more > self._max_bytes:
+                raise RequestError(OVERLOADED)
+            self.n_bytes += more
+            held += more
+
+        try:
+            yield grow
+        finally:
+            self.n_bytes -= held
 
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
@@ -42,33 +74,46 @@ async def pass_over_body(receive: Receive, max_bytes: int = 64 * 1024, timeout_s
     """Read a body that means nothing, so that the connection can be used again; a larger or slower one is left."""
     with contextlib.suppress(TimeoutError, ClientDisconnect, RequestError):
         async with asyncio.timeout(timeout_s):
-            await _read(receive, max_bytes)
+            await _read(receive, max_bytes, lambda part, n_bytes: None)
 
 
-async def read_json_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
-    """Raises `RequestError` (400, 408, 413), or `ClientDisconnect` if the client leaves before its body is whole."""
+async def read_json_body(
+    scope: Scope,
+    receive: Receive,
+    limits: BodyLimits,
+    on_part: Callable[[bytes, int], None] = lambda part, n_bytes: None,
+) -> list[bytes]:
+    """The parts of the body; `on_part` is called with each, and with the size so far.
+
+    Raises `RequestError` (400, 408, 413), or `ClientDisconnect` if the client leaves before its body is whole.
+    """
     _check_labels(scope)
     length = header_of(scope, b"content-length")
     if length is not None and int(length) > limits.max_bytes:
         raise _too_large(limits.max_bytes)
     try:
         async with asyncio.timeout(limits.timeout_s):
-            return await _read(receive, limits.max_bytes)
+            return await _read(receive, limits.max_bytes, on_part)
     except TimeoutError:
         raise RequestError(refusal_for_status(408)) from None
 
 
-async def _read(receive: Receive, max_bytes: int) -> bytes:
-    body = bytearray()
+async def _read(receive: Receive, max_bytes: int, on_part: Callable[[bytes, int], None]) -> list[bytes]:
+    parts: list[bytes] = []
+    n_bytes = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
+        part = message.get("body", b"")
+        n_bytes += len(part)
+        if n_bytes > max_bytes:
             raise _too_large(max_bytes)
+        if part:
+            on_part(part, n_bytes)
+            parts.append(part)
         if not message.get("more_body", False):
-            return bytes(body)
+            return parts
 
 
 def _check_labels(scope: Scope) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -13,35 +12,24 @@ from structlog.typing import FilteringBoundLogger
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order
-from sluiceway.procs.api.body import BodyLimits, read_json_body, sole_header_of
+from sluiceway.procs.api.body import sole_header_of
 from sluiceway.procs.api.caller import caller_of
 from sluiceway.procs.api.delivery import Delivery
 from sluiceway.procs.api.edge import request_id_of
 from sluiceway.procs.api.head import send_refusal
 from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.intake import Intake
 from sluiceway.procs.api.streams import GONE
 from sluiceway.procs.api.terms import Offer
 from sluiceway.procs.api.writer import Writer
-from sluiceway.protocols.generation import Framer, Generation
 from sluiceway.protocols.openai.errors import error_body
+from sluiceway.protocols.reading import Endpoint, Request
 from sluiceway.protocols.wishes import STREAM_ID_HEADER, checked_stream_id
 from sluiceway.stream.idempotency import HEADER as KEY_HEADER
-from sluiceway.stream.idempotency import checked_key, digest_of
+from sluiceway.stream.idempotency import begin_digest, checked_key
 from sluiceway.stream.lifecycle import ReaderId
 from sluiceway.stream.override import HEADER as SLOW_CLIENT_HEADER
 from sluiceway.stream.replay import Place
-
-
-class Lowered(NamedTuple):
-    """What a body asks for. Its answer's id, which is its stream's, begins with `id_prefix` where nobody chose it."""
-
-    generation: Generation
-    framer_for: Callable[[str], Framer]
-    id_prefix: str
-
-
-Lower = Callable[[bytes], Lowered]
-"""From a body to what it asks for. Raises `RequestError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +39,10 @@ class Door:
     hub: Hub
     metrics: Metrics
     log: FilteringBoundLogger
-    limits: BodyLimits
+    intake: Intake
     offer: Offer
+    now_s: Callable[[], float]
+    """The wall clock, seconds since 1970."""
     new_id: Callable[[], str]
     new_writer: Callable[[Delivery, Scope, Send], Writer] = Writer
     """Makes the owner of each answer."""
@@ -67,17 +57,29 @@ class Door:
 class Exchange:
     """An ASGI application for one endpoint. A call takes the request and answers it, so there is one owner."""
 
-    def __init__(self, door: Door, lower: Lower, error_body: Callable[[Refusal], bytes] = error_body) -> None:
+    def __init__(
+        self,
+        door: Door,
+        endpoint: Endpoint,
+        id_prefix: str,
+        error_body: Callable[[Refusal], bytes] = error_body,
+    ) -> None:
+        """The id of an answer, which is its stream's, begins with `id_prefix` where nobody chose it."""
         self._door = door
-        self._lower = lower
+        self._endpoint = endpoint
+        self._id_prefix = id_prefix
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = self._door.new_writer(self._door.hub.delivery, scope, send)
         try:
-            body = await read_json_body(scope, receive, self._door.limits)
-            answer, reader_id = self._begin(scope, body, writer)
-            del body
+            key = _text_of(scope, KEY_HEADER)
+            digest = None if key is None else begin_digest(scope["path"])
+            on_part = None if digest is None else digest.update
+            request = await self._door.intake.read(self._endpoint, scope, receive, on_part)
+            claim = None if key is None or digest is None else (checked_key(key), digest.digest())
+            answer, reader_id = self._begin(scope, request, claim, writer)
+            del request
         except RequestError as error:
             await self._door.refuse(error.refusal, scope, send)
         except ClientDisconnect:
@@ -85,23 +87,25 @@ class Exchange:
         else:
             await writer.run(answer, reader_id, receive)
 
-    def _begin(self, scope: Scope, body: bytes, writer: Writer) -> tuple[Answer, ReaderId]:
-        """Open an answer, or join the one that the request belongs to."""
-        generation, framer_for, id_prefix = self._lower(body)
-        stream_id = generation.wishes.stream_id or _chosen_id(scope) or f"{id_prefix}-{self._door.new_id()}"
-        key = _text_of(scope, KEY_HEADER)
+    def _begin(
+        self, scope: Scope, request: Request, claim: tuple[str, bytes] | None, writer: Writer
+    ) -> tuple[Answer, ReaderId]:
+        """Open an answer, or join the one that the request belongs to; `claim` is its key and what it is about."""
+        generation = request.generation
+        stream_id = generation.wishes.stream_id or _chosen_id(scope) or f"{self._id_prefix}-{self._door.new_id()}"
+        terms = self._door.offer.terms_for(generation, _text_of(scope, SLOW_CLIENT_HEADER), has_key=claim is not None)
         order = Order(
             generation=generation,
-            framer=framer_for(stream_id),
+            framer=request.framer(response_id=stream_id, model=generation.model, created=int(self._door.now_s())),
             error_body=self._error_body,
-            terms=self._door.offer.terms_for(generation, _text_of(scope, SLOW_CLIENT_HEADER), has_key=key is not None),
+            terms=terms,
             request_id=request_id_of(scope),
             stream_id=stream_id,
             caller=caller_of(scope),
         )
-        if key is None:
+        if claim is None:
             return self._door.hub.open(order, writer)
-        return self._begin_with_key(order, checked_key(key), digest_of(scope["path"], body), writer)
+        return self._begin_with_key(order, *claim, writer)
 
     def _begin_with_key(self, order: Order, key: str, digest: bytes, writer: Writer) -> tuple[Answer, ReaderId]:
         hub = self._door.hub

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TypeVar, assert_never
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from sluiceway.config import StreamsConfig
@@ -29,7 +30,7 @@ from sluiceway.messages.to_api import (
     ToApi,
 )
 from sluiceway.messages.to_child import Role
-from sluiceway.messages.to_tokenizer import FromApi, Tokenize
+from sluiceway.messages.to_tokenizer import Tokenize, TokenizeEncoded, ToTokenizer
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order, Reader
 from sluiceway.procs.api.audits import Audits
@@ -37,6 +38,7 @@ from sluiceway.procs.api.delivery import Delivery
 from sluiceway.procs.api.readiness import Readiness
 from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.procs.api.streams import Streams
+from sluiceway.protocols.generation import Generation
 from sluiceway.refusals import DRAINING, INTERNAL_ERROR, OVERLOADED, answer_too_large, lost, unavailable
 from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId, State
 from sluiceway.stream.replay import START
@@ -51,7 +53,7 @@ class Hub:
     def __init__(
         self,
         *,
-        push: Callable[[FromApi], None],
+        push: Callable[[ToTokenizer], None],
         has_peer: Callable[[], bool],
         next_rid: Callable[[], Rid],
         clock: Callable[[], float],
@@ -109,15 +111,7 @@ class Hub:
         kept = dataclasses.replace(order, generation=generation.without_text())
         answer = Answer(kept, rids, self.streams.budget, self._clock())
         try:
-            self._push(
-                Tokenize(
-                    rids=rids,
-                    prompts=generation.prompts,
-                    sampling=generation.sampling,
-                    stop=generation.stop,
-                    is_watched=generation.wishes.progress is not None,
-                )
-            )
+            self._push(_tokenize(generation, rids))
         except PeerGone:
             raise RequestError(unavailable("tokenizer")) from None
         self._sequences.open(answer, rids)
@@ -307,3 +301,12 @@ class Hub:
         else:
             self._metrics.inter_token.observe(now_s - route.last_token_s)
         route.last_token_s = now_s
+
+
+def _tokenize(generation: Generation, rids: tuple[Rid, ...]) -> Tokenize | TokenizeEncoded:
+    is_watched = generation.wishes.progress is not None
+    sampling, stop, encoded = generation.sampling, generation.stop, generation.encoded_prompts
+    if encoded is None:
+        return Tokenize(rids=rids, prompts=generation.prompts, sampling=sampling, stop=stop, is_watched=is_watched)
+    prompts = msgspec.Raw(encoded)
+    return TokenizeEncoded(rids=rids, prompts=prompts, sampling=sampling, stop=stop, is_watched=is_watched)

@@ -6,14 +6,14 @@ from typing import Protocol
 
 from sluiceway.messages.to_api import ToApi
 from sluiceway.messages.to_child import ToChild
-from sluiceway.messages.to_tokenizer import FromApi
+from sluiceway.messages.to_tokenizer import ToTokenizer
 from sluiceway.procs.loops import Reports
 
 
 class Pipes(Protocol):
     """To the tokenizer and back."""
 
-    def push(self, message: FromApi) -> None:
+    def push(self, message: ToTokenizer) -> None:
         """Does not wait. Raises `PeerGone` if nobody is there."""
 
     def has_peer(self) -> bool:

@@ -19,7 +19,7 @@ from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
 from sluiceway.messages.to_supervisor import Drained, Ready
-from sluiceway.messages.to_tokenizer import FromApi
+from sluiceway.messages.to_tokenizer import ToTokenizer
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
 from sluiceway.procs.api.allocator import give_memory_back
@@ -28,6 +28,7 @@ from sluiceway.procs.api.delivery import TICK_S
 from sluiceway.procs.api.http_protocol import SEND_TIMEOUT_S, Buffers
 from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.intake import worker_pool
 from sluiceway.procs.api.links import Control, Pipes
 from sluiceway.procs.api.listener import allow_connections, bind
 from sluiceway.procs.api.terms import policy_of
@@ -62,7 +63,7 @@ class _ZmqPipes:
     """Both directions of the way to the tokenizer."""
 
     def __init__(self, context: zmq.Context[Any], addresses: Addresses) -> None:
-        self._out: Outlet[FromApi] = Outlet(context, addresses.api_to_tokenizer, bind=True)
+        self._out: Outlet[ToTokenizer] = Outlet(context, addresses.api_to_tokenizer, bind=True)
         self._in: AsyncInlet[ToApi] = AsyncInlet(context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
         self.push = self._out.push
         self.has_peer = self._out.has_peer
@@ -90,20 +91,32 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
         max_sequences=config.max_running + config.max_waiting,
         streams=config.streams,
     )
-    world = World(hub=hub, metrics=metrics, log=log, new_id=lambda: token_hex(16), now_s=time.time, processes=processes)
+    worker = worker_pool(config.model.name, config.max_body_bytes)
+    world = World(
+        hub=hub,
+        metrics=metrics,
+        log=log,
+        new_id=lambda: token_hex(16),
+        now_s=time.time,
+        processes=processes,
+        worker=worker,
+    )
     server = HttpServer(
         build_app(config, world),
         keep_alive_s=config.keep_alive_s,
         on_started=lambda: control.report(Ready({"url": url_of(config.host, _port_of(listener))})),
         buffers=buffers_of(config.streams),
     )
-    await run_until_first(
-        server.serve([listener]),
-        _route(pipes, hub),
-        _keep_time(hub),
-        _obey(control, hub, server, processes),
-        beat(control),
-    )
+    try:
+        await run_until_first(
+            server.serve([listener]),
+            _route(pipes, hub),
+            _keep_time(hub),
+            _obey(control, hub, server, processes),
+            beat(control),
+        )
+    finally:
+        await worker.close()
 
 
 def buffers_of(streams: StreamsConfig) -> Buffers:

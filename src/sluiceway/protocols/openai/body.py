@@ -142,10 +142,9 @@ def _odd_value(text: str, first: ValueError) -> RequestError:
     else:
         return _not_json("it has a number that is none (NaN, Infinity, or an integer that is too long)")
     if odd.keys:
-        paths = [join_path(path, key) for key in odd.keys]
         return invalid(
-            f"Repeated in its object: {listed(paths)}. A key may be there once.",
-            paths[0],
+            f"Repeated in its object: {listed(odd.keys, path)}. A key may be there once.",
+            join_path(path, odd.keys[0]),
             code="invalid_json",
         )
     path = path or "body"

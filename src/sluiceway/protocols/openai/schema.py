@@ -304,10 +304,11 @@ def _refuse_unknown(fields: type[BaseModel], body: object, path: str) -> None:
     if not isinstance(body, Mapping):
         return
     if fields.model_config.get("extra") == "forbid":
-        unknown = [join_path(path, key) for key in body if key not in fields.model_fields]
+        unknown = [key for key in body if key not in fields.model_fields]
         if unknown:
             are = "is not an option" if len(unknown) == 1 else "are not options"
-            raise invalid(f"{listed(unknown)} {are} of this server.", unknown[0], code="unsupported_parameter")
+            param = join_path(path, unknown[0])
+            raise invalid(f"{listed(unknown, path)} {are} of this server.", param, code="unsupported_parameter")
     if "sluiceway" in fields.model_fields:
         _refuse_unknown(SluicewayOptions, body.get("sluiceway"), "sluiceway")
 

@@ -18,6 +18,9 @@ _SHOWN_CHARACTERS = 64
 MAX_NAMED = 10
 """How many of several mistakes are named; the rest are counted."""
 
+MAX_COUNTED = 100
+"""After so many mistakes of one field nobody looks for more: an error costs as much as twenty values that are right."""
+
 In = TypeVar("In")
 Out = TypeVar("Out")
 
@@ -52,11 +55,11 @@ def join_path(path: str, key: str | int) -> str:
     return f"{path}.{name}" if path else name
 
 
-def listed(paths: Sequence[str]) -> str:
-    """Fields for a message: each by its path, or the first ones and how many more there are."""
-    named = [f"`{path}`" for path in paths[:MAX_NAMED]]
-    if len(paths) > MAX_NAMED:
-        named.append(f"{len(paths) - MAX_NAMED} more")
+def listed(keys: Sequence[str], path: str = "") -> str:
+    """Keys at `path` for a message: each by its whole path, or the first ones and how many more there are."""
+    named = [f"`{join_path(path, key)}`" for key in keys[:MAX_NAMED]]
+    if len(keys) > MAX_NAMED:
+        named.append(f"{len(keys) - MAX_NAMED} more")
     *others, last = named
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -72,19 +75,18 @@ def together(errors: Sequence[RequestError], n_errors: int | None = None) -> Req
 
 
 def lower_each(lower: Callable[[In], Out], items: Iterable[In]) -> tuple[Out, ...]:
-    """`lower` of each item. Raises one `RequestError` that names all items which are wrong."""
+    """`lower` of each item. Raises one `RequestError` that names those that are wrong, `MAX_COUNTED` at most."""
     lowered: list[Out] = []
     errors: list[RequestError] = []
-    n_errors = 0
     for item in items:
         try:
             lowered.append(lower(item))
         except RequestError as error:
-            n_errors += 1
-            if n_errors <= MAX_NAMED:
-                errors.append(error)
+            errors.append(error)
+            if len(errors) == MAX_COUNTED:
+                break
     if errors:
-        raise together(errors, n_errors)
+        raise together(errors)
     return tuple(lowered)
 
 
