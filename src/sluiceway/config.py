@@ -118,15 +118,16 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     replay_ttl_s: float = 60.0
     """How long a resumable stream is kept after its end."""
     kept_streams: int = 1024
-    """How many streams are kept once they have ended and nobody reads them; the longest kept give way to others."""
+    """How many streams are kept once they have ended and nobody reads them; of who has most, the oldest go."""
     detach_grace_s: float = 30.0
     """How long a detached stream waits for a reader, where the request does not say."""
     detach_ahead_tokens: int = 256
     """How many tokens it generates meanwhile."""
-    history_records: int = 4096
+    history_records: int = 16_384
     """Of how many streams that have ended one can ask what became of them."""
     history_ttl_s: float = 600.0
-    idempotency_keys: int = 4096
+    idempotency_keys: int = 16_384
+    """How many keys can be in their time at once; a caller has at most as many as are free beside them."""
     idempotency_ttl_s: float = 60.0
     """How long the key of a response is remembered after its end."""
     unsent_bytes: int = 4 * 1024

@@ -66,7 +66,7 @@ class Shelf:
         self.gone: list[str] = []
         for name in names:
             budget.hold(10)
-            budget.keep(name, lambda name=name: self.give_way(name))  # type: ignore[misc]
+            budget.keep(name, lambda name=name: self.give_way(name), name[:-1], 10)  # type: ignore[misc]
 
     def give_way(self, name: str) -> None:
         self.gone.append(name)
@@ -95,6 +95,24 @@ def test_what_is_kept_gives_way_when_it_is_too_many() -> None:
     assert first.gone == []
     Shelf(budget, "c")
     assert first.gone == ["a"] and budget.n_events == 2
+
+
+def test_the_caller_that_keeps_the_most_loses_the_first() -> None:
+    """Both where they are too many, and where memory gets short."""
+    budget = Budget(max_bytes=100, max_events=1000, max_kept=4)
+    shelf = Shelf(budget, "b1", "a1", "a2", "a3", "a4", "a5")
+    assert shelf.gone == ["a1", "a2"] and budget.n_bytes == 40
+    budget.hold(45)
+    assert shelf.gone == ["a1", "a2", "a3"] and budget.n_bytes == 75
+    newcomer = Shelf(budget, "c1")
+    assert (shelf.gone, newcomer.gone) == (["a1", "a2", "a3", "a4"], [])
+
+
+def test_who_has_as_much_as_any_takes_from_nobody() -> None:
+    """The response that was to be kept gives way itself."""
+    budget = Budget(max_bytes=1000, max_events=1000, max_kept=2)
+    shelf = Shelf(budget, "a1", "b1", "c1", "d1")
+    assert shelf.gone == ["c1", "d1"]
 
 
 def test_what_is_read_again_does_not_give_way() -> None:

@@ -89,6 +89,17 @@ def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
     assert len(history) == 2
 
 
+def test_nobody_is_forgotten_for_a_caller_that_has_as_much() -> None:
+    """Who has many takes from itself; and so does one that shows other credentials each time."""
+    history = History(max_records=4, ttl_s=10.0)
+    history.add(record("mine"), "me", 0.0)
+    for n in range(20):
+        history.add(record(f"many-{n}"), "many", 1.0)
+        history.add(record("one"), f"caller-{n}", 1.0)
+    assert history.find("mine", "me", 2.0) == record("mine")
+    assert len(history) == 4
+
+
 def test_a_record_is_forgotten_when_its_time_is_over() -> None:
     """Asked for or not."""
     history = History(max_records=9, ttl_s=10.0)

@@ -83,30 +83,60 @@ def test_an_id_belongs_to_one_key_at_a_time() -> None:
     assert claim(table, "b", key="first") == Claim(Verdict.JOIN, "a")
     table.ended("a", 0.0)
     assert claim(table, "a", key="second") == Claim(Verdict.NEW, "a")
-    assert claim(table, "b", key="first") == Claim(Verdict.NEW, "b")
+    assert claim(table, "b", key="first") == Claim(Verdict.GONE, "a")
+    assert claim(table, "b", key="first", now_s=10.0) == Claim(Verdict.NEW, "b")
+    assert claim(table, "c", key="second", now_s=10.0) == Claim(Verdict.JOIN, "a")
 
 
-def test_a_key_is_free_when_another_response_has_its_id() -> None:
-    """One without a key, which must not be taken for the first one; a response does not free its own key."""
+def test_a_key_leads_to_nothing_when_another_response_has_its_id() -> None:
+    """One without a key, which must not be taken for the first one. Nor is the request a new one, in its time."""
     table = table_of()
     claim(table, "a")
     table.reused("a")
     assert claim(table, "b").verdict is Verdict.JOIN
     table.ended("a", 0.0)
     table.reused("a")
-    assert claim(table, "b") == Claim(Verdict.NEW, "b")
+    table.reused("a")
+    table.forget("a")
+    assert claim(table, "b") == Claim(Verdict.GONE, "a")
+    assert table.claim("me", "k", b"other", "b", 0.0).verdict is Verdict.CONFLICT
+    assert claim(table, "b", now_s=10.0) == Claim(Verdict.NEW, "b")
 
 
-def test_the_one_that_ended_first_is_forgotten_when_there_is_no_room() -> None:
-    """One whose response runs is never forgotten: it could be generated twice."""
-    table = table_of(max_entries=2)
+def test_a_new_key_is_refused_when_there_is_no_room() -> None:
+    """No key is forgotten in its time, whether its response runs or has ended: its request could generate twice."""
+    table = table_of(max_entries=3)
     claim(table, "a", key="a")
     claim(table, "b", key="b")
     assert claim(table, "c", key="c") == Claim(Verdict.FULL, "c")
-    table.ended("b", 0.0)
-    assert claim(table, "c", key="c") == Claim(Verdict.NEW, "c")
-    assert claim(table, "d", key="a").verdict is Verdict.JOIN
+    table.ended("b", 1.0)
+    assert claim(table, "c", key="c", now_s=4.0) == Claim(Verdict.FULL, "c", retry_after_s=7.0)
+    assert claim(table, "d", key="b", now_s=10.9) == Claim(Verdict.REPLAY, "b")
+    assert claim(table, "c", key="c", now_s=11.0) == Claim(Verdict.NEW, "c")
+    assert claim(table, "d", key="a", now_s=11.0).verdict is Verdict.JOIN
     assert len(table) == 2
+
+
+def test_there_is_room_for_others_however_many_keys_a_caller_sends() -> None:
+    """Each may have as many as are free beside them."""
+    table = table_of(max_entries=90)
+
+    def n_taken(caller: str) -> int:
+        verdicts = [claim(table, f"{caller}{n}", key=str(n), caller=caller).verdict for n in range(100)]
+        assert set(verdicts) == {Verdict.NEW, Verdict.FULL}
+        return verdicts.count(Verdict.NEW)
+
+    assert [n_taken(caller) for caller in ("me", "you", "they")] == [45, 23, 11]
+
+
+def test_callers_without_number_push_no_key_out() -> None:
+    """Each of them has one: newcomers are refused, and the first one still has its response."""
+    table = table_of(max_entries=50)
+    claim(table, "mine")
+    table.ended("mine", 0.0)
+    verdicts = [claim(table, str(n), caller=f"c{n}", now_s=9.0).verdict for n in range(100)]
+    assert verdicts == [Verdict.NEW] * 49 + [Verdict.FULL] * 51
+    assert claim(table, "x", now_s=9.9) == Claim(Verdict.REPLAY, "mine")
 
 
 def test_responses_without_a_key_are_none_of_its_business() -> None:

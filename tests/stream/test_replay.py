@@ -41,6 +41,13 @@ def test_ids_count_events_from_one() -> None:
     assert replay.n_waiting == 4
 
 
+def test_bytes_are_held_until_they_are_trimmed() -> None:
+    replay = with_events(b"ab", b"c", keep=NOTHING)
+    assert replay.held_bytes == 3
+    replay.trim(place(replay, 1))
+    assert replay.held_bytes == 1
+
+
 def test_a_single_event_is_not_copied_when_it_is_read() -> None:
     """The common case, one event per step, costs no join."""
     frame = b"data: 1\n\n" * 2

@@ -4,8 +4,9 @@ The bound holds for all that is above the low-water mark of its reader, since no
 than that: streams together hold at most the bound and one low-water mark each. What follows from pressure is decided
 by each stream's policy (`policy.decide`).
 
-Before there is any pressure, what is only *kept* gives way: responses that are over and that nobody reads, the one
-first that has been so the longest. They are bounded in number as well, since each is more than its events.
+Before there is any pressure, what is only *kept* gives way: responses that are over and that nobody reads. The caller
+that keeps the most loses the one that it has kept the longest, so a caller takes only from itself as long as it keeps
+more than others. They are bounded in number as well, since each is more than its events.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Hashable
 
 from sluiceway.errors import ConfigError, InvariantError
 from sluiceway.stream.policy import Pressure
+from sluiceway.stream.shares import Shares
 
 _TIGHT = 0.75
 """The part of the bound from which on there is pressure: what is on its way when a request is paused finds room."""
@@ -27,6 +29,7 @@ class Budget:
         "_max_bytes",
         "_max_events",
         "_max_kept",
+        "_shares",
         "_tight_bytes",
         "_tight_events",
         "n_bytes",
@@ -38,8 +41,9 @@ class Budget:
             if value < 1:
                 raise ConfigError(field, f"must be at least 1, not {value}")
         self._max_kept = max_kept
-        self._kept: dict[Hashable, Callable[[], None]] = {}
-        """How each gives way, the longest kept first."""
+        self._kept: dict[Hashable, tuple[str, Callable[[], None]]] = {}
+        """Whose each is, and how it gives way."""
+        self._shares: Shares[Hashable] = Shares()
         self._max_bytes, self._tight_bytes = max_bytes, max_bytes * _TIGHT
         self._max_events, self._tight_events = max_events, max_events * _TIGHT
         self.n_bytes = 0
@@ -63,17 +67,22 @@ class Budget:
         self.n_bytes += n_bytes
         self.n_events += n_events
         while self._kept and self._is_tight:
-            self._let_go_longest()
+            self._let_go(None)
 
-    def keep(self, response: Hashable, give_way: Callable[[], None]) -> None:
+    def keep(self, response: Hashable, give_way: Callable[[], None], caller: str = "", n_bytes: int = 0) -> None:
         """It is over, and nobody reads it: `give_way` releases what it holds. Idle for one that is kept already."""
-        self._kept.setdefault(response, give_way)
+        if response in self._kept:
+            return
+        self._kept[response] = (caller, give_way)
+        # What a response costs beside its events counts too: as the part of the bytes that one of so many has.
+        self._shares.add(caller, response, n_bytes + self._max_bytes // self._max_kept)
         if len(self._kept) > self._max_kept:
-            self._let_go_longest()
+            self._let_go(caller)
 
     def reclaim(self, response: Hashable) -> None:
         """Somebody reads it, or it has let go by itself. Idle for one that is not kept."""
-        self._kept.pop(response, None)
+        caller, _ = self._kept.pop(response, ("", None))
+        self._shares.drop(caller, response)
 
     def release(self, n_bytes: int, n_events: int) -> None:
         """Raises `InvariantError` for more than is held."""
@@ -86,6 +95,8 @@ class Budget:
     def _is_tight(self) -> bool:
         return self.n_bytes > self._tight_bytes or self.n_events > self._tight_events
 
-    def _let_go_longest(self) -> None:
-        response = next(iter(self._kept))
-        self._kept.pop(response)()
+    def _let_go(self, caller: str | None) -> None:
+        response = self._shares.excess(caller)
+        owner, give_way = self._kept.pop(response)
+        self._shares.drop(owner, response)
+        give_way()

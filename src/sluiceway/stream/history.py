@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway.stream.shares import Shares
 from sluiceway.stream.stream import Stream
 
 
@@ -60,7 +61,7 @@ def record_of(
 
 
 class History:
-    """Bounded by number and by age: the oldest is forgotten first."""
+    """Bounded by age and by number. Where there are too many, the caller that has the most loses its oldest."""
 
     def __init__(self, *, max_records: int, ttl_s: float) -> None:
         for field, value in (("max_records", max_records), ("ttl_s", ttl_s)):
@@ -70,17 +71,20 @@ class History:
         self._ttl_s = ttl_s
         self._records: dict[tuple[str, str], tuple[StreamRecord, float]] = {}
         """With when they were added, in that order."""
+        self._shares: Shares[tuple[str, str]] = Shares()
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, record: StreamRecord, caller: str, now_s: float) -> None:
         """The response of this caller is over. An earlier one of the same id is forgotten."""
-        self._records.pop((caller, record.stream_id), None)
-        self._records[caller, record.stream_id] = (record, now_s)
-        if len(self._records) > self._max_records:
-            del self._records[next(iter(self._records))]
+        address = (caller, record.stream_id)
         self._forget_old(now_s)
+        self._records.pop(address, None)
+        self._records[address] = (record, now_s)
+        self._shares.add(caller, address)
+        if len(self._records) > self._max_records:
+            self._forget(self._shares.excess(caller))
 
     def find(self, stream_id: str, caller: str, now_s: float) -> StreamRecord | None:
         """What became of it; None if the caller had none, or it is forgotten."""
@@ -91,11 +95,15 @@ class History:
     def records(self, caller: str, now_s: float) -> list[StreamRecord]:
         """What became of all that the caller had, the oldest first."""
         self._forget_old(now_s)
-        return [record for (owner, _), (record, _) in self._records.items() if owner == caller]
+        return [self._records[address][0] for address in self._shares.of(caller)]
 
     def _forget_old(self, now_s: float) -> None:
         while self._records:
             address, (_, added_s) = next(iter(self._records.items()))
             if now_s - added_s < self._ttl_s:
                 return
-            del self._records[address]
+            self._forget(address)
+
+    def _forget(self, address: tuple[str, str]) -> None:
+        del self._records[address]
+        self._shares.drop(address[0], address)

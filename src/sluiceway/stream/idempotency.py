@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,25 +35,38 @@ class Verdict(enum.Enum):
     """Another request was sent with this key: 422."""
     TAKEN = "taken"
     """A response that is held has the id that was proposed: 409."""
+    GONE = "gone"
+    """Its response has ended, and another one has its id since: 410."""
     FULL = "full"
-    """As many responses with keys run as can be remembered: 503."""
+    """More keys are in their time than there is room for: 503."""
 
 
 class Claim(NamedTuple):
-    """`stream_id` is the response to read; of a conflict, the one that has the key."""
+    """`stream_id` is the response to read; of a conflict, the one that has the key.
+
+    `retry_after_s` is for a key that finds no room: when some will be free, as far as that is known.
+    """
 
     verdict: Verdict
     stream_id: str
+    retry_after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Entry:
-    scope: tuple[str, str]
     digest: bytes
+    stream_id: str
+    ended_s: float | None = None
+    is_gone: bool = False
+    """Another response has the id of the one that this key belongs to."""
 
 
 class Idempotency:
-    """Bounded: of those whose response has ended, the oldest is forgotten first, or after its time to live."""
+    """Bounded, and never by forgetting a key in its time: then its request would generate twice.
+
+    So a new key may find no room. One caller may have as many as are free beside them: a caller alone half of the
+    table, two callers a third each. However many keys a caller sends, there is room for those of another.
+    """
 
     def __init__(self, *, max_entries: int, ttl_s: float) -> None:
         for field, value in (("max_entries", max_entries), ("ttl_s", ttl_s)):
@@ -60,10 +74,13 @@ class Idempotency:
                 raise ConfigError(field, f"must be above 0, not {value}")
         self._max_entries = max_entries
         self._ttl_s = ttl_s
-        self._stream_ids: dict[tuple[str, str], str] = {}
-        self._entries: dict[str, _Entry] = {}
-        self._ended_s: dict[str, float] = {}
-        """When streams ended, in that order."""
+        self._entries: dict[tuple[str, str], _Entry] = {}
+        """By caller and key."""
+        self._scopes: dict[str, tuple[str, str]] = {}
+        """Caller and key of the response that has an id."""
+        self._ended: dict[tuple[str, str], None] = {}
+        """Those whose response has ended, in that order."""
+        self._n_of = Counter[str]()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,48 +90,67 @@ class Idempotency:
     ) -> Claim:
         """What this request is. If it is new, `stream_id` has the key from now on, unless a response has that id."""
         self._forget_old(now_s)
-        known_id = self._stream_ids.get((caller, key))
-        if known_id is not None:
-            return Claim(self._verdict_on(known_id, digest), known_id)
+        known = self._entries.get((caller, key))
+        if known is not None:
+            return Claim(_verdict_on(known, digest), known.stream_id)
         if is_held:
             return Claim(Verdict.TAKEN, stream_id)
+        if self._n_of[caller] >= self._max_entries - len(self._entries):
+            return Claim(Verdict.FULL, stream_id, self._next_free_s(now_s))
         self.reused(stream_id)
-        if len(self._entries) >= self._max_entries:
-            if not self._ended_s:
-                return Claim(Verdict.FULL, stream_id)
-            self.forget(next(iter(self._ended_s)))
-        self._stream_ids[caller, key] = stream_id
-        self._entries[stream_id] = _Entry((caller, key), digest)
+        self._entries[caller, key] = _Entry(digest, stream_id)
+        self._scopes[stream_id] = (caller, key)
+        self._n_of[caller] += 1
         return Claim(Verdict.NEW, stream_id)
 
     def ended(self, stream_id: str, now_s: float) -> None:
         """The response is over: from now on its time to live counts. Idle for one without a key."""
-        if stream_id in self._entries:
-            self._ended_s.setdefault(stream_id, now_s)
+        scope = self._scopes.get(stream_id)
+        if scope is not None and scope not in self._ended:
+            self._ended[scope] = None
+            self._entries[scope].ended_s = now_s
 
     def reused(self, stream_id: str) -> None:
         """Another response has this id: the key of one that is over leads to nothing. Idle for one that is not."""
-        if stream_id in self._ended_s:
-            self.forget(stream_id)
+        scope = self._scopes.get(stream_id)
+        if scope in self._ended:
+            self._entries[scope].is_gone = True
+            del self._scopes[stream_id]
 
     def forget(self, stream_id: str) -> None:
         """The key is free: the request was refused, or its response is gone. Idle for one without a key."""
-        entry = self._entries.pop(stream_id, None)
-        if entry is not None:
-            del self._stream_ids[entry.scope]
-            self._ended_s.pop(stream_id, None)
+        scope = self._scopes.get(stream_id)
+        if scope is not None:
+            self._remove(scope)
 
-    def _verdict_on(self, stream_id: str, digest: bytes) -> Verdict:
-        if self._entries[stream_id].digest != digest:
-            return Verdict.CONFLICT
-        return Verdict.REPLAY if stream_id in self._ended_s else Verdict.JOIN
+    def _next_free_s(self, now_s: float) -> float:
+        if not self._ended:
+            return 0.0
+        ended_s = self._entries[next(iter(self._ended))].ended_s
+        assert ended_s is not None
+        return ended_s + self._ttl_s - now_s
 
     def _forget_old(self, now_s: float) -> None:
-        while self._ended_s:
-            stream_id, ended_s = next(iter(self._ended_s.items()))
-            if now_s - ended_s < self._ttl_s:
-                return
-            self.forget(stream_id)
+        while self._ended and self._next_free_s(now_s) <= 0.0:
+            self._remove(next(iter(self._ended)))
+
+    def _remove(self, scope: tuple[str, str]) -> None:
+        entry = self._entries.pop(scope)
+        self._ended.pop(scope, None)
+        if not entry.is_gone:
+            del self._scopes[entry.stream_id]
+        caller = scope[0]
+        self._n_of[caller] -= 1
+        if not self._n_of[caller]:
+            del self._n_of[caller]
+
+
+def _verdict_on(entry: _Entry, digest: bytes) -> Verdict:
+    if entry.digest != digest:
+        return Verdict.CONFLICT
+    if entry.is_gone:
+        return Verdict.GONE
+    return Verdict.JOIN if entry.ended_s is None else Verdict.REPLAY
 
 
 def begin_digest(path: str) -> hashlib._Hash:

@@ -102,6 +102,11 @@ class Replay:
         return self.end.n_tokens - self._counted.n_tokens + self._unframed
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of the events that are held."""
+        return self.end.n_bytes - self._start.n_bytes
+
+    @property
     def is_full(self) -> bool:
         """So much waits for a first reader that the window may have no room for more."""
         end, counted = self.end, self._counted

@@ -109,6 +109,11 @@ class Stream:
         is_kept = self.state in ENDED and self.terms.retention is not None and not self._audience.readers
         return self._keeping.until_s if is_kept else self._now_s
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its events that are held, for readers or for a replay."""
+        return self._replay.held_bytes
+
     def has_reader(self, reader_id: ReaderId) -> bool:
         """Whether this reader gets anything more."""
         return reader_id in self._audience.readers

@@ -200,20 +200,40 @@ def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Streams) 
     answer.stream.written(1, 0.5)
     assert not leave(streams, answer)
     add(streams)
-    assert streams.claim("", "key", b"body", "t", 1.0) is None
+    with pytest.raises(RequestError) as gone:
+        streams.claim("", "key", b"body", "t", 1.0)
+    assert refusal_of(gone) == GONE
+    assert streams.claim("", "key", b"body", "t", 99.0) is None
 
 
 def test_keys_are_bounded(streams: Streams) -> None:
-    """By those whose answers run: nothing is forgotten that is still needed."""
-    for key in ("a", "b"):
-        assert streams.claim("", key, b"body", key, 0.0) is None
-    with pytest.raises(RequestError) as caught:
-        streams.claim("", "c", b"body", "c", 0.0)
-    assert refusal_of(caught) == OVERLOADED
+    """A new one is refused before anything is forgotten that is in its time."""
+    assert streams.claim("", "a", b"body", "a", 0.0) is None
+    assert streams.claim("you", "b", b"body", "b", 0.0) is None
     answer = add(streams, "a", terms=KEPT)
     complete(answer)
     assert leave(streams, answer)
-    assert streams.claim("", "c", b"body", "c", 1.0) is None
+    with pytest.raises(RequestError) as caught:
+        streams.claim("", "c", b"body", "c", 1.0)
+    refusal = refusal_of(caught)
+    assert (refusal.status, refusal.code) == (503, "idempotency_keys_full")
+    assert refusal.retry_after_s is not None and refusal.retry_after_s > 1.0
+    assert streams.claim("", "a", b"body", "x", 1.0) is answer
+    assert streams.claim("", "c", b"body", "c", 1.0 + refusal.retry_after_s) is None
+
+
+def test_an_answer_that_finds_no_room_is_not_held() -> None:
+    """Another caller's stays, which was first; a repetition of the new one is told that it is gone."""
+    streams = Streams(StreamsConfig(kept_streams=1))
+    assert streams.claim("you", "key", b"body", "b", 0.0) is None
+    first, second = add(streams, "a", "me", terms=KEPT), add(streams, "b", "you", terms=KEPT)
+    for answer in (first, second):
+        complete(answer)
+    assert leave(streams, first) and not leave(streams, second)
+    assert streams.find("a", "me", 1.0) is first and second.record.state == "closed"
+    with pytest.raises(RequestError) as gone:
+        streams.claim("you", "key", b"body", "c", 1.0)
+    assert refusal_of(gone) == GONE
 
 
 def test_a_census_counts_what_is_held(streams: Streams) -> None:

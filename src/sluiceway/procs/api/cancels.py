@@ -10,6 +10,7 @@ from sluiceway.procs.api.answer import Answer
 from sluiceway.procs.api.hub import Hub
 from sluiceway.protocols.native.streams import RELEASE_TIMEOUT, Receipt, stream_ended, stream_not_found
 from sluiceway.stream.lifecycle import LIVE
+from sluiceway.stream.shares import Shares
 
 RELEASE_TIMEOUT_S = 5.0
 """Many steps: who waits longer waits for an engine that hangs."""
@@ -23,13 +24,14 @@ class _Asked(NamedTuple):
 
 
 class Cancels:
-    """Bounded: of the receipts, the oldest is forgotten first."""
+    """Bounded: where there are too many receipts, the caller that has the most loses its oldest."""
 
     def __init__(self, hub: Hub, *, max_receipts: int, timeout_s: float = RELEASE_TIMEOUT_S) -> None:
         self._hub = hub
         self._max_receipts = max_receipts
         self._timeout_s = timeout_s
         self._asked: dict[tuple[str, str], _Asked] = {}
+        self._shares: Shares[tuple[str, str]] = Shares()
 
     async def cancel(self, stream_id: str, caller: str) -> Receipt:
         """End this stream of the caller's, and wait until nothing of it is held upstream.
@@ -62,10 +64,12 @@ class Cancels:
         hub, order, asked_s = self._hub, answer.order, self._hub.now_s
         found, n_ended = answer.stream.state.value, len(answer.held)
         asked = _Asked(answer.stream.opened_s, asyncio.get_running_loop().create_future())
-        self._asked.pop((order.caller, order.stream_id), None)
         self._asked[order.caller, order.stream_id] = asked
+        self._shares.add(order.caller, (order.caller, order.stream_id))
         if len(self._asked) > self._max_receipts:
-            del self._asked[next(iter(self._asked))]
+            address = self._shares.excess(order.caller)
+            self._shares.drop(address[0], address)
+            del self._asked[address]
 
         def give_receipt() -> None:
             asked.receipt.set_result(Receipt(found, answer.record, answer.held[n_ended:], hub.now_s - asked_s))

@@ -16,7 +16,7 @@ from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import StreamsCensus
 from sluiceway.procs.api.answer import Answer
-from sluiceway.refusals import OVERLOADED
+from sluiceway.refusals import RETRY_AFTER_S
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.history import History, StreamRecord
 from sluiceway.stream.idempotency import HEADER as KEY_HEADER
@@ -85,7 +85,7 @@ class Streams:
         self._now_s = now_s
         is_held = (caller, stream_id) in self._answers
         proposed = _address(caller, stream_id)
-        verdict, address = self._keys.claim(caller, key, digest, proposed, now_s, is_held=is_held)
+        verdict, address, retry_after_s = self._keys.claim(caller, key, digest, proposed, now_s, is_held=is_held)
         match verdict:
             case Verdict.NEW:
                 return None
@@ -94,7 +94,9 @@ class Streams:
             case Verdict.TAKEN:
                 raise RequestError(_ID_TAKEN)
             case Verdict.FULL:
-                raise RequestError(OVERLOADED)
+                raise RequestError(_no_room_for_key(retry_after_s))
+            case Verdict.GONE:
+                raise RequestError(GONE)
             case Verdict.JOIN | Verdict.REPLAY:
                 held = self._answers.get((caller, address.partition("/")[2]))
                 if held is None:
@@ -136,8 +138,8 @@ class Streams:
         if not answer.is_broken:
             self._keys.ended(_address(answer.order.caller, answer.order.stream_id), now_s)
         if answer.stream.state is not State.CLOSED:
-            self.budget.keep(answer, partial(self._let_go, answer))
-            return True
+            self.budget.keep(answer, partial(self._let_go, answer), answer.order.caller, answer.stream.held_bytes)
+            return self._holds(answer)
         self._remove(answer)
         return False
 
@@ -172,6 +174,16 @@ class Streams:
         # A whole answer that was ended early is told as a refusal, but there was one.
         if answer.stream.is_accepted or not answer.is_refused:
             self._history.add(answer.record, order.caller, self._now_s)
+
+
+def _no_room_for_key(retry_after_s: float) -> Refusal:
+    return Refusal(
+        status=503,
+        code="idempotency_keys_full",
+        message="This server remembers no more keys at the moment; try again later, or send the request without one.",
+        param=KEY_HEADER,
+        retry_after_s=max(RETRY_AFTER_S, retry_after_s),
+    )
 
 
 def _address(caller: str, stream_id: str) -> str:

@@ -1,0 +1,67 @@
+"""What each caller has in a bounded table, so that a table that is full takes from the one who has the most.
+
+A table without shares forgets the oldest entry of all, and with it one caller pushes out what another has.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Shares(Generic[T]):
+    """Things by caller, each caller's oldest first. A step takes a time that grows with the logarithm of callers."""
+
+    def __init__(self) -> None:
+        self._things: dict[str, dict[T, int]] = {}
+        """With their weights, by caller."""
+        self._totals: dict[str, int] = {}
+        self._heap: list[tuple[int, int, str]] = []
+        """Callers by total, the largest first. Entries whose total is another one now are passed over."""
+        self._n_changes = 0
+
+    def add(self, caller: str, thing: T, weight: int = 1) -> None:
+        """The caller has this thing, as its latest. It has it only once, with the weight that was given last."""
+        self.drop(caller, thing)
+        self._things.setdefault(caller, {})[thing] = weight
+        self._changed(caller, self._totals.get(caller, 0) + weight)
+
+    def drop(self, caller: str, thing: T) -> None:
+        """The caller has it no more. Idempotent."""
+        things = self._things.get(caller)
+        if things is None or thing not in things:
+            return
+        self._changed(caller, self._totals[caller] - things.pop(thing))
+        if not things:
+            del self._things[caller], self._totals[caller]
+
+    def of(self, caller: str) -> Iterable[T]:
+        """What the caller has, the oldest first."""
+        return self._things.get(caller, ())
+
+    def excess(self, caller: str | None) -> T:
+        """The thing that goes first when `caller` has added one too many: the oldest of a caller that has the most.
+
+        Of callers that have the same, `caller` loses it, so that nobody is pushed out by one with as much. Raises
+        `LookupError` where there is nothing.
+        """
+        while self._heap and self._totals.get(self._heap[0][2]) != -self._heap[0][0]:
+            heapq.heappop(self._heap)
+        if not self._heap:
+            raise LookupError("nobody has anything")
+        most, _, owner = self._heap[0]
+        if caller is not None and self._totals.get(caller) == -most:
+            owner = caller
+        return next(iter(self._things[owner]))
+
+    def _changed(self, caller: str, total: int) -> None:
+        self._totals[caller] = total
+        self._n_changes += 1
+        if len(self._heap) > 2 * len(self._totals) + 64:  # most of it is out of date
+            self._heap = [(-one, 0, name) for name, one in self._totals.items()]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, (-total, self._n_changes, caller))
