@@ -147,3 +147,15 @@ def test_push_finds_the_longest_when_hundreds_of_stops_are_nested() -> None:
     text = "a" * 50_000
     assert matcher.push(text).text == "a" * (50_000 - 299)
     assert matcher.push("b") == StopResult("", "a" * 299 + "b")
+
+
+@pytest.mark.parametrize("stops", [(), ("END", "QED")])
+def test_a_matcher_made_anew_begins_at_the_beginning(stops: Sequence[str]) -> None:
+    """It shares the automaton and nothing else, whatever the first one has seen."""
+    first = StopMatcher(stops)
+    first.push("x E")
+    second = first.anew()
+    assert second.push("ND") == StopResult("ND")
+    assert first.push("ND") == (StopResult("", "END") if stops else StopResult("ND"))
+    assert second.push("END").stop == ("END" if stops else None)
+    assert second.anew().push("x") == StopResult("x")

@@ -231,6 +231,7 @@ class Translator:
         token_ids = [tuple(ids) for ids in encoded]
         sequences: list[to_engine.Sequence] = []
         texts: dict[Rid, SequenceText] = {}
+        stops = StopMatcher(request.stop)
         for i, rid in enumerate(request.rids):
             if rid not in live:
                 continue
@@ -238,7 +239,7 @@ class Translator:
             sequences.append(to_engine.Sequence(rid=rid, prompt_token_ids=token_ids[i // n], sampling=sampling))
             continues = not isinstance(request.prompts[i // n], ChatPrompt)
             texts[rid] = SequenceText(
-                self._tokenizer.detokenizer(continues=continues), StopMatcher(request.stop), sampling.min_tokens
+                self._tokenizer.detokenizer(continues=continues), stops.anew(), sampling.min_tokens
             )
         self._to_engine(Submit(tuple(sequences), request.is_watched))
         self._decoding.update(texts)

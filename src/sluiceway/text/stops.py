@@ -56,7 +56,7 @@ class _Node:
 
 
 class StopMatcher:
-    """Finds the first stop of one stream. Not shared between streams.
+    """Finds the first stop of one stream. Not shared between streams; what it is made of is, with `anew`.
 
     Raises `RequestError` for an empty stop string, which would end every text before it begins.
     """
@@ -64,9 +64,18 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
             raise invalid("A stop string must not be empty.", "stop")
-        self._root = _automaton(stops)
-        self._state = self._root
-        self._first_char = re.compile("[" + re.escape("".join(self._root.next)) + "]") if stops else None
+        root = _automaton(stops)
+        self._begin(root, re.compile("[" + re.escape("".join(root.next)) + "]") if stops else None)
+
+    def anew(self) -> StopMatcher:
+        """Another one for the same stops, at the beginning of a text: an automaton is dear, so choices share theirs."""
+        other = StopMatcher.__new__(StopMatcher)
+        other._begin(self._root, self._first_char)
+        return other
+
+    def _begin(self, root: _Node, first_char: re.Pattern[str] | None) -> None:
+        self._root = self._state = root
+        self._first_char = first_char
         self._held = ""
         self._pending: tuple[int, str] | None = None  # where in `_held + text so far` it starts, and the stop
         self._stopped: str | None = None
