@@ -165,6 +165,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rms_norm_eps": 10**400}, "rms_norm_eps: must be a finite number, not 1000.*\\.\\.\\.$"),
     ({"hidden_size": 2**40}, "hidden_size: must be .* at most 2147483647"),
     ({"num_hidden_layers": 10**9}, "n_layers: must be at most 4096"),
+    (
+        {
+            "max_position_embeddings": 10**400,
+            "rope_scaling": {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 10**6},
+        },
+        "max_model_len: must be .* at most 2147483647",
+    ),
     ({"vocab_size": True}, "vocab_size: must be a whole number"),
     (QWEN | {"use_sliding_window": True, "max_window_layers": 1}, "different attention windows"),
 ]

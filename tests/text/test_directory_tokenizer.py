@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import tokenizers
+from tokenizers import processors
 
 from sluiceway.errors import ModelSourceError
 from sluiceway.text.directory_tokenizer import load_directory_tokenizer
@@ -286,6 +287,34 @@ def test_tokens_of_the_files_beside_the_vocabulary_are_those_of_transformers(tmp
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert ours.eos_token_ids == (theirs.eos_token_id,)
     assert ours.vocab_size == len(theirs)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"add_bos_token": True},
+        {"add_bos_token": True, "add_eos_token": True},
+        {"add_eos_token": True},
+        {"add_bos_token": False},
+        {"add_bos_token": None},
+        {"add_bos_token": True, "bos_token": None},
+    ],
+)
+@pytest.mark.parametrize("is_framed", [True, False])
+def test_a_prompt_is_framed_as_by_transformers(tmp_path: Path, settings: dict[str, Any], is_framed: bool) -> None:
+    """By tokenizer.json alone: what tokenizer_config.json says of it was for the program that wrote that file."""
+    from transformers import AutoTokenizer
+
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS} | settings
+    path = str(write_directory(tmp_path, tokenizer_config=config))
+    if is_framed:
+        tokenizer = tokenizers.Tokenizer.from_file(f"{path}/tokenizer.json")
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
+        tokenizer.save(f"{path}/tokenizer.json")
+    ours, theirs = load_directory_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    assert ours.encode("the fox") == theirs("the fox")["input_ids"]
+    assert ours.encode("the fox", add_special_tokens=False) == theirs("the fox", add_special_tokens=False)["input_ids"]
 
 
 @pytest.mark.parametrize(

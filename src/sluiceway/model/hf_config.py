@@ -370,7 +370,7 @@ def _llama3(rope: Fields, fields: Fields, max_len: int) -> Llama3Scaling:
 
 def _yarn(rope: Fields, fields: Fields, max_len: int) -> YarnScaling:
     original_len = _original_len(rope, fields, max_len)
-    factor = _factor(rope, default=max_len / original_len)
+    factor = _factor(rope, default=min(max_len, MAX_SIZE) / original_len)
     # Zero stands for the default, as in transformers.
     beta_fast, beta_slow = rope.number("beta_fast", 32.0) or 32.0, rope.number("beta_slow", 1.0) or 1.0
     if not 0 < beta_slow <= beta_fast:
