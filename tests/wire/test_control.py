@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import zmq
 
+from sluiceway.messages.codec import encode
 from sluiceway.messages.to_child import Drain, PeerUp, Role, Stop, ToChild
 from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
 from sluiceway.wire.control import AsyncControlClient, ControlClient, ControlServer
+from sluiceway.wire.junk import dropped_messages
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -88,3 +90,61 @@ async def test_async_client_reports_and_takes_when_in_a_loop(context: Context) -
     assert await client.take() == Drain(2.0)
     client.close()
     server.close()
+
+
+def test_junk_is_dropped_when_a_stranger_sends_it_to_the_supervisor(context: Context, tmp_path: Path) -> None:
+    """Of no role, of a role but unreadable, of too many frames or none; the next report is read as ever."""
+    address = f"ipc://{tmp_path}/control"
+    server = ControlServer(context, address)
+    before = dropped_messages.count
+    for identity in (b"", b"nobody", b"\xff\xfe", b"engine/pulse"):
+        stranger: zmq.Socket[bytes] = zmq.Socket(context, zmq.DEALER)
+        if identity:
+            stranger.set(zmq.IDENTITY, identity)
+        stranger.connect(address)
+        for frames in ([b"junk"], [b""], [b"a", b"b"]):
+            stranger.send_multipart(frames)
+        stranger.close(linger=5_000)
+    engine = ControlClient(context, address, Role.ENGINE)
+    engine.report(Heartbeat())
+    reports: list[tuple[Role, ToSupervisor]] = []
+    while dropped_messages.count < before + 12 or not reports:
+        assert server.socket.poll(5_000), f"{dropped_messages.count - before} of 12 were dropped, and {reports} came"
+        reports += server.drain()
+    assert reports == [(Role.ENGINE, Heartbeat())]
+    engine.close()
+    server.close()
+
+
+async def test_junk_is_dropped_when_a_process_gets_it(context: Context) -> None:
+    """In both kinds of loop."""
+    server: zmq.Socket[bytes] = zmq.Socket(context, zmq.ROUTER)
+    server.bind("inproc://control")
+    engine = ControlClient(context, "inproc://control", Role.ENGINE)
+    api = AsyncControlClient(context, "inproc://control", Role.API)
+    for raw in (b"junk", b"", encode(Stop())):
+        server.send_multipart([b"engine", raw])
+        server.send_multipart([b"api", raw])
+    assert _orders(engine, 1) == [Stop()]
+    assert await api.take() == Stop()
+    engine.close()
+    api.close()
+    server.close(linger=0)
+
+
+def test_a_pulse_reports_for_its_process_and_gets_no_orders(context: Context, tmp_path: Path) -> None:
+    """A thread beside the loop has a socket of its own."""
+    address = f"ipc://{tmp_path}/control"
+    server = ControlServer(context, address)
+    engine = ControlClient(context, address, Role.ENGINE)
+    pulse = ControlClient(context, address, Role.ENGINE, is_pulse=True)
+    pulse.report(Heartbeat(step_s=1.5))
+    engine.report(Ready({}))
+    assert sorted(_reports(server, 2), key=repr) == [
+        (Role.ENGINE, Heartbeat(step_s=1.5)),
+        (Role.ENGINE, Ready({})),
+    ]
+    server.send(Role.ENGINE, Stop())
+    assert _orders(engine, 1) == [Stop()]
+    for end in (server, engine, pulse):
+        end.close()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import zmq
 
 from sluiceway.errors import PeerGone
-from sluiceway.messages.codec import Decoder
+from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_engine import Abort, Pause, ToEngine
 from sluiceway.types import FinishReason
 from sluiceway.wire.endpoint import AsyncInlet, Inlet, Outlet
+from sluiceway.wire.junk import dropped_messages
 
 
 @pytest.fixture
@@ -106,16 +106,38 @@ async def test_take_waits_for_a_message_when_the_loop_is_asyncio(context: zmq.Co
     inlet.close()
 
 
-def test_drain_raises_when_a_message_is_not_for_this_receiver(context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    """A message of another union is an error, not a surprise later."""
+JUNK = (b"", b"\xff\xfe\x00", b"\x81\xa4type\xa8stranger", b"\x81\xa4type\xa5pause", b"{}", b"\x00" * 70_000)
+"""Nothing, no msgpack, another union's message, one without its fields, text, and much."""
 
-    class Stranger(msgspec.Struct, tag="stranger"):
-        pass
 
-    outlet: Outlet[Stranger] = Outlet(context, "inproc://pipe", bind=True)
-    inlet = Inlet(context, "inproc://pipe", _decoder(), bind=False)
-    outlet.push(Stranger())
-    with pytest.raises(msgspec.DecodeError):
-        list(inlet.drain())
-    outlet.close()
+def _send_junk(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    """Whoever may open the socket file may write to it, also several frames as one message."""
+    stranger: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
+    stranger.connect(address)
+    for raw in JUNK:
+        stranger.send(raw)
+    stranger.send_multipart([b"", b"junk"])
+    stranger.send(encode(Pause(9)))
+    return stranger
+
+
+def test_junk_is_dropped_and_counted_when_a_loop_polls(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """The next message is read as ever."""
+    inlet = Inlet(context, "inproc://pipe", _decoder(), bind=True)
+    before = dropped_messages.count
+    stranger = _send_junk(context, "inproc://pipe")
+    assert _receive(inlet, 1) == [Pause(9)]
+    assert dropped_messages.count == before + len(JUNK) + 2
+    stranger.close(linger=0)
+    inlet.close()
+
+
+async def test_junk_is_dropped_and_counted_when_the_loop_is_asyncio(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """The next message is read as ever."""
+    inlet = AsyncInlet(context, "inproc://pipe", _decoder(), bind=True)
+    before = dropped_messages.count
+    stranger = _send_junk(context, "inproc://pipe")
+    assert await inlet.take() == Pause(9)
+    assert dropped_messages.count == before + len(JUNK) + 2
+    stranger.close(linger=0)
     inlet.close()

@@ -1,6 +1,8 @@
 """The control pipe between the supervisor and the processes that it started: one ROUTER, one DEALER a process.
 
-A process is addressed by its role. One that was started again takes the address over from the one that died.
+A process is addressed by its role. One that was started again takes the address over from the one that died. A thread
+of a process that only sends heartbeats has a socket of its own, and an address that is never written to (`is_pulse`).
+What cannot be understood, from whomever, is dropped and counted.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ import zmq
 from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_child import Role, ToChild
 from sluiceway.messages.to_supervisor import ToSupervisor
-from sluiceway.wire.sockets import NOBLOCK, AsyncReceiver, attach, waiting
+from sluiceway.wire.junk import decode_or_drop, dropped_messages
+from sluiceway.wire.sockets import NOBLOCK, AsyncReceiver, attach, has_message, waiting
+
+_AT_MOST = 1000
+_PULSE = b"/pulse"
+_ROLES = {role.value.encode(): role for role in Role}
 
 
 class ControlServer:
@@ -30,29 +37,34 @@ class ControlServer:
         self.socket.send_multipart([role.value.encode(), encode(message)], NOBLOCK)
 
     def drain(self) -> Iterator[tuple[Role, ToSupervisor]]:
-        """Every report that is here now, with its sender."""
-        while True:
-            try:
-                identity, raw = self.socket.recv_multipart(NOBLOCK)
-            except zmq.Again:
+        """Every report that is here now, with its sender; of a flood only a part, so that others have their turn."""
+        for _ in range(_AT_MOST):
+            if not has_message(self.socket):
                 return
-            yield Role(identity.decode()), self._decoder.decode(raw)
+            identity, *frames = self.socket.recv_multipart(NOBLOCK)
+            role = _ROLES.get(identity.removesuffix(_PULSE))
+            if role is None or len(frames) != 1:
+                dropped_messages.add(b"".join(frames), "it is no report of a process of this server")
+                continue
+            report = decode_or_drop(self._decoder, frames[0])
+            if report is not None:
+                yield role, report
 
     def close(self) -> None:
         self.socket.close(linger=0)
 
 
-def _connect(socket: zmq.Socket[Any], address: str, role: Role) -> None:
-    socket.set(zmq.IDENTITY, role.value.encode())
+def _connect(socket: zmq.Socket[Any], address: str, role: Role, suffix: bytes = b"") -> None:
+    socket.set(zmq.IDENTITY, role.value.encode() + suffix)
     attach(socket, address, bind=False)
 
 
 class ControlClient:
     """A process' end, for loops that poll (`socket` goes into a `zmq.Poller`)."""
 
-    def __init__(self, context: zmq.Context[Any], address: str, role: Role) -> None:
+    def __init__(self, context: zmq.Context[Any], address: str, role: Role, *, is_pulse: bool = False) -> None:
         self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.DEALER)
-        _connect(self.socket, address, role)
+        _connect(self.socket, address, role, _PULSE if is_pulse else b"")
         self._decoder: Decoder[ToChild] = Decoder(ToChild)
 
     def report(self, message: ToSupervisor) -> None:
@@ -60,7 +72,10 @@ class ControlClient:
 
     def drain(self) -> Iterator[ToChild]:
         """Every order that is here now."""
-        return map(self._decoder.decode, waiting(self.socket))
+        for raw in waiting(self.socket):
+            order = decode_or_drop(self._decoder, raw)
+            if order is not None:
+                yield order
 
     def close(self, linger_ms: int = 200) -> None:
         """Close; the last report gets `linger_ms` to leave."""
@@ -83,7 +98,9 @@ class AsyncControlClient:
 
     async def take(self) -> ToChild:
         """The next order."""
-        return self._decoder.decode(await self._receiver.recv())
+        while (order := decode_or_drop(self._decoder, await self._receiver.recv())) is None:
+            pass
+        return order
 
     def close(self, linger_ms: int = 200) -> None:
         """Close; the last report gets `linger_ms` to leave."""

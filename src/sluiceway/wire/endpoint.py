@@ -5,6 +5,10 @@ connected, a push fails at once with `PeerGone`, and nothing waits in a pipe for
 
 Pipes have no high-water mark: a push never blocks and never drops. What can be in a pipe is bounded by admission
 (at most `max_running + max_waiting` sequences exist, each with at most its tokens), not by a count of messages.
+
+A message that its receiver cannot decode is dropped, and counted. A pipe has one process at each end. Nothing keeps a
+second one out that may open the socket files (same user): ZeroMQ then deals messages out to both in turn, so those that
+the stranger gets are lost. Whoever waits for one of them must not wait for ever.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import zmq
 
 from sluiceway.errors import PeerGone
 from sluiceway.messages.codec import Decoder, encode
+from sluiceway.wire.junk import decode_or_drop
 from sluiceway.wire.sockets import EVENTS, NOBLOCK, POLLOUT, AsyncReceiver, attach, waiting
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -54,8 +59,11 @@ class Inlet(Generic[T]):
         self._decoder = decoder
 
     def drain(self) -> Iterator[T]:
-        """Every message that is here now."""
-        return map(self._decoder.decode, waiting(self.socket))
+        """Every message that is here now. What cannot be decoded is dropped: see `wire.junk`."""
+        for raw in waiting(self.socket):
+            message = decode_or_drop(self._decoder, raw)
+            if message is not None:
+                yield message
 
     def close(self) -> None:
         self.socket.close(linger=0)
@@ -71,8 +79,10 @@ class AsyncInlet(Generic[T]):
         self._decoder = decoder
 
     async def take(self) -> T:
-        """The next message."""
-        return self._decoder.decode(await self._receiver.recv())
+        """The next message. What cannot be decoded is dropped: see `wire.junk`."""
+        while (message := decode_or_drop(self._decoder, await self._receiver.recv())) is None:
+            pass
+        return message
 
     def close(self) -> None:
         self._receiver.close()
