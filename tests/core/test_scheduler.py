@@ -668,3 +668,24 @@ def test_sequence_ends_with_an_error_where_the_model_gives_no_token() -> None:
     assert [(end.rid, end.reason, end.refusal) for end in outputs.ends] == [(1, FinishReason.ERROR, NO_LOGITS)]
     assert (stats.no_tokens_total, stats.generated_tokens_total, stats.wasted_tokens_total) == (1, 1, 1)
     assert [row.rid for row in planned(scheduler).rows] == [2]
+
+
+def test_nobody_is_refused_where_all_of_a_group_live() -> None:
+    """Their ends say it."""
+    scheduler = scheduler_with(1, 2)
+    scheduler.drain()
+    scheduler.fail([1, 2], NO_LOGITS)
+    outputs = scheduler.drain()
+    assert [end.rid for end in outputs.ends] == [1, 2] and outputs.rejections == []
+
+
+def test_what_cannot_be_taken_in_is_refused_or_ends() -> None:
+    """Each has exactly one terminal: those that live an end, all others a rejection."""
+    scheduler = scheduler_with(1)
+    scheduler.drain()
+    scheduler.fail([1, 7], NO_LOGITS)
+    scheduler.check()
+    outputs = scheduler.drain()
+    assert [(end.rid, end.reason, end.refusal) for end in outputs.ends] == [(1, FinishReason.ERROR, NO_LOGITS)]
+    assert [(rejection.rids, rejection.refusal) for rejection in outputs.rejections] == [((7,), NO_LOGITS)]
+    assert scheduler.is_empty

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from sluiceway.core.plan import NO_TOKEN, Plan, StepResult
+from sluiceway.core.planner import NextStep
 from sluiceway.engine.engine import ENGINE_FAULT, Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner, Step
@@ -62,14 +63,20 @@ class Bench:
     def __init__(self, runner: Runner | None = None, **limits: Any) -> None:
         self.runner = FlakyRunner()
         self.faults: list[Exception] = []
+        self.seed_fault: Exception | None = None
         seconds = itertools.count()
         self.engine = Engine(
             engine_config(**limits),
             runner or self.runner,
-            draw_seed=lambda: 77,
+            draw_seed=self._draw_seed,
             now_s=lambda: float(next(seconds)),
             on_fault=self.faults.append,
         )
+
+    def _draw_seed(self) -> int:
+        if self.seed_fault is not None:
+            raise self.seed_fault
+        return 77
 
     def step(self, before: Iterable[ToEngine] = (), meanwhile: Iterable[ToEngine] = ()) -> list[FromEngine]:
         """One step; messages that arrive before it, and while it is computed."""
@@ -398,3 +405,63 @@ def test_a_step_in_which_the_model_gave_no_token_is_a_fault_that_is_told() -> No
     bench.runner.gives_no_token_first = False
     assert bench.say(submit(3)).rids == [2, 3]
     assert len(bench.faults) == 1
+
+
+def test_a_request_that_cannot_be_taken_in_is_refused_alone() -> None:
+    """Whatever breaks on the way: what came with it, and what runs, goes on."""
+    bench = Bench()
+    bench.say(submit(1))
+    bench.seed_fault = Broken("a secret path")
+    out = bench.say(submit(2, 3))
+    assert [(rejection.rids, rejection.refusal) for rejection in out.rejections] == [((2, 3), ENGINE_FAULT)]
+    assert ends_of(out) == []
+    bench.seed_fault = None
+    assert bench.say(submit(4)).rids == [1, 4]
+    assert [type(fault) for fault in bench.faults] == [Broken]
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_ended"),
+    [
+        (Abort(1, FinishReason.CANCELLED), True),
+        (Pause(1), True),
+        (Resume(1), True),
+        (Park(1), True),
+        (AuditEngine(5), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_wish_that_cannot_be_carried_out_ends_whom_it_is_about(
+    monkeypatch: pytest.MonkeyPatch, wish: ToEngine, is_ended: bool
+) -> None:
+    """And nobody else."""
+    bench = Bench()
+    bench.say(submit(1), submit(2))
+
+    def fail(*_: object) -> None:
+        raise Broken("a secret path")
+
+    monkeypatch.setattr(bench.engine, "_apply_one", fail)
+    out = bench.say(wish)
+    monkeypatch.undo()
+    assert ends_of(out) == ([(1, FinishReason.ERROR)] if is_ended else [])
+    assert [type(fault) for fault in bench.faults] == [Broken]
+    assert 2 in bench.engine.live_rids() and bench.say(submit(3)).rids[-1] == 3
+
+
+def test_a_fault_in_planning_ends_what_lives_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be told to be of one sequence; the next request is served, and every block is free again."""
+    bench = Bench()
+    bench.say(submit(1), submit(2))
+
+    def fail(self: NextStep) -> None:
+        raise Broken("a secret path")
+
+    monkeypatch.setattr(NextStep, "fill", fail)
+    out = bench.say()
+    monkeypatch.undo()
+    assert ends_of(out) == [(1, FinishReason.ERROR), (2, FinishReason.ERROR)]
+    assert all(end.refusal == ENGINE_FAULT for end in out.ends)
+    assert ends_of(bench.say(submit(3, max_tokens=1))) == [(3, FinishReason.LENGTH)]
+    assert [type(fault) for fault in bench.faults] == [Broken]
+    assert bench.engine.stats.blocks_free == 64

@@ -111,6 +111,12 @@ class Scheduler:
             self._retired.append(rid)
         return True
 
+    def fail(self, rids: Sequence[Rid], refusal: Refusal) -> None:
+        """They could not be taken in: those of them that live already end, all others are refused."""
+        strangers = tuple(rid for rid in rids if not self.finish(rid, FinishReason.ERROR, refusal))
+        if strangers:
+            self._outputs.rejections.append(Rejection(strangers, refusal))
+
     def pause(self, rid: Rid) -> None:
         """Leave it out of plans, with what it holds. The result of a step in flight is still taken."""
         self._wish(rid, Input.PAUSE)

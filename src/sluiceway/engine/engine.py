@@ -17,7 +17,7 @@ from sluiceway.engine.runner import Runner
 from sluiceway.errors import InvariantError, ModelFault, Refusal
 from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
 from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, GroupRejection, SequenceEnd, SequenceStart, StepOut
-from sluiceway.types import EngineStats, Progress, Rid
+from sluiceway.types import EngineStats, FinishReason, Progress, Rid
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Engine:
         self._parts.enter(Part.PLAN)
         self._apply(receive())
         # Whoever waits for a release, or to hear that they are accepted, shall not wait for a step.
-        plan = None if self._scheduler.has_news else self._scheduler.plan()
+        plan = None if self._scheduler.has_news else self._plan()
         if plan is None:
             self._check_if_idle()
             return self._say(self._parts.enter(Part.PUBLISH), 0.0, 0)
@@ -100,9 +100,35 @@ class Engine:
             self._parts.rest()
         return said
 
+    def _plan(self) -> Plan | None:
+        """The next step. A fault in planning cannot be told to be of one sequence: all that live end."""
+        try:
+            return self._scheduler.plan()
+        except Exception as error:
+            self._on_fault(error)
+            for rid in self.live_rids():
+                self._scheduler.finish(rid, FinishReason.ERROR, ENGINE_FAULT)
+            return None
+
     def _apply(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:
-            self._apply_one(message)
+            try:
+                self._apply_one(message)
+            except Exception as error:
+                self._on_fault(error)
+                self._give_up(message)
+
+    def _give_up(self, message: ToEngine) -> None:
+        """What a message asked for could not be carried out: those that it is about end, and nobody else."""
+        match message:
+            case Submit(sequences):
+                self._scheduler.fail([sequence.rid for sequence in sequences], ENGINE_FAULT)
+            case Abort(rid) | Pause(rid) | Resume(rid) | Park(rid):
+                self._scheduler.finish(rid, FinishReason.ERROR, ENGINE_FAULT)
+            case AuditEngine():
+                pass
+            case _:
+                assert_never(message)
 
     def _apply_one(self, message: ToEngine) -> None:
         scheduler = self._scheduler
