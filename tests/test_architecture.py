@@ -45,7 +45,7 @@ def test_the_scheduler_stays_pure_when_it_is_imported() -> None:
     assert not modules_after("import sluiceway.core.scheduler") & {"asyncio", "zmq", "torch"}
 
 
-@pytest.mark.parametrize("module", ["sluiceway", "sluiceway.cli.main"])
+@pytest.mark.parametrize("module", ["sluiceway", "sluiceway.cli.app"])
 def test_the_command_line_starts_without_a_model(module: str) -> None:
     """`sluiceway --help` does not wait for torch."""
     assert "torch" not in modules_after(f"import {module}")

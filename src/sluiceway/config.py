@@ -179,6 +179,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout_s: float = 30.0
     heartbeat_timeout_s: float = 10.0
     """Silence of a process after which the server says that it is not ready."""
+    restart_hung_after_s: float = 60.0
+    """Silence of a process after which it is killed and started again; a step may take ten times as long."""
     keep_alive_s: float = 120.0
     """How long an idle connection is kept; above the pools of common clients."""
     max_body_bytes: int = 16 * 1024 * 1024
@@ -203,6 +205,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_range(self, "kv_cache_tokens", BLOCK_TOKENS, 1 << 32)
         _check_range(self, "drain_timeout_s", 0.0, 86_400.0)
         _check_range(self, "heartbeat_timeout_s", 0.5, 3_600.0)
+        _check_range(self, "restart_hung_after_s", 1.0, 86_400.0)
         _check_range(self, "keep_alive_s", 1.0, 86_400.0)
         _check_range(self, "max_body_bytes", 1024, 1 << 32)
         _check_range(self, "threads", 0, 1024)

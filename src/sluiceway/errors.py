@@ -29,6 +29,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 
@@ -49,9 +51,14 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SluicewayError(Exception):
     """The root: everything that this package raises on purpose."""
 
+    exit_code: ClassVar[int] = 1
+    """How a command ends that cannot go on because of it; `cli.exits` lists the codes."""
+
 
 class ConfigError(SluicewayError):
     """A setting is wrong; the message names the field and says what would be right."""
+
+    exit_code = 2
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -61,9 +68,13 @@ class ConfigError(SluicewayError):
 class ModelSourceError(SluicewayError):
     """A model cannot be found, fetched, verified or read."""
 
+    exit_code = 3
+
 
 class ModelConfigError(ConfigError, ModelSourceError):
     """A model's files ask for what is not served, or contradict themselves; the message names the key."""
+
+    exit_code = 3  # no flag is wrong
 
 
 class RequestError(SluicewayError):

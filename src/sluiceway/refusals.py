@@ -30,6 +30,12 @@ OUT_OF_MEMORY = Refusal(
     message="The server has no memory left for answers that are not streamed; try again later, or set `stream`.",
     retry_after_s=RETRY_AFTER_S,
 )
+API_UNAVAILABLE = Refusal(
+    status=503,
+    code="api_unavailable",
+    message="The API process is down or does not respond; try again in a moment.",
+    retry_after_s=RETRY_AFTER_S,
+)
 DRAINING = Refusal(
     status=503,
     code="draining",

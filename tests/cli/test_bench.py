@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from sluiceway.cli.app import app
 from sluiceway.cli.bench import parse_levels, report
-from sluiceway.cli.main import app
 from sluiceway.errors import ConfigError
 from sluiceway.lab.bench import BenchConfig
 from sluiceway.lab.load.calls import Target

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from sluiceway.cli.main import app
+from sluiceway.cli.app import app
 from sluiceway.errors import SluicewayError
 from support import chat_server as chat_servers
 from support.chat_server import DONE, chat_server, delta

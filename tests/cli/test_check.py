@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from sluiceway.cli.app import app
 from sluiceway.cli.check import report
-from sluiceway.cli.main import app
 from sluiceway.errors import ConfigError
 from sluiceway.lab.check.card import CheckRecord
 from sluiceway.lab.check.question import Finding, Verdict

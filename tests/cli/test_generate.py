@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sluiceway.cli.app import app
 from sluiceway.cli.generate import print_stream, read_prompt
-from sluiceway.cli.main import app
 from sluiceway.errors import invalid
 from support.offline_llm import Script, script_llm
 

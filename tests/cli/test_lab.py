@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sluiceway.cli.app import app
 from sluiceway.cli.lab import report
-from sluiceway.cli.main import app
 from sluiceway.config import ModelKind
 from sluiceway.errors import ConfigError
 from sluiceway.lab.experiments import registry

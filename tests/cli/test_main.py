@@ -1,94 +1,65 @@
-"""The whole command line: every flag has words and a variable, and wrong values say what would be right."""
+"""The program's first moments: a server that is told to stop before it serves has left in order."""
 
 from __future__ import annotations
 
-import re
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from sluiceway import __version__
-from sluiceway.cli.main import app
+signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
 
-COMMANDS = ("serve", "chat", "generate", "bench", "pull")
-
-
-def help_of(*command: str) -> str:
-    result = CliRunner().invoke(app, [*command, "--help"])
-    assert result.exit_code == 0
-    return result.output
+TELL = "print('up', flush=True)"
+BEGIN = f"from sluiceway.cli.main import leave_in_order_when_signalled as begin; begin(); {TELL}; "
 
 
-def test_version_is_printed() -> None:
-    """One line, and nothing else happens."""
-    result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.output) == (0, f"sluiceway {__version__}\n")
+def code_after(program: str, *numbers: int) -> int:
+    """The exit code of a Python program that gets signals once it has said something."""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        for number in numbers:
+            os.kill(process.pid, number)
+        return process.wait(60)
 
 
-def test_module_is_the_command() -> None:
-    """`python -m sluiceway`, in a process of its own."""
-    run = subprocess.run([sys.executable, "-m", "sluiceway", "--version"], capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stdout, run.stderr) == (0, f"sluiceway {__version__}\n", "")
+@signals
+def test_a_signal_before_the_server_serves_is_an_orderly_end(number: int) -> None:
+    """Whatever it does: it imports, fetches, or waits."""
+    assert code_after(BEGIN + "import time; time.sleep(60)", number) == 0
 
 
-def test_help_lists_the_commands_and_the_exit_codes() -> None:
-    """What a newcomer sees first."""
-    text = help_of()
-    assert all(f"\n  {command} " in text for command in COMMANDS)
-    assert "Exit codes" in text and "SLUICEWAY_CACHE_DIR" in text and "SLUICEWAY_OFFLINE" in text
+@signals
+def test_a_second_signal_ends_what_tidies_up(number: int) -> None:
+    """With the same code."""
+    program = BEGIN + f"import time\ntry:\n    {TELL}\n    time.sleep(60)\nfinally:\n    {TELL}\n    time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        for _ in range(2):
+            assert process.stdout.readline() == b"up\n"
+            os.kill(process.pid, number)
+        assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_flag_has_words_and_a_variable(command: str) -> None:
-    """Flag, sentence, and `SLUICEWAY_` with the flag's own name."""
-    entries = re.split(r"\n  (?=--)", help_of(command).partition("Options:")[2])[1:]
-    flags = {entry.split()[0]: " ".join(entry.split()) for entry in entries}
-    flags.pop("--help")
-    assert flags
-    for flag, text in flags.items():
-        variable = "SLUICEWAY_" + flag[2:].replace("-", "_").upper()
-        assert f"[env var: {variable}" in text, f"{command} {flag} does not name its variable"
-        words = text.partition("[env var")[0].split()
-        assert len(words) > 4, f"{command} {flag} has no help"
+@signals
+def test_a_signal_while_the_interpreter_ends_does_not_change_the_code(number: int) -> None:
+    """It resets handlers on its way out."""
+    late = f"import atexit, os; atexit.register(lambda: os.kill(os.getpid(), {number})); "
+    program = late + BEGIN + "raise SystemExit(3)"
+    assert code_after(program) == 3
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_model_has_a_variable_too(command: str) -> None:
-    """The argument as well as the flags."""
-    assert "SLUICEWAY_MODEL" in help_of(command)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["serve", "--dtype", "int3"], ["--dtype", "auto", "float32", "bfloat16", "int8"]),
-        (["serve", "--port", "http"], ["--port", "integer"]),
-        (["serve", "--log-level", "loud"], ["--log-level", "debug", "info", "warning", "error"]),
-        (["pull", "--source", "disk"], ["--source", "auto", "hub", "pypi"]),
-        (["generate", "--temperature", "3"], ["--temperature", "2"]),
-        (["generate", "--temperature", "nan"], ["--temperature"]),
-        (["generate", "--max-tokens", "0"], ["--max-tokens", "1"]),
-        (["chat", "--top-p", "1.5"], ["--top-p", "1"]),
-        (["generate", "--top-p", "0"], ["--top-p", "above 0"]),
-        (["serve", "--no-such-flag"], ["--no-such-flag"]),
-        (["sevre"], ["sevre"]),
-    ],
-)
-def test_wrong_value_says_what_is_right(arguments: list[str], words: list[str]) -> None:
-    """Exit code 2; the message names the flag and what it takes."""
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
-    assert [word for word in words if word not in result.output] == []
-
-
-def test_heavy_modules_are_not_loaded_for_help() -> None:
-    """`--help` must answer at once: neither torch nor anything else that takes a while."""
-    heavy = "torch", "transformers", "tokenizers", "huggingface_hub", "zmq", "httpx", "fastapi", "rich"
-    code = f"import sys, sluiceway.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert run.stdout == "[]\n"
+def test_other_commands_are_interrupted_as_ever() -> None:
+    """Only a server is told to stop; Ctrl-C interrupts the others."""
+    program = (
+        "import signal, sys; sys.argv = ['sluiceway', '--version']\n"
+        "from sluiceway.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+        "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])

@@ -8,7 +8,7 @@ import pytest
 import typer
 import typer.main
 
-from sluiceway.cli.main import app
+from sluiceway.cli.app import app
 from sluiceway.cli.options import filled, finite, sampling_of, share, variable_of
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.protocols.openai.schema import ChatFields, SamplingFields, check

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluiceway.cli.main import app
+from sluiceway.cli.app import app
 from sluiceway.store import models
 from sluiceway.store.catalog import Source
 

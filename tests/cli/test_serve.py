@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from sluiceway.cli.app import app
 from sluiceway.cli.exits import flag_of
-from sluiceway.cli.main import app
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
@@ -31,6 +31,7 @@ OTHER_VALUES: dict[str, object] = {
     "kv_cache_tokens": 64,
     "drain_timeout_s": 1.5,
     "heartbeat_timeout_s": 2.5,
+    "restart_hung_after_s": 45.0,
     "keep_alive_s": 3.5,
     "max_body_bytes": 4096,
     "threads": 1,
@@ -62,7 +63,8 @@ class Started:
         self.configs: list[ServeConfig] = []
         self.status = 0
 
-    def serve(self, config: ServeConfig) -> int:
+    def serve(self, config: ServeConfig, listener: socket.socket) -> int:
+        assert listener.getsockname()[1] > 0, "bound, and not yet closed"
         self.configs.append(config)
         return self.status
 

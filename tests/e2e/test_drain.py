@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.requests import COMPLETIONS, ENDLESS, chunks_of, completion, error_of, open_stream, take, token_ids
-from support.server import Server, descendants, is_alive, wait_until
+from support.server import START_S, Server, descendants, is_alive, wait_until
 
 signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
 
@@ -120,3 +120,40 @@ def test_every_process_ends_in_order_when_the_terminal_interrupts_the_group(runt
         with connection:
             assert len(token_ids([*first, *chunks_of(events)])) == 500
         wait_gone(server, family, runtime_home)
+
+
+@signals
+def test_signals_one_after_another_end_it_in_order(server: Server, runtime_home: Path, number: int) -> None:
+    """However many, and to the very end: the code is 0."""
+    connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
+    take(events, 1)
+    family = descendants(server.process.pid)
+    while server.process.poll() is None:
+        server.process.send_signal(number)
+    wait_gone(server, family, runtime_home)
+    connection.finish()
+
+
+@signals
+def test_a_signal_before_it_serves_is_an_orderly_end(runtime_home: Path, number: int) -> None:
+    """Once it has begun: its children may load, and are ended."""
+    server = Server("fake")
+    wait_until(lambda: "starting" in server.log, "it has begun", START_S)
+    family = descendants(server.process.pid)
+    while server.process.poll() is None:
+        server.process.send_signal(number)
+    wait_gone(server, family, runtime_home)
+
+
+def test_the_code_says_that_streams_were_cut(runtime_home: Path) -> None:
+    """An API process that does not hear the order has told its clients nothing."""
+    with Server("fake", "--drain-timeout", "0") as server:
+        connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
+        take(events, 1)
+        family = descendants(server.process.pid)
+        os.kill(server.pid_of("api"), signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_exit(30) == 1, server.log
+        wait_until(lambda: not any(map(is_alive, family)), "every child process is gone")
+        assert list(runtime_home.iterdir()) == []
+        connection.finish()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import zmq
 
 from support.raw_http import RawAnswer, RawConnection
 from support.requests import (
@@ -170,3 +173,83 @@ def test_a_connection_closes_when_its_stream_has_failed(server: Server) -> None:
     assert isinstance(connection, RawConnection)
     connection.finish()
     wait_until(server.is_ready, "it serves again", START_S)
+
+
+def test_no_connection_is_refused_while_the_api_process_starts_again(server: Server) -> None:
+    """The kernel takes connections for the next one, which serves who waited."""
+    victim = server.pid_of("api")
+    with ThreadPoolExecutor(8) as pool:
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: not is_alive(victim), "the process is gone")
+        asked = [pool.submit(server.post, COMPLETIONS, completion(server, f"c{i}", n_tokens=2)) for i in range(16)]
+        assert [answer.result(START_S)[0] for answer in asked] == [200] * 16
+    assert server.pid_of("api") != victim
+
+
+def test_connections_are_answered_while_the_api_process_hangs() -> None:
+    """By the supervisor, with 503; once it goes on they are its own."""
+    with Server("fake", "--heartbeat-timeout", "0.5") as server:
+        victim, body = server.pid_of("api"), completion(server, n_tokens=2)
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            status, answer = server.post(COMPLETIONS, body)
+            assert status == 503 and error_of(answer)["code"] == "api_unavailable"
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        wait_until(server.is_ready, "it is ready again")
+        assert server.pid_of("api") == victim
+
+
+@pytest.mark.parametrize("role", ["api", "tokenizer", "engine"])
+def test_a_process_that_stays_frozen_is_started_again(role: str) -> None:
+    """What it held is lost, and the server serves."""
+    with Server("fake", "--heartbeat-timeout", "0.5", "--restart-hung-after", "1") as server:
+        victim = server.pid_of(role)
+        os.kill(victim, signal.SIGSTOP)
+        wait_until(lambda: not is_alive(victim), "it is killed", START_S)
+        wait_until(server.is_ready, "it serves again", START_S)
+        assert server.pid_of(role) != victim
+        assert server.post(COMPLETIONS, completion(server, n_tokens=2))[0] == 200
+
+
+def test_a_step_longer_than_the_heartbeat_timeout_makes_nobody_unhealthy() -> None:
+    """The engine's heartbeats come from beside its steps; the gap of its loop says how long they took."""
+    with Server("fake", "--heartbeat-timeout", "0.5", "--fake-step", "2") as server:
+        connection, events = open_stream(server, completion(server, n_tokens=3))
+        n_events = 0
+        for _ in events:
+            n_events += 1
+            assert server.is_ready()
+        connection.finish()
+        assert n_events >= 3
+        assert "process hangs" not in server.log
+        wait_until(
+            lambda: server.metric("sluiceway_loop_longest_gap_seconds", process="engine") >= 2, "the gap is measured"
+        )
+
+
+def test_junk_on_the_socket_files_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is dropped and counted, by each process."""
+    with tempfile.TemporaryDirectory(prefix="junk-") as home:
+        monkeypatch.setenv("TMPDIR", home)
+        with Server("fake") as server:
+            before = server.stats()["processes"]
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            for path in Path(home).glob("sluiceway-*/*"):
+                if path.is_socket():
+                    kind = zmq.DEALER if path.name == "control" else zmq.PUSH
+                    stranger: zmq.Socket[bytes] = zmq.Socket(context, kind)
+                    stranger.connect(f"ipc://{path}")
+                    for frames in ([b"junk"], [b""], [b"a", b"b"]):
+                        stranger.send_multipart(frames)
+                    stranger.close(linger=5_000)
+            context.term()
+            assert all(map(is_alive, before.values()))
+            wait_until(
+                lambda: server.metric("sluiceway_dropped_messages_total", process="api") > 0, "the API process counts"
+            )
+            wait_until(
+                lambda: server.metric("sluiceway_dropped_messages_total", process="supervisor") > 0, "so does another"
+            )
+            assert server.stats()["processes"] == before
+            assert server.post(COMPLETIONS, completion(server, n_tokens=2))[0] == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,10 @@ from support.requests import COMPLETIONS
 from support.server import START_S, Server, wait_until
 
 
-def failure_of(server: Server) -> str:
+def failure_of(server: Server, *, code: int = 2) -> str:
     """The log of a server that ends by itself with a failure."""
     try:
-        assert server.wait_exit(START_S) != 0
+        assert server.wait_exit(START_S) == code, server.log
     finally:
         server.stop()
     assert "Traceback" not in server.log, server.log
@@ -33,8 +34,15 @@ def test_it_names_the_port_when_that_is_taken() -> None:
 
 def test_it_names_the_model_when_there_is_none_of_that_name() -> None:
     """Neither a path nor a name that it knows."""
-    log = failure_of(Server("./no/such/model.gguf"))
+    log = failure_of(Server("./no/such/model.gguf"), code=3)
     assert "no/such/model.gguf" in log
+
+
+def test_its_code_says_that_the_model_cannot_be_read(tmp_path: Path) -> None:
+    """As that of `generate` does: what a process finds out when it loads is no accident."""
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF and nothing that follows from it")
+    failure_of(Server(str(path)), code=3)
 
 
 @pytest.mark.parametrize(

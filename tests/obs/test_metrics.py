@@ -24,6 +24,8 @@ NAMES = {
     "sluiceway_delivered_tokens": "counter",
     "sluiceway_wasted_tokens": "counter",
     "sluiceway_stream_actions": "counter",
+    "sluiceway_loop_longest_gap_seconds": "gauge",
+    "sluiceway_dropped_messages": "counter",
     "sluiceway_engine_seconds": "counter",
     "sluiceway_time_to_first_token_seconds": "histogram",
     "sluiceway_inter_token_seconds": "histogram",
@@ -45,6 +47,19 @@ def test_every_name_is_there_when_nothing_has_happened() -> None:
     """A dashboard finds its series from the first scrape on."""
     families = text_string_to_metric_families(Metrics().render().decode())
     assert {family.name: family.type for family in families} == NAMES
+
+
+def test_gaps_and_dropped_messages_are_told_by_process() -> None:
+    """A gap is what was said last; messages dropped add up over restarts of the process."""
+    metrics = Metrics()
+    for gap_s, n_dropped in ((0.5, 3), (0.25, 4), (0.0, 2)):
+        metrics.process_measured("engine", gap_s, n_dropped)
+    metrics.process_measured("api", 0.75, 0)
+    values = samples(metrics)
+    assert values["sluiceway_loop_longest_gap_seconds{process=engine}"] == 0.0
+    assert values["sluiceway_loop_longest_gap_seconds{process=api}"] == 0.75
+    assert values["sluiceway_dropped_messages_total{process=engine}"] == 6
+    assert values["sluiceway_dropped_messages_total{process=api}"] == 0
 
 
 def test_every_reason_is_there_when_nothing_has_ended() -> None:

@@ -23,6 +23,14 @@ def test_a_child_leaves_when_its_supervisor_died_before_it_began(tmp_path: Path)
     directory.mkdir()
     config = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), port=0)
     (directory / CONFIG_FILE).write_bytes(msgspec.msgpack.encode(config))
-    child = [sys.executable, "-m", "sluiceway.procs.child", Role.TOKENIZER.value, str(directory), str(supervisor.pid)]
+    child = [
+        sys.executable,
+        "-m",
+        "sluiceway.procs.child",
+        Role.TOKENIZER.value,
+        str(directory),
+        str(supervisor.pid),
+        "-1",
+    ]
     assert subprocess.run(child, timeout=START_S, check=False).returncode == 1
     assert not directory.exists()

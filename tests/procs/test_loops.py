@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from sluiceway.messages.to_supervisor import Heartbeat, ToSupervisor
 from sluiceway.procs import loops
-from sluiceway.procs.loops import beat, run_until_first
+from sluiceway.procs.loops import WINDOW_S, LongestGap, beat, run_until_first
 
 
 class Endless:
@@ -73,4 +74,42 @@ async def test_life_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(RuntimeError, match="broken"):
         await beat(Control())
-    assert reported == [Heartbeat()] * 3
+    assert [type(report) for report in reported] == [Heartbeat] * 3
+
+
+async def test_a_loop_that_was_held_up_says_for_how_long() -> None:
+    """The gap is in the next heartbeat, and told in the process itself."""
+    reported: list[Heartbeat] = []
+    measured: list[tuple[float, int]] = []
+
+    class Control:
+        def report(self, message: ToSupervisor) -> None:
+            assert isinstance(message, Heartbeat)
+            reported.append(message)
+
+    beating = asyncio.create_task(beat(Control(), lambda gap_s, n_dropped: measured.append((gap_s, n_dropped))))
+    await asyncio.sleep(0)
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 2 * loops.HEARTBEAT_S:
+        pass
+    n_before = len(reported)
+    while len(reported) == n_before:  # noqa: ASYNC110 - the loop that is tested is this one
+        await asyncio.sleep(0)
+    beating.cancel()
+    assert reported[-1].longest_gap_s > 0
+    assert measured[-1][0] == reported[-1].longest_gap_s
+
+
+def test_the_longest_gap_is_forgotten_after_two_windows() -> None:
+    """A scrape sees the gaps since the one before it, where it comes twice a minute; and none of an hour ago."""
+    gaps = LongestGap(0.0)
+    gaps.add(3.0, 1.0)
+    gaps.add(1.0, 2.0)
+    assert gaps.seconds == 3.0
+    gaps.add(0.5, WINDOW_S)
+    assert gaps.seconds == 3.0
+    gaps.add(0.1, 2 * WINDOW_S)
+    assert gaps.seconds == 0.5
+    gaps.add(2.0, 3 * WINDOW_S - 1)
+    gaps.add(0.2, 100 * WINDOW_S)
+    assert gaps.seconds == 0.2

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer.main
 
-from sluiceway.cli.main import EPILOG, app
+from sluiceway.cli.app import EPILOG, app
 
 _HEAD = """# Command line
 

@@ -1,8 +1,8 @@
 """Exit codes, and the one place where an expected error becomes a line on stderr.
 
 ====  ==========================================================
-0     done
-1     it failed while it ran; for `serve`, also a process that died
+0     done; for `serve`, told to stop by SIGTERM or SIGINT at any time, and left in order
+1     it failed while it ran; `serve` could not leave in order, or a process died for good
 2     a command, a flag, a variable or a setting is wrong
 3     the model cannot be found, fetched, verified, read or served
 130   interrupted with Ctrl-C
@@ -23,23 +23,11 @@ import typer
 from sluiceway.errors import ConfigError, ModelSourceError, SluicewayError
 
 FAILED = 1
-WRONG_USAGE = 2
-NO_MODEL = 3
 INTERRUPTED = 130
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 P = ParamSpec("P")
-
-
-def exit_code(error: SluicewayError) -> int:
-    match error:
-        case ModelSourceError():  # of which some are settings in a model's files, and no flags
-            return NO_MODEL
-        case ConfigError():
-            return WRONG_USAGE
-        case _:
-            return FAILED
 
 
 def command(body: Callable[P, None]) -> Callable[P, None]:
@@ -51,7 +39,7 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
             body(*args, **kwargs)
         except SluicewayError as error:
             typer.echo(f"error: {_sentence(error)}", err=True)
-            raise typer.Exit(exit_code(error)) from None
+            raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:

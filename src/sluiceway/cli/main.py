@@ -1,61 +1,23 @@
-"""The entry point: which commands there are. Their heavy imports happen when they run, so `--help` stays quick."""
+"""Where the program begins. What takes time to import comes after the handlers of signals, and all of it does."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
-from typing import Annotated
+from types import FrameType
 
-import typer
-
-from sluiceway import __version__
-from sluiceway.cli.bench import bench
-from sluiceway.cli.chat import chat
-from sluiceway.cli.check import check
-from sluiceway.cli.generate import generate
-from sluiceway.cli.lab import lab
-from sluiceway.cli.pull import pull
-from sluiceway.cli.serve import serve
-
-EPILOG = (
-    "Every flag can be set by a variable, which its help names. SLUICEWAY_CACHE_DIR: where models are kept. "
-    "SLUICEWAY_OFFLINE=1: never use the network to fetch one. "
-    "Exit codes: 0 done, 1 failed, 2 wrong flag or setting, 3 model not found, fetched or readable, 130 interrupted."
-)
-
-app = typer.Typer(
-    name="sluiceway",
-    help="A streaming server for large language models.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-
-def _print_version(is_wanted: bool) -> None:
-    if is_wanted:
-        typer.echo(f"sluiceway {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    """A streaming server for large language models."""
-
-
-for body in (serve, chat, generate, bench, check, lab, pull):
-    app.command()(body)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> None:
     """Runs the command line of this process and exits."""
+    if sys.argv[1:2] == ["serve"]:
+        leave_in_order_when_signalled()
     _replace_closed_streams()
+    from sluiceway.cli.app import app
+
     app()
 
 
@@ -64,3 +26,29 @@ def _replace_closed_streams() -> None:
     sys.stdin = sys.stdin or open(os.devnull)
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")
+
+
+def leave_in_order_when_signalled() -> None:
+    """A server that is told to stop before it serves has done so: exit code 0, from the first moment to the last.
+
+    The supervisor puts handlers of its own in the place of these.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, _leave)
+    atexit.register(_ignore)  # the interpreter resets handlers when it ends, but leaves what is ignored
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    for each in _SIGNALS:
+        signal.signal(each, _leave_now)
+    sys.exit(0)
+
+
+def _leave_now(number: int, frame: FrameType | None) -> None:
+    """Again, while the first still tidies up."""
+    os._exit(0)
+
+
+def _ignore() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -51,6 +51,13 @@ DrainTimeout = Annotated[
 HeartbeatTimeout = Annotated[
     float, option("--heartbeat-timeout", "Seconds of silence of a process after which the server is not ready.")
 ]
+RestartHungAfter = Annotated[
+    float,
+    option(
+        "--restart-hung-after",
+        "Seconds of silence of a process after which it is killed and started again; ten times that for a step.",
+    ),
+]
 KeepAlive = Annotated[float, option("--keep-alive", "Seconds that an idle connection is kept.")]
 MaxBodyBytes = Annotated[int, option("--max-body-bytes", "Largest request body, bytes.")]
 SlowClient = Annotated[
@@ -121,6 +128,7 @@ def serve(
     kv_cache_tokens: KvCacheTokens = DEFAULT.kv_cache_tokens,
     drain_timeout: DrainTimeout = DEFAULT.drain_timeout_s,
     heartbeat_timeout: HeartbeatTimeout = DEFAULT.heartbeat_timeout_s,
+    restart_hung_after: RestartHungAfter = DEFAULT.restart_hung_after_s,
     keep_alive: KeepAlive = DEFAULT.keep_alive_s,
     max_body_bytes: MaxBodyBytes = DEFAULT.max_body_bytes,
     slow_client: SlowClient = DEFAULT.streams.slow_client,
@@ -152,19 +160,20 @@ def serve(
         max_step_tokens=max_step_tokens, step_target_s=step_target, speculation=speculation,
         max_draft_tokens=max_draft_tokens, max_model_len=max_model_len,
         kv_cache_tokens=kv_cache_tokens, drain_timeout_s=drain_timeout, heartbeat_timeout_s=heartbeat_timeout,
-        keep_alive_s=keep_alive, max_body_bytes=max_body_bytes, streams=streams, threads=threads,
+        restart_hung_after_s=restart_hung_after, keep_alive_s=keep_alive,
+        max_body_bytes=max_body_bytes, streams=streams, threads=threads,
         fake_step_s=fake_step, log_level=log_level, log_format=log_format,
     )  # fmt: skip
 
     from sluiceway.procs.api.listener import bind
 
-    bind(host, port).close()  # says early that the address cannot be had; the API process' own bind is what decides
-    files = fetch(model, source)
-    named = msgspec.structs.replace(files, name=served_model_name or files.name)
+    with bind(host, port) as listener:  # says that the address cannot be had before anything is fetched
+        files = fetch(model, source)
+        named = msgspec.structs.replace(files, name=served_model_name or files.name)
 
-    from sluiceway.procs.supervisor import serve as supervise
+        from sluiceway.procs.supervisor import serve as supervise
 
-    raise typer.Exit(supervise(msgspec.structs.replace(config, model=named)))
+        raise typer.Exit(supervise(msgspec.structs.replace(config, model=named), listener))
 
 
 def _with_policy(text: str) -> StreamsConfig:

@@ -30,6 +30,14 @@ class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
     pid: int = 0
 
 
+class ProcessFigures(msgspec.Struct, frozen=True, tag="process_figures"):
+    """What another process (`process` is its role, or `supervisor`) reported of itself, for the metrics."""
+
+    process: str
+    longest_gap_s: float
+    n_dropped: int
+
+
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """Accept nothing new, let what runs finish for at most this long, then end it with `draining`; answer `Drained`."""
 
@@ -40,4 +48,4 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Leave now, in order."""
 
 
-ToChild: TypeAlias = PeerDown | PeerUp | Drain | Stop
+ToChild: TypeAlias = PeerDown | PeerUp | ProcessFigures | Drain | Stop

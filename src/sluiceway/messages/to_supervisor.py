@@ -14,7 +14,16 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """The loop turned. Sent between steps, so a long prefill does not look like a hang."""
+    """The process works. A loop sends it when it turns; the engine process sends it from a thread beside its steps.
+
+    `step_s`: how long the step of the engine that runs now has taken so far; 0 while it computes nothing.
+    `longest_gap_s`: the longest time in which the process' loop did not come round since it started.
+    `n_dropped`: messages that the process could not decode, since it started.
+    """
+
+    step_s: float = 0.0
+    longest_gap_s: float = 0.0
+    n_dropped: int = 0
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
@@ -22,9 +31,10 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The process cannot start; one sentence for a person."""
+    """The process cannot start; one sentence for a person, and how the server ends if it has not served yet."""
 
     message: str
+    exit_code: int = 1
 
 
 ToSupervisor: TypeAlias = Ready | Heartbeat | Drained | Failed

@@ -75,6 +75,8 @@ class Metrics:
         self.accepted_draft_tokens = Accumulated()
         self.no_tokens = Accumulated()
         self.engine_seconds = {part: Accumulated() for part in _ENGINE_PARTS}
+        self.longest_gap_s: dict[str, float] = {}
+        self.dropped_messages: dict[str, Accumulated] = {}
         self.delivered_tokens = 0
         self.undelivered_tokens = 0
         self.engine: EngineStats | None = None
@@ -111,6 +113,11 @@ class Metrics:
     def engine_started(self) -> None:
         """Snapshots count again."""
         self._is_engine_down = False
+
+    def process_measured(self, process: str, longest_gap_s: float, n_dropped: int) -> None:
+        """The longest gap of its loop lately, and how many messages it dropped since it started."""
+        self.longest_gap_s[process] = longest_gap_s
+        self.dropped_messages.setdefault(process, Accumulated()).advance_to(n_dropped)
 
     def sequence_finished(self, reason: FinishReason) -> None:
         self.finished[reason] += 1
@@ -173,6 +180,15 @@ class Metrics:
         yield _gauge("kv_blocks_cached", "Blocks kept for reuse by later prompts.", stats.blocks_cached if stats else 0)
         yield _gauge("kv_blocks_total", "All blocks of the KV cache.", stats.blocks_total if stats else 0)
 
+        gaps = GaugeMetricFamily(
+            "sluiceway_loop_longest_gap_seconds",
+            "Longest time of late in which a loop stood still.",
+            labels=["process"],
+        )
+        for process, gap_s in self.longest_gap_s.items():
+            gaps.add_metric([process], gap_s)
+        yield gaps
+
     def _counters(self) -> Iterator[Metric]:
         finished = CounterMetricFamily(
             "sluiceway_requests_finished", "Sequences that ended, by reason.", labels=["reason"]
@@ -184,6 +200,12 @@ class Metrics:
         for code, count in self.rejected.items():
             rejected.add_metric([code], count)
         yield rejected
+        dropped = CounterMetricFamily(
+            "sluiceway_dropped_messages", "Messages between processes that could not be read.", labels=["process"]
+        )
+        for process, counter in self.dropped_messages.items():
+            dropped.add_metric([process], counter.total)
+        yield dropped
         actions = CounterMetricFamily(
             "sluiceway_stream_actions", "What became of slow, lost and returning readers.", labels=["action"]
         )

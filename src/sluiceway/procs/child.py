@@ -1,4 +1,8 @@
-"""The entry of every process of a server: `python -m sluiceway.procs.child ROLE DIRECTORY SUPERVISOR_PID`."""
+"""The entry of every process of a server: `python -m sluiceway.procs.child ROLE DIRECTORY SUPERVISOR_PID LISTENER`.
+
+`LISTENER` is the number of the file descriptor of the listening socket, which the API process inherits. SIGTERM and
+SIGINT are blocked when it begins, by the supervisor: it may be signalled before it says that it ignores them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import gc
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 import structlog
@@ -30,30 +34,39 @@ CONFIG_FILE = "config.msgpack"
 _PARENT_CHECK_S = 0.5
 
 
-def main(role: Role, directory: Path, supervisor: int) -> int:
+def main(role: Role, directory: Path, supervisor: int, listener: int) -> int:
     """Run one process until it is told to stop. Returns its exit code."""
     # The supervisor decides when to leave, also where a terminal or an init system signals every process at once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     _leave_with(supervisor, directory)
     config = msgspec.msgpack.decode((directory / CONFIG_FILE).read_bytes(), type=ServeConfig)
     configure_log(config.log_level, config.log_format, process=role.value)
     addresses = Addresses.in_directory(str(directory))
     context: zmq.Context[Any] = zmq.Context()
     try:
-        _ROLES[role](config, context, addresses)
+        match role:
+            case Role.API:
+                _api(config, context, addresses, listener)
+            case Role.TOKENIZER:
+                _tokenizer(config, context, addresses)
+            case Role.ENGINE:
+                _engine(config, context, addresses)
+            case _:
+                assert_never(role)
     except SluicewayError as error:
-        return _fail(context, addresses, role, str(error))
+        return _fail(context, addresses, role, Failed(str(error), error.exit_code))
     except Exception:
         structlog.get_logger(role.value).exception("process failed")
-        return _fail(context, addresses, role, "an unexpected error; its traceback is in the log")
+        return _fail(context, addresses, role, Failed("an unexpected error; its traceback is in the log"))
     context.destroy(linger=200)
     return 0
 
 
-def _fail(context: zmq.Context[Any], addresses: Addresses, role: Role, message: str) -> int:
+def _fail(context: zmq.Context[Any], addresses: Addresses, role: Role, why: Failed) -> int:
     control = ControlClient(context, addresses.control, role)
-    control.report(Failed(message))
+    control.report(why)
     control.close(linger_ms=1_000)
     context.term()
     return 1
@@ -74,11 +87,11 @@ def _leave_with(supervisor: int, directory: Path) -> None:
 # Each role imports its own world: the API process never loads torch or a tokenizer, the tokenizer never loads torch.
 
 
-def _api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+def _api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: int) -> None:
     from sluiceway.procs.api.process import serve_api
 
     _keep_for_good()
-    serve_api(config, context, addresses)
+    serve_api(config, context, addresses, socket.socket(fileno=listener))
 
 
 def _tokenizer(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
@@ -109,12 +122,5 @@ def _keep_for_good() -> None:
     gc.freeze()
 
 
-_ROLES: dict[Role, Callable[[ServeConfig, zmq.Context[Any], Addresses], None]] = {
-    Role.API: _api,
-    Role.TOKENIZER: _tokenizer,
-    Role.ENGINE: _engine,
-}
-
-
 if __name__ == "__main__":
-    sys.exit(main(Role(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(main(Role(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))

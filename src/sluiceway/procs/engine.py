@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, assert_never
@@ -12,15 +13,16 @@ import zmq
 from sluiceway.engine.engine import Engine
 from sluiceway.errors import PeerGone
 from sluiceway.messages.codec import Decoder
-from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
+from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, ProcessFigures, Role, Stop
 from sluiceway.messages.to_engine import Abort, ToEngine
 from sluiceway.messages.to_supervisor import Heartbeat, Ready
 from sluiceway.messages.to_tokenizer import EngineUp, FromEngine
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.loops import HEARTBEAT_S
+from sluiceway.procs.loops import HEARTBEAT_S, LongestGap
 from sluiceway.types import EngineFacts, FinishReason
 from sluiceway.wire.control import ControlClient
 from sluiceway.wire.endpoint import Inlet, Outlet
+from sluiceway.wire.junk import dropped_messages
 
 
 class EngineLoop:
@@ -32,24 +34,32 @@ class EngineLoop:
         self._inlet: Inlet[ToEngine] = Inlet(context, addresses.tokenizer_to_engine, Decoder(ToEngine), bind=False)
         self._outlet: Outlet[FromEngine] = Outlet(context, addresses.engine_to_tokenizer, bind=False)
         self._control = ControlClient(context, addresses.control, Role.ENGINE)
+        self._pulse_control = ControlClient(context, addresses.control, Role.ENGINE, is_pulse=True)
         self._orphans: list[ToEngine] = []
-        self._next_beat_s = 0.0
+        self._looked_s: float | None = None
+        """When the loop last looked at what arrived; None while it waits for that and does nothing else."""
+        self._gaps = LongestGap(time.monotonic())
         self._is_told_to_stop = False
+        self._has_stopped = threading.Event()
 
     def run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._inlet.socket, zmq.POLLIN)
         poller.register(self._control.socket, zmq.POLLIN)
         self._say_hello()
+        pulse = threading.Thread(target=self._beat, name="pulse", daemon=True)
+        pulse.start()
         try:
             while not self._is_told_to_stop:
-                self._beat()
                 if not self._engine.has_work and not self._orphans:
-                    poller.poll(int(HEARTBEAT_S * 1000))
+                    self._looked_s = None
+                    poller.poll()
                 self._obey()
                 for message in self._engine.step(self._receive):
                     self._publish(message)
         finally:
+            self._has_stopped.set()
+            pulse.join()
             for end in (self._inlet, self._outlet, self._control):
                 end.close()
 
@@ -64,14 +74,28 @@ class EngineLoop:
             pass  # between threads, where a closed end is gone for good: nobody is left to read this
 
     def _receive(self) -> Iterator[ToEngine]:
+        now_s = time.monotonic()
+        if self._looked_s is not None:
+            self._gaps.add(round(now_s - self._looked_s, 3), now_s)
+        self._looked_s = now_s
         orphans, self._orphans = self._orphans, []
         return itertools.chain(orphans, self._inlet.drain())
 
     def _beat(self) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._next_beat_s:
-            self._control.report(Heartbeat())
-            self._next_beat_s = now_s + HEARTBEAT_S
+        """In a thread beside the steps: a long one is no hang, and its length says whether it may ever end.
+
+        A process that is stopped stops here too.
+        """
+        while not self._has_stopped.wait(HEARTBEAT_S):
+            looked_s = self._looked_s
+            self._pulse_control.report(
+                Heartbeat(
+                    step_s=0.0 if looked_s is None else time.monotonic() - looked_s,
+                    longest_gap_s=self._gaps.seconds,
+                    n_dropped=dropped_messages.count,
+                )
+            )
+        self._pulse_control.close()
 
     def _obey(self) -> None:
         for order in self._control.drain():
@@ -82,7 +106,7 @@ class EngineLoop:
                 case PeerUp(Role.TOKENIZER | Role.API):
                     # Whoever starts again has not heard it; the tokenizer passes it on to the API process.
                     self._publish(EngineUp(self._facts))
-                case PeerDown() | PeerUp() | Drain():
+                case PeerDown() | PeerUp() | ProcessFigures() | Drain():
                     pass
                 case Stop():
                     self._is_told_to_stop = True

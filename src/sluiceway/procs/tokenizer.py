@@ -12,7 +12,7 @@ import zmq
 
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import EngineIsUp, ToApi
-from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
+from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, ProcessFigures, Role, Stop
 from sluiceway.messages.to_engine import ToEngine
 from sluiceway.messages.to_supervisor import Ready
 from sluiceway.messages.to_tokenizer import (
@@ -144,7 +144,7 @@ async def _obey(control: AsyncControlClient, translator: Translator) -> None:
                     translator.engine_down()
                 case PeerDown(Role.API, hung=False):
                     translator.api_down()
-                case PeerDown() | PeerUp() | Drain():
+                case PeerDown() | PeerUp() | ProcessFigures() | Drain():
                     pass
                 case Stop():
                     return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,13 +15,13 @@ import structlog.testing
 import zmq
 
 from sluiceway.config import LabResponse, ModelFiles, ModelKind, ServeConfig, StreamsConfig
-from sluiceway.errors import ConfigError
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import Accepted, Delta, EngineIsUp, Events, Finished, ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToChild
 from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize, ToTokenizer
 from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.api.listener import bind, listen
 from sluiceway.procs.api.process import run_api, serve_api, url_of
 from sluiceway.types import FinishReason
 from sluiceway.wire.control import ControlServer
@@ -30,6 +31,13 @@ from support.live_http import LiveClient
 
 CONFIG = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL), port=0)
 PATH = "/v1/completions"
+
+
+def listening() -> socket.socket:
+    """A socket as the supervisor hands it over."""
+    listener = bind(CONFIG.host, CONFIG.port)
+    listen(listener)
+    return listener
 
 
 class Ends:
@@ -75,7 +83,7 @@ class _ControlEnd:
 async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> AsyncIterator[tuple[Ends, LiveClient]]:
     """A process in this loop and a client of it; in the end the process is told to stop, and does."""
     ends = Ends()
-    process = asyncio.create_task(run_api(config, ends.pipes, ends.control))
+    process = asyncio.create_task(run_api(config, ends.pipes, ends.control, listening()))
     ready = await ends.reported(Ready)
     assert isinstance(ready, Ready)
     client = await LiveClient.connect(urlsplit(str(ready.facts["url"])).port or 0)
@@ -216,22 +224,12 @@ def test_address_can_be_pasted(host: str, url: str) -> None:
     assert url_of(host, 80) == url
 
 
-async def test_a_port_that_cannot_be_had_is_an_error_of_the_configuration() -> None:
-    """Before anything is reported."""
-    async with running() as (_, client):
-        port = client.port
-        ends = Ends()
-        with pytest.raises(ConfigError, match=f"port: {port}"):
-            await run_api(msgspec.structs.replace(CONFIG, port=port), ends.pipes, ends.control)
-        assert ends.reports.empty()
-
-
 def test_it_speaks_to_real_pipes() -> None:
     """In a thread, on the loop that it brings along."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     addresses = Addresses.in_process("api-test")
     supervisor = ControlServer(context, addresses.control)
-    thread = threading.Thread(target=serve_api, args=(CONFIG, context, addresses))
+    thread = threading.Thread(target=serve_api, args=(CONFIG, context, addresses, listening()))
     thread.start()
     try:
         _wait_for_report(supervisor, Ready)

@@ -13,15 +13,17 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sluiceway.procs.api.http_protocol import Buffers, WatchfulProtocol
+from sluiceway.procs.api.listener import BACKLOG
 
-_BACKLOG = 2048
 _TICK_S = 1.0
 
 
 class HttpServer(uvicorn.Server):
     """Serves an app on a bound socket. Leaves every signal to the supervisor, which says when to stop."""
 
-    def __init__(self, app: ASGIApp, *, keep_alive_s: float, on_started: Callable[[], None], buffers: Buffers) -> None:
+    def __init__(
+        self, app: ASGIApp, *, keep_alive_s: float, buffers: Buffers, on_started: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -33,7 +35,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                backlog=_BACKLOG,
+                backlog=BACKLOG,
                 timeout_keep_alive=max(1, round(keep_alive_s)),
                 timeout_graceful_shutdown=1,
             )

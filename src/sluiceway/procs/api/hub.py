@@ -132,10 +132,13 @@ class Hub:
             case Events(events=events, stats=stats, wasted_tokens=n_wasted):
                 now_s = self._clock()
                 for event in events:
-                    if isinstance(event, Delta):  # nearly all are
-                        self._delta(event, now_s)
-                    else:
-                        self._turn(event, now_s)
+                    try:
+                        if isinstance(event, Delta):  # nearly all are
+                            self._delta(event, now_s)
+                        else:
+                            self._turn(event, now_s)
+                    except Exception:  # a fault in what one event sets off; the others are about other answers
+                        self._log.exception("event failed", kind=type(event).__name__)
                 self._metrics.tokens_dropped(n_wasted)
                 self.delivery.wake()
                 if stats is not None:
@@ -170,6 +173,10 @@ class Hub:
             self._metrics.sequence_finished(one.reason if isinstance(one, Tombstone) else FinishReason.ERROR)
             one.answer.released(None)
         self.end_all(FinishReason.ERROR, lost(role.value))
+
+    def process_measured(self, process: str, longest_gap_s: float, n_dropped: int) -> None:
+        """What a process says of itself, for the metrics."""
+        self._metrics.process_measured(process, longest_gap_s, n_dropped)
 
     def drain(self) -> None:
         """Open nothing new; what is open and read goes on, what nobody reads ends. Idempotent."""

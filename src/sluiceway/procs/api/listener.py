@@ -9,6 +9,9 @@ import socket
 
 from sluiceway.errors import ConfigError
 
+BACKLOG = 2048
+"""How many connections wait in the kernel, if the system allows so many, until they are accepted."""
+
 _OPEN_FILES = 65_536
 """Enough for every connection that one process can serve."""
 
@@ -40,6 +43,18 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise _wrong(error, host, port) from None
     return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """Let the kernel take connections, before anybody accepts them: from now on the address is ours.
+
+    Raises `ConfigError` if another socket that was bound to the address too, and did not listen, was quicker.
+    """
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise _wrong(error, host, port) from None
 
 
 def _wrong(error: OSError, host: str, port: int) -> ConfigError:

