@@ -292,6 +292,7 @@ def test_keys_that_are_not_known_are_named_in_the_log(tmp_path: Path) -> None:
         "use_cache": True,
     }
     assert unknown_keys(BASE | changes) == ["'a_thing'", "'my_own_key'"]
+    assert unknown_keys(BASE | QWEN | {"head_dim": 16}) == [], "read, though Qwen2's class has no such key"
     (tmp_path / "config.json").write_text(json.dumps(BASE | changes))
     with capture_logs() as lines:
         read_directory_config(tmp_path)

@@ -212,6 +212,7 @@ _READ_ELSEWHERE = frozenset(
         "architectures",
         "model_type",
         "eos_token_id",
+        "head_dim",
         "rope_theta",
         "rope_scaling",
         "rope_parameters",
