@@ -19,11 +19,16 @@ Comparison is by code point: no case folding, no Unicode normalisation. The prom
 from __future__ import annotations
 
 import re
-from collections import deque
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sluiceway.errors import invalid
+
+_NO_CHAR = 0x110000
+"""No code point."""
+
+_NO_STOP = -1
 
 
 class StopResult(NamedTuple):
@@ -33,26 +38,73 @@ class StopResult(NamedTuple):
     stop: str | None = None
 
 
-class _Node:
-    """A prefix of some stop. `fall` is its longest proper suffix that is such a prefix too."""
+class _Automaton:
+    """States are numbers: each is a prefix of some stop, 0 the empty one.
 
-    __slots__ = ("depth", "fall", "longest_stop", "next")
+    Everything is in arrays of numbers, some ten bytes for each character of a stop. The first way on from a state leads
+    to the next number; where there are more, they are in `_branches`.
+    """
 
-    def __init__(self, depth: int, fall: _Node | None) -> None:
-        self.depth = depth
-        self.fall = fall
-        self.next: dict[str, _Node] = {}
-        self.longest_stop: str | None = None
-        """The longest stop that the text ends with in this state: of those, it starts first."""
+    __slots__ = ("_branches", "_falls", "_next_chars", "_stop_at", "_stops", "depths", "first_chars")
 
-    def step(self, char: str) -> _Node:
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._next_chars = array("I", [_NO_CHAR])
+        self._falls = array("I", [0])
+        """Of each state, its longest proper suffix that is a state too."""
+        self._stop_at = array("i", [_NO_STOP])
+        """The longest stop that the text ends with in a state: of those, it starts first."""
+        self._branches: dict[tuple[int, int], int] = {}
+        self.depths = array("I", [0])
+        self.first_chars = "".join({stop[0] for stop in stops})
+        origins = [(0, 0)]
+        for number, stop in enumerate(stops):
+            state = 0
+            for char in map(ord, stop):
+                found = self._on_from(state, char)
+                state = self._add(state, char, origins) if found is None else found
+            self._stop_at[state] = number
+        self._link(origins)
+
+    def step(self, state: int, char: str) -> int:
         """The state after one more character; amortised constant, as every fall undoes an earlier step."""
-        node = self
-        while (found := node.next.get(char)) is None:
-            if node.fall is None:
-                return node
-            node = node.fall
-        return found
+        code, next_chars, branches = ord(char), self._next_chars, self._branches
+        while next_chars[state] != code:
+            if branches and (found := branches.get((state, code))) is not None:
+                return found
+            if not state:
+                return 0
+            state = self._falls[state]
+        return state + 1
+
+    def stop_at(self, state: int) -> str | None:
+        number = self._stop_at[state]
+        return None if number == _NO_STOP else self._stops[number]
+
+    def _on_from(self, state: int, char: int) -> int | None:
+        return state + 1 if self._next_chars[state] == char else self._branches.get((state, char))
+
+    def _add(self, state: int, char: int, origins: list[tuple[int, int]]) -> int:
+        new = len(self.depths)
+        if new == state + 1:
+            self._next_chars[state] = char
+        else:
+            self._branches[state, char] = new
+        self._next_chars.append(_NO_CHAR)
+        self._falls.append(0)
+        self._stop_at.append(_NO_STOP)
+        self.depths.append(self.depths[state] + 1)
+        origins.append((state, char))
+        return new
+
+    def _link(self, origins: Sequence[tuple[int, int]]) -> None:
+        """Set every fall, nearest to the root first, and let states know the stops that end inside them."""
+        for state in sorted(range(1, len(origins)), key=self.depths.__getitem__):
+            origin, char = origins[state]
+            fall = self.step(self._falls[origin], chr(char)) if origin else 0
+            self._falls[state] = fall
+            if self._stop_at[state] == _NO_STOP:
+                self._stop_at[state] = self._stop_at[fall]
 
 
 class StopMatcher:
@@ -64,17 +116,18 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
             raise invalid("A stop string must not be empty.", "stop")
-        root = _automaton(stops)
-        self._begin(root, re.compile("[" + re.escape("".join(root.next)) + "]") if stops else None)
+        automaton = _Automaton(stops)
+        self._begin(automaton, re.compile("[" + re.escape(automaton.first_chars) + "]") if stops else None)
 
     def anew(self) -> StopMatcher:
         """Another one for the same stops, at the beginning of a text: an automaton is dear, so choices share theirs."""
         other = StopMatcher.__new__(StopMatcher)
-        other._begin(self._root, self._first_char)
+        other._begin(self._automaton, self._first_char)
         return other
 
-    def _begin(self, root: _Node, first_char: re.Pattern[str] | None) -> None:
-        self._root = self._state = root
+    def _begin(self, automaton: _Automaton, first_char: re.Pattern[str] | None) -> None:
+        self._automaton = automaton
+        self._state = 0
         self._first_char = first_char
         self._held = ""
         self._pending: tuple[int, str] | None = None  # where in `_held + text so far` it starts, and the stop
@@ -88,7 +141,7 @@ class StopMatcher:
             return StopResult(text)
         known = self._held + text
         for end in self._candidate_ends(known, len(self._held)):
-            if self._pending is not None and end - self._state.depth >= self._pending[0]:
+            if self._pending is not None and end - self._automaton.depths[self._state] >= self._pending[0]:
                 return self._stop_in(known)
         return self._emit_all_but_prefix(known)
 
@@ -96,18 +149,18 @@ class StopMatcher:
         """The end of the text: what was held back, up to a pending stop if there is one."""
         if self._stopped is None and self._pending is not None:
             return self._stop_in(self._held)
-        rest, self._held, self._state = self._held, "", self._root
+        rest, self._held, self._state = self._held, "", 0
         return StopResult(rest, self._stopped)
 
     def _candidate_ends(self, known: str, start: int) -> Iterator[int]:
         """Run the automaton over `known[start:]`; yield each position after which a pending stop may be decided."""
         position = start
         while position < len(known):
-            if self._state is self._root and self._pending is None:
+            if not self._state and self._pending is None:
                 position = self._skip(known, position)
                 if position == len(known):
                     return
-            self._state = self._state.step(known[position])
+            self._state = self._automaton.step(self._state, known[position])
             position += 1
             self._note_complete_stop(position)
             if self._pending is not None:
@@ -120,43 +173,19 @@ class StopMatcher:
         return len(known) if found is None else found.start()
 
     def _note_complete_stop(self, end: int) -> None:
-        stop = self._state.longest_stop
+        stop = self._automaton.stop_at(self._state)
         if stop is not None and (self._pending is None or end - len(stop) < self._pending[0]):
             self._pending = (end - len(stop), stop)
 
     def _stop_in(self, known: str) -> StopResult:
         assert self._pending is not None
         start, self._stopped = self._pending
-        self._held, self._state, self._pending = "", self._root, None
+        self._held, self._state, self._pending = "", 0, None
         return StopResult(known[:start], self._stopped)
 
     def _emit_all_but_prefix(self, known: str) -> StopResult:
-        n_certain = len(known) - self._state.depth
+        n_certain = len(known) - self._automaton.depths[self._state]
         self._held = known[n_certain:]
         if self._pending is not None:
             self._pending = (self._pending[0] - n_certain, self._pending[1])
         return StopResult(known[:n_certain])
-
-
-def _automaton(stops: Sequence[str]) -> _Node:
-    root = _Node(0, None)
-    for stop in stops:
-        node = root
-        for char in stop:
-            node = node.next.setdefault(char, _Node(node.depth + 1, root))
-        node.longest_stop = stop
-    _link(root)
-    return root
-
-
-def _link(root: _Node) -> None:
-    """Set every `fall`, nearest to the root first, and let states know the stops that end inside them."""
-    queue = deque(root.next.values())
-    while queue:
-        node = queue.popleft()
-        assert node.fall is not None
-        if node.longest_stop is None:
-            node.longest_stop = node.fall.longest_stop
-        for char, child in node.next.items():
-            child.fall = node.fall.step(char)
-            queue.append(child)
