@@ -16,6 +16,7 @@ NAMES = {
     "sluiceway_kv_blocks_total": "gauge",
     "sluiceway_requests_finished": "counter",
     "sluiceway_requests_rejected": "counter",
+    "sluiceway_connections_turned_away": "counter",
     "sluiceway_prompt_tokens": "counter",
     "sluiceway_generated_tokens": "counter",
     "sluiceway_draft_tokens": "counter",

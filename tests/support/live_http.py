@@ -23,13 +23,13 @@ TIMEOUT_S = 60.0
 
 @asynccontextmanager
 async def live_http(
-    app: ASGIApp, *, http: str | None = None, keep_alive_s: float = 60.0, buffers: Buffers | None = None
+    app: ASGIApp, *, http: str | None = None, keep_alive_s: float = 60.0, buffers: Buffers | None = None, **more: Any
 ) -> AsyncIterator[int]:
     """Serve on a free port of the loopback, which is the value. `http` names another protocol of uvicorn's."""
     listener = bind("127.0.0.1", 0)
     port: int = listener.getsockname()[1]
     started = asyncio.Event()
-    server = HttpServer(app, keep_alive_s=keep_alive_s, on_started=started.set, buffers=buffers or Buffers())
+    server = HttpServer(app, keep_alive_s=keep_alive_s, on_started=started.set, buffers=buffers or Buffers(), **more)
     if http is not None:
         server.config.http = http
     serving = asyncio.create_task(server.serve([listener]))

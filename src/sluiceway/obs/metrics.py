@@ -68,6 +68,7 @@ class Metrics:
         self._census: Callable[[], StreamsCensus] | None = None
         self.finished = dict.fromkeys(FinishReason, 0)
         self.rejected: dict[str, int] = {}
+        self.turned_away = 0
         self.prompt_tokens = Accumulated()
         self.generated_tokens = Accumulated()
         self.engine_wasted_tokens = Accumulated()
@@ -138,6 +139,10 @@ class Metrics:
         """`code` is a word of ours, never of a client's."""
         self.rejected[code] = self.rejected.get(code, 0) + 1
 
+    def connection_turned_away(self) -> None:
+        """It could not be served: no more files can be opened."""
+        self.turned_away += 1
+
     def tokens_delivered(self, n_tokens: int) -> None:
         """Tokens whose text was handed to the transport."""
         self.delivered_tokens += n_tokens
@@ -206,6 +211,9 @@ class Metrics:
         for process, counter in self.dropped_messages.items():
             dropped.add_metric([process], counter.total)
         yield dropped
+        yield _counter(
+            "connections_turned_away", "Connections that could not be served for lack of open files.", self.turned_away
+        )
         actions = CounterMetricFamily(
             "sluiceway_stream_actions", "What became of slow, lost and returning readers.", labels=["action"]
         )

@@ -387,6 +387,23 @@ async def test_what_came_before_a_bad_request_is_answered_first() -> None:
         assert await client.read_to_the_end() == b""
 
 
+async def test_every_answer_before_a_bad_request_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they may take longer."""
+    monkeypatch.setattr(http_protocol, "REFUSAL_GRACE_S", 60.0)
+    api = Api()
+    async with connected(api) as client:
+        await client.send(
+            (head("POST", PATH, f"Content-Length: {len(completion())}") + completion()) * 2 + b"\x00\r\n\r\n"
+        )
+        for status in (200, 200, 400):
+            if status == 200:
+                await api.upstream.until(lambda: api.upstream.requests)
+                api.upstream.accept()
+                api.upstream.finish()
+                api.upstream.pushed.clear()
+            assert (await client.read_answer()).status == status
+
+
 async def test_a_bad_request_among_those_that_wait_is_refused_in_its_place() -> None:
     """Also where its head was in order and its body is not."""
     bad = head("POST", PATH, "Transfer-Encoding: chunked") + b"zz\r\n"
@@ -636,8 +653,9 @@ async def test_only_so_many_refused_clients_are_waited_for(monkeypatch: pytest.M
         await client.cut_off()
 
 
-async def test_garbage_does_not_get_an_answer_into_the_midst_of_another() -> None:
+async def test_garbage_does_not_get_an_answer_into_the_midst_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection just ends, and what ran for it is cancelled."""
+    monkeypatch.setattr(http_protocol, "REFUSAL_GRACE_S", 0.05)
     api = Api()
     async with connected(api) as client:
         await client.request("POST", PATH, completion(stream=True))
@@ -651,8 +669,9 @@ async def test_garbage_does_not_get_an_answer_into_the_midst_of_another() -> Non
         await api.upstream.until(lambda: api.upstream.cancels)
 
 
-async def test_garbage_is_refused_while_no_answer_has_begun() -> None:
+async def test_garbage_is_refused_while_no_answer_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ran for the connection is cancelled; the client learns why."""
+    monkeypatch.setattr(http_protocol, "REFUSAL_GRACE_S", 0.05)
     api = Api()
     async with connected(api) as client:
         await client.request("POST", PATH, completion())

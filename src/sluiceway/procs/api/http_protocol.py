@@ -31,6 +31,7 @@ from typing import Any, ClassVar, NoReturn, cast
 from uuid import uuid4
 
 import httptools
+import msgspec
 from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -39,6 +40,7 @@ from sluiceway.procs.api.chunks import ChunkWriter, break_off, offer_chunks
 from sluiceway.procs.api.head import refusal_head
 from sluiceway.procs.api.until_close import takes_no_chunks, until_close
 from sluiceway.protocols.openai.errors import error_body, refusal_for_status
+from sluiceway.refusals import OVERLOADED
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
@@ -50,8 +52,8 @@ MAX_AHEAD_BYTES = 64 * 1024
 LOOK_EVERY_S = 0.25
 """How often the kernel is asked whether a client is still there of which nothing is read."""
 
-REFUSAL_GRACE_S = 1.0
-"""How long the answers to earlier requests may take before what came after them and is no request is refused."""
+REFUSAL_GRACE_S = 5.0
+"""How long each answer to an earlier request may take before what came after them and is no request is refused."""
 
 LINGER_S = 30.0
 LINGER_IDLE_S = 5.0
@@ -72,6 +74,8 @@ _NOTSENT_LOWAT = 25
 
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 30, 10, 3
 """When the kernel asks a client that says nothing and is told nothing whether it is there, and when it gives it up."""
+
+_FULL = msgspec.structs.replace(OVERLOADED, message="Too many connections are open; try again later.")
 
 _UNKNOWN_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade", "Expected HTTP/2 Connection Preface")
 """What the parser says of a version that it does not know, and of the first line of HTTP/2."""
@@ -142,6 +146,8 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._refusal_status: int | None = None
         """What is refused, once all before it is answered. Nothing more is parsed."""
         self._refusal_timer: asyncio.TimerHandle | None = None
+        self.is_turned_away = False
+        """Whether there is no room for this connection: its first request, whatever it is, is answered with a 503."""
 
     # The connection.
 
@@ -151,6 +157,8 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._set_buffers(transport)
         _ask_whether_it_is_there(transport.get_extra_info("socket"))
         self._arm_keep_alive()
+        if self.is_turned_away:  # it takes one of few files
+            self._head_timer = self.loop.call_later(LINGER_IDLE_S, self._refuse, 503)
 
     def _set_buffers(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=self._buffers.write_bytes)
@@ -233,6 +241,8 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        if self.is_turned_away:
+            self._refuse(503)
         if self in self._lingering:
             self._drop(len(data))
         elif self.flow.is_held:
@@ -330,6 +340,8 @@ class WatchfulProtocol(HttpToolsProtocol):
         if self._refusal_status is not None:
             if not self._is_answering:
                 self._refuse_now()
+            else:
+                self._start_grace()
         elif self.flow.is_held:
             self.loop.call_soon(self._read_on)
 
@@ -450,6 +462,11 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._refuse_now()
             return
         self._hold(b"")
+        self._start_grace()
+
+    def _start_grace(self) -> None:
+        if self._refusal_timer is not None:
+            self._refusal_timer.cancel()
         self._refusal_timer = self.loop.call_later(REFUSAL_GRACE_S, self._refuse_now)
 
     def _refuse_now(self) -> None:
@@ -520,7 +537,7 @@ def _without_offer(field: tuple[bytes, bytes]) -> tuple[bytes, bytes] | None:
 
 
 def _raw_refusal(status: int) -> bytes:
-    refusal = refusal_for_status(status)
+    refusal = _FULL if status == _FULL.status else refusal_for_status(status)
     body = error_body(refusal)
     more = ((b"connection", b"close"), (b"x-request-id", uuid4().hex.encode()))
     lines = [b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode())]

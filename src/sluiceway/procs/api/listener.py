@@ -6,6 +6,7 @@ import contextlib
 import errno
 import resource
 import socket
+import sys
 
 from sluiceway.errors import ConfigError
 
@@ -23,6 +24,12 @@ def allow_connections() -> None:
     if resource.RLIM_INFINITY != soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # a system may have a lower bound of its own
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def open_files() -> int:
+    """How many files this process may have open."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def bind(host: str, port: int) -> socket.socket:

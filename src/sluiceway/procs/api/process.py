@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import math
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from secrets import token_hex
 from typing import Any, assert_never
 
 import structlog
 import uvloop
 import zmq
+from structlog.typing import FilteringBoundLogger
 
 from sluiceway.config import ServeConfig, StreamsConfig
 from sluiceway.messages.codec import Decoder
@@ -34,7 +36,7 @@ from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.intake import worker_pool
 from sluiceway.procs.api.links import Control, Pipes
-from sluiceway.procs.api.listener import allow_connections
+from sluiceway.procs.api.listener import allow_connections, open_files
 from sluiceway.procs.api.terms import policy_of
 from sluiceway.procs.loops import beat, run_until_first
 from sluiceway.refusals import DRAINING
@@ -42,6 +44,9 @@ from sluiceway.types import FinishReason
 from sluiceway.wire.control import AsyncControlClient
 from sluiceway.wire.endpoint import AsyncInlet, Outlet
 
+_OWN_FILES = 64
+"""About how many a process has open besides its connections."""
+_BETWEEN_LINES_S = 10.0
 _LAST_WORDS_S = 1.0
 """How long the error that ends a stream may take to leave, when the time to drain is over."""
 
@@ -86,6 +91,9 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
     """The process in a loop that is there already. Returns when told to stop; raises what breaks a loop of it."""
     metrics, log = Metrics(), structlog.get_logger("api").bind()  # bound once, not with every line
     control.report(Ready({"url": url_of(config.host, _port_of(listener))}))
+    n_wanted_files = config.max_running + config.max_waiting + _OWN_FILES
+    if open_files() < n_wanted_files:
+        log.warning("few files may be open", limit=open_files(), wanted=n_wanted_files, hint="raise it: ulimit -n")
     if config.streams.lab_response != "own":
         log.warning("responses are those of the lab", response=config.streams.lab_response)
     processes = {Role.API.value: os.getpid()}
@@ -113,6 +121,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
         build_app(config, world),
         keep_alive_s=config.keep_alive_s,
         buffers=buffers_of(config.streams),
+        on_turned_away=_tell_turned_away(metrics, log),
     )
     try:
         await run_until_first(
@@ -136,6 +145,20 @@ async def _serve_soon(server: HttpServer, listener: socket.socket, hub: Hub) -> 
             while hub.unready is not None:  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
                 await asyncio.sleep(_INTRODUCTIONS_POLL_S)
     await server.serve([listener])
+
+
+def _tell_turned_away(metrics: Metrics, log: FilteringBoundLogger) -> Callable[[str], None]:
+    """Counts every connection that is turned away, and logs the first of them and then one line every few seconds."""
+    next_line_s = -math.inf
+
+    def tell(why: str) -> None:
+        nonlocal next_line_s
+        metrics.connection_turned_away()
+        if time.monotonic() >= next_line_s:
+            next_line_s = time.monotonic() + _BETWEEN_LINES_S
+            log.warning("connections turned away", why=why, total=metrics.turned_away, limit=open_files())
+
+    return tell
 
 
 def buffers_of(streams: StreamsConfig) -> Buffers:
