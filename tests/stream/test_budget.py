@@ -39,6 +39,7 @@ def test_what_is_released_is_not_held_any_more() -> None:
     budget = filled(50, 40)
     budget.release(90, 2)
     assert (budget.n_bytes, budget.n_events, budget.pressure) == (0, 0, Pressure.NONE)
+    assert budget.n_released == 90
 
 
 @pytest.mark.parametrize(("n_bytes", "n_events"), [(11, 1), (10, 2)])

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from sluiceway.sse.encoder import encode_json
 
 PIECE_BYTES = 64 * 1024
-"""No piece is larger. The API process gives memory blocks of this size back to the system when they are freed: see
-`procs.api.allocator`."""
+"""No piece is larger."""
 
 
 class Pieces:

@@ -34,6 +34,7 @@ class Budget:
         "_tight_events",
         "n_bytes",
         "n_events",
+        "n_released",
     )
 
     def __init__(self, *, max_bytes: int, max_events: int, max_kept: int = 1024) -> None:
@@ -48,6 +49,8 @@ class Budget:
         self._max_events, self._tight_events = max_events, max_events * _TIGHT
         self.n_bytes = 0
         self.n_events = 0
+        self.n_released = 0
+        """Bytes since the start."""
 
     @property
     def max_answer_bytes(self) -> int:
@@ -90,6 +93,7 @@ class Budget:
             raise InvariantError(f"{n_bytes} bytes of {n_events} events are released, but less is held")
         self.n_bytes -= n_bytes
         self.n_events -= n_events
+        self.n_released += n_bytes
 
     @property
     def _is_tight(self) -> bool:

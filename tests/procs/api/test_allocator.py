@@ -1,4 +1,4 @@
-"""Large blocks go back to the system when they are freed."""
+"""Memory goes back to the system when it was released."""
 
 from __future__ import annotations
 
@@ -7,51 +7,52 @@ import sys
 
 import pytest
 
-from sluiceway.procs.api.allocator import CLibrary, give_memory_back
-from sluiceway.protocols.pieces import PIECE_BYTES
+from sluiceway.procs.api.allocator import RELEASED_BYTES, Heap
 
-# Small blocks that live on keep the heap from shrinking at its top; after the free only those should be left.
-AFTER_MANY_PIECES = f"""
+# Small blocks that live on keep the heap from shrinking at its top.
+AFTER_MANY_PIECES = """
 import os, resource
-from sluiceway.procs.api.allocator import give_memory_back
-assert give_memory_back()
+from sluiceway.procs.api.allocator import own_heap
+heap = own_heap()
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-bytes(40_000_000)
+bytes(20_000_000)
 before = resident()
 pieces, small = [], []
 for _ in range(1000):
-    pieces.append(os.urandom(8) * ({PIECE_BYTES} // 8))
+    pieces.append(os.urandom(8) * 8192)
     small.append(bytes(600))
 held = resident() - before
 pieces.clear()
+heap.released(1000 * 65536)
 print(held, resident() - before)
 """
 
 
 class Library:
-    """Answers as told, and notes what was set."""
+    """Notes how often it was asked."""
 
-    def __init__(self, answer: int) -> None:
-        self.answer = answer
-        self.options: dict[int, int] = {}
+    def __init__(self) -> None:
+        self.asked: list[int] = []
 
-    def mallopt(self, param: int, value: int, /) -> int:
-        self.options[param] = value
-        return self.answer
+    def malloc_trim(self, pad: int) -> int:
+        self.asked.append(pad)
+        return 1
 
 
-def test_pieces_of_answers_are_mapped_for_themselves() -> None:
-    """https://man7.org/linux/man-pages/man3/mallopt.3.html has the numbers of the options: malloc.h of glibc."""
-    library = Library(1)
-    assert give_memory_back(library)
-    assert library.options[-3] <= PIECE_BYTES
+def test_the_heap_is_trimmed_whenever_much_was_released() -> None:
+    """And not in between: it takes its time."""
+    library = Library()
+    heap, n_asked = Heap(library), list[int]()
+    for n_bytes in (0, RELEASED_BYTES - 1, RELEASED_BYTES, RELEASED_BYTES + 1, 3 * RELEASED_BYTES, 3 * RELEASED_BYTES):
+        heap.released(n_bytes)
+        n_asked.append(len(library.asked))
+    assert n_asked == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_library_that_cannot_is_left_alone() -> None:
-    """It says no, or does not know the question."""
-    unknowing: CLibrary = object()  # type: ignore[assignment]
-    assert not give_memory_back(Library(0)) and not give_memory_back(unknowing)
+    """Nothing is asked of it."""
+    Heap(object()).released(RELEASED_BYTES)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

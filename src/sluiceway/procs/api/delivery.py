@@ -15,6 +15,7 @@ from sluiceway.errors import PeerGone, Refusal
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Park, Pause, Resume
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.agenda import Agenda
+from sluiceway.procs.api.allocator import own_heap
 from sluiceway.procs.api.answer import Answer, Reader
 from sluiceway.procs.api.sequences import Sequences
 from sluiceway.procs.api.streams import Streams
@@ -66,6 +67,7 @@ class Delivery:
         self._when_timed: list[Callable[[], None]] = []
         self._when_free: list[Callable[[], None]] = []
         self._waited_for: dict[Reader, None] = {}
+        self._heap = own_heap()
         streams.when_let_go = self._let_go
 
     # From readers.
@@ -195,6 +197,11 @@ class Delivery:
         else:
             self._agenda.drop(answer)
         self._tell_if_empty()
+        self.give_memory_back()
+
+    def give_memory_back(self) -> None:
+        """What answers have released goes back to the system, when it is much."""
+        self._heap.released(self._streams.budget.n_released)
 
     def _carry_out(self, answer: Answer, effect: Effect) -> None:
         match effect:

@@ -28,7 +28,6 @@ from sluiceway.messages.to_tokenizer import ToTokenizer
 from sluiceway.obs.log import log_fault
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.api.allocator import give_memory_back
 from sluiceway.procs.api.app import World, build_app
 from sluiceway.procs.api.delivery import TICK_S
 from sluiceway.procs.api.http_protocol import SEND_TIMEOUT_S, Buffers
@@ -58,7 +57,6 @@ _INTRODUCTIONS_POLL_S = 0.005
 def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: socket.socket) -> None:
     """Serve on a listening socket, which others may hold too, until told to stop."""
     allow_connections()
-    give_memory_back()
     uvloop.run(_serve(config, context, addresses, listener))
 
 

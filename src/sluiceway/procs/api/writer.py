@@ -151,6 +151,7 @@ class Writer:
 
     def _pass_on_now(self) -> None:
         self._is_due = False
+        self._delivery.give_memory_back()
         if self._is_passing:
             self._pass_on()
 
