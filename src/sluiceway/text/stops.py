@@ -45,14 +45,14 @@ class _Automaton:
     to the next number; where there are more, they are in `_branches`.
     """
 
-    __slots__ = ("_branches", "_falls", "_next_chars", "_stop_at", "_stops", "depths", "first_chars")
+    __slots__ = ("_branches", "_falls", "_next_chars", "depths", "first_chars", "stop_numbers", "stops")
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
+        self.stops = tuple(stops)
         self._next_chars = array("I", [_NO_CHAR])
         self._falls = array("I", [0])
         """Of each state, its longest proper suffix that is a state too."""
-        self._stop_at = array("i", [_NO_STOP])
+        self.stop_numbers = array("i", [_NO_STOP])
         """The longest stop that the text ends with in a state: of those, it starts first."""
         self._branches: dict[tuple[int, int], int] = {}
         self.depths = array("I", [0])
@@ -63,7 +63,7 @@ class _Automaton:
             for char in map(ord, stop):
                 found = self._on_from(state, char)
                 state = self._add(state, char, origins) if found is None else found
-            self._stop_at[state] = number
+            self.stop_numbers[state] = number
         self._link(origins)
 
     def step(self, state: int, char: str) -> int:
@@ -77,10 +77,6 @@ class _Automaton:
             state = self._falls[state]
         return state + 1
 
-    def stop_at(self, state: int) -> str | None:
-        number = self._stop_at[state]
-        return None if number == _NO_STOP else self._stops[number]
-
     def _on_from(self, state: int, char: int) -> int | None:
         return state + 1 if self._next_chars[state] == char else self._branches.get((state, char))
 
@@ -92,7 +88,7 @@ class _Automaton:
             self._branches[state, char] = new
         self._next_chars.append(_NO_CHAR)
         self._falls.append(0)
-        self._stop_at.append(_NO_STOP)
+        self.stop_numbers.append(_NO_STOP)
         self.depths.append(self.depths[state] + 1)
         origins.append((state, char))
         return new
@@ -103,8 +99,8 @@ class _Automaton:
             origin, char = origins[state]
             fall = self.step(self._falls[origin], chr(char)) if origin else 0
             self._falls[state] = fall
-            if self._stop_at[state] == _NO_STOP:
-                self._stop_at[state] = self._stop_at[fall]
+            if self.stop_numbers[state] == _NO_STOP:
+                self.stop_numbers[state] = self.stop_numbers[fall]
 
 
 class StopMatcher:
@@ -173,8 +169,11 @@ class StopMatcher:
         return len(known) if found is None else found.start()
 
     def _note_complete_stop(self, end: int) -> None:
-        stop = self._automaton.stop_at(self._state)
-        if stop is not None and (self._pending is None or end - len(stop) < self._pending[0]):
+        number = self._automaton.stop_numbers[self._state]
+        if number == _NO_STOP:
+            return
+        stop = self._automaton.stops[number]
+        if self._pending is None or end - len(stop) < self._pending[0]:
             self._pending = (end - len(stop), stop)
 
     def _stop_in(self, known: str) -> StopResult:
