@@ -63,3 +63,16 @@ def test_it_can_be_started_again(listener: socket.socket) -> None:
         assert_refused(ask(listener))
         stand_in.stop()
     assert listener.getsockname()[1] > 0
+
+
+def test_whoever_is_accepted_when_it_stops_is_answered(listener: socket.socket) -> None:
+    """Or waits for the next: a connection that nobody owns would wait for ever."""
+    for _ in range(20):
+        stand_in, last = StandIn(listener), StandIn(listener)
+        stand_in.start()
+        connections = [ask(listener) for _ in range(8)]
+        stand_in.stop()
+        last.start()
+        for connection in connections:
+            assert_refused(connection)
+        last.stop()

@@ -55,34 +55,46 @@ def _run(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, None]) ->
 
 
 async def _serve(listener: socket.socket, stopping: asyncio.Event) -> None:
-    answer = _answer()
+    """Not asyncio's own server: that forgets, open, what it accepted in the moment when it is closed."""
+    loop, answer = asyncio.get_running_loop(), _answer()
     open_now: set[asyncio.Task[None]] = set()
 
-    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        open_now.add(task)
+    def accept() -> None:
         try:
-            if len(open_now) <= _MAX_CONNECTIONS:
-                with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                    async with asyncio.timeout(_REQUEST_S):
-                        await reader.readuntil(b"\r\n\r\n")
-                # Also to who said less, or more. What is not read when a connection closes makes the kernel reset it.
-                with contextlib.suppress(TimeoutError, OSError):
-                    async with asyncio.timeout(_REQUEST_S):
-                        writer.write(answer)
-                        writer.write_eof()
-                        while await reader.read(65_536):
-                            pass
-        finally:
-            writer.close()
-            open_now.discard(task)
+            connection, _ = listener.accept()
+        except OSError:
+            return  # the API process was quicker, or the client has gone
+        connection.setblocking(False)
+        if len(open_now) >= _MAX_CONNECTIONS:
+            connection.close()
+            return
+        task = loop.create_task(_refuse(connection, answer))
+        open_now.add(task)
+        task.add_done_callback(open_now.discard)
 
-    server = await asyncio.start_server(meet, sock=listener)
-    await stopping.wait()
-    server.close()
+    with listener:
+        listener.setblocking(False)
+        loop.add_reader(listener, accept)
+        await stopping.wait()
+        loop.remove_reader(listener)
     while open_now:
         await asyncio.wait(open_now)
+
+
+async def _refuse(connection: socket.socket, answer: bytes) -> None:
+    with connection, contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_connection(sock=connection)
+        with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(_REQUEST_S):
+                await reader.readuntil(b"\r\n\r\n")
+        # Also to who said less, or more. What is not read when a connection closes makes the kernel reset it.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REQUEST_S):
+                writer.write(answer)
+                writer.write_eof()
+                while await reader.read(65_536):
+                    pass
+        writer.close()
 
 
 def _answer() -> bytes:

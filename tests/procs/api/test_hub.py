@@ -345,6 +345,28 @@ def test_a_fault_in_framing_ends_one_answer_only(api: Api, upstream: FakeUpstrea
     api.assert_quiet()
 
 
+def test_a_fault_at_one_event_ends_one_answer_only(
+    api: Api, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is not in the framing; what comes in the same message is for others, and is served."""
+    broken, other = open_answer(api), open_answer(api)
+    upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0))
+    deliver = api.hub._deliver
+
+    def fail(route: Any, *args: Any) -> None:
+        if route.answer is broken:
+            raise ZeroDivisionError
+        deliver(route, *args)
+
+    monkeypatch.setattr(api.hub, "_deliver", fail)
+    upstream.say(Delta(1, "x", (1,)), Delta(2, "y", (1,)), finished(2))
+    assert b"internal_error" in written(api, broken)
+    told = written(api, other)
+    assert told.endswith(b"[DONE]\n\n") and b'"y"' in told
+    assert upstream.cancels == [Cancel((1,), FinishReason.ERROR)]
+    assert [line["kind"] for line in api.lines if line["event"] == "event failed"] == ["Delta"]
+
+
 # Leaving.
 
 

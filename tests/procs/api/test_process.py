@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +22,7 @@ from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToC
 from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize, ToTokenizer
 from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.listener import bind, listen
 from sluiceway.procs.api.process import run_api, serve_api, url_of
 from sluiceway.types import FinishReason
@@ -216,6 +218,43 @@ async def test_it_stops_at_once_when_it_is_told_to() -> None:
         await ends.request()
         ends.orders.put_nowait(Stop())
         assert (await client.read_answer()).status == 503
+
+
+async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the tokenizer, from the supervisor, or when time passes: it is logged, and the next one is served."""
+    with structlog.testing.capture_logs() as lines:
+        async with running() as (ends, client):
+            with monkeypatch.context() as broken:
+                for name in ("receive", "peer_up"):
+                    broken.setattr(Hub, name, fail)
+                ends.events.put_nowait(Events(events=[]))
+                ends.orders.put_nowait(PeerUp(Role.ENGINE, 7))
+                async with asyncio.timeout(10.0):
+                    while len(faults(lines)) < 2:  # noqa: ASYNC110 - a log wakes nobody
+                        await asyncio.sleep(0)
+            await client.request("POST", PATH, completion())
+            ends.events.put_nowait(answer(await ends.request(), "Hel", "lo"))
+            assert (await client.read_answer()).json()["choices"][0]["text"] == "Hello"
+    assert faults(lines) == {"a message from the tokenizer", "an order of the supervisor"}
+
+
+async def test_a_drain_and_a_stop_are_carried_out_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the server would wait for its time to be over."""
+    with structlog.testing.capture_logs() as lines:
+        async with running() as (ends, _):
+            monkeypatch.setattr(Hub, "drain", fail)
+            monkeypatch.setattr(Hub, "end_all", fail)
+            ends.orders.put_nowait(Drain(0.0))
+            await ends.reported(Drained)
+    assert faults(lines) == {"a drain", "an order of the supervisor"}
+
+
+def fail(*_: object, **__: object) -> None:
+    raise ZeroDivisionError
+
+
+def faults(lines: Sequence[MutableMapping[str, Any]]) -> set[str]:
+    return {line["message"] for line in lines if line["event"] == "a message could not be handled"}
 
 
 @pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:80"), ("::1", "http://[::1]:80")])

@@ -23,6 +23,7 @@ from sluiceway.messages.to_api import (
     AuditReport,
     Delta,
     EngineIsUp,
+    Event,
     Events,
     Finished,
     Progressed,
@@ -31,6 +32,7 @@ from sluiceway.messages.to_api import (
 )
 from sluiceway.messages.to_child import Role
 from sluiceway.messages.to_tokenizer import Tokenize, TokenizeEncoded, ToTokenizer
+from sluiceway.obs.log import log_fault
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order, Reader
 from sluiceway.procs.api.audits import Audits
@@ -137,8 +139,8 @@ class Hub:
                             self._delta(event, now_s)
                         else:
                             self._turn(event, now_s)
-                    except Exception:  # a fault in what one event sets off; the others are about other answers
-                        self._log.exception("event failed", kind=type(event).__name__)
+                    except Exception as error:
+                        self._break_off(event, error)
                 self._metrics.tokens_dropped(n_wasted)
                 self.delivery.wake()
                 if stats is not None:
@@ -229,6 +231,14 @@ class Hub:
         max_bytes = self.streams.budget.max_answer_bytes
         if n_logprobs * order.framer.least_logprob_bytes > max_bytes:
             raise RequestError(answer_too_large(max_bytes, "max_tokens"))
+
+    def _break_off(self, event: Event, error: Exception) -> None:
+        """A fault in what one event sets off ends the answer that it is about; the others are about other answers."""
+        log_fault(self._log, "event failed", error, kind=type(event).__name__)
+        for rid in event.rids if isinstance(event, Rejected) else (event.rid,):
+            route = self._sequences.route_of(rid)
+            if route is not None:
+                self.delivery.close(route.answer, FinishReason.ERROR, INTERNAL_ERROR)
 
     def _turn(self, event: Accepted | Rejected | Progressed | Finished, now_s: float) -> None:
         """An event that begins or ends something, or tells of one that has not begun."""
