@@ -36,6 +36,12 @@ API_UNAVAILABLE = Refusal(
     message="The API process is down or does not respond; try again in a moment.",
     retry_after_s=RETRY_AFTER_S,
 )
+MESSAGE_LOST = Refusal(
+    status=503,
+    code="request_lost",
+    message="A message about this request was lost between processes of the server; send it again.",
+    retry_after_s=RETRY_AFTER_S,
+)
 DRAINING = Refusal(
     status=503,
     code="draining",

@@ -22,6 +22,7 @@ NAMES = {
     "sluiceway_draft_tokens": "counter",
     "sluiceway_accepted_draft_tokens": "counter",
     "sluiceway_no_tokens": "counter",
+    "sluiceway_lost_sequences": "counter",
     "sluiceway_delivered_tokens": "counter",
     "sluiceway_wasted_tokens": "counter",
     "sluiceway_stream_actions": "counter",

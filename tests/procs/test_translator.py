@@ -17,6 +17,7 @@ from sluiceway.messages.to_tokenizer import (
     Cancel,
     ChatPrompt,
     EngineAudit,
+    Forget,
     GroupRejection,
     Park,
     Pause,
@@ -421,6 +422,16 @@ def test_everything_is_cancelled_when_the_api_died() -> None:
     assert desk.translator.n_encoding == 0
 
 
+def test_lost_sequences_are_dropped_without_a_word() -> None:
+    """The engine is told in case that it has one; an end that comes after all is nobody's."""
+    desk = Desk()
+    desk.ask(1)
+    desk.translator.forget(Forget((1, 99)))
+    assert desk.engine[1:] == [Abort(1, FinishReason.ERROR)]
+    assert desk.translator.n_decoding == 0 and desk.take_events() == []
+    assert desk.step(ends=[_end(1, FinishReason.ERROR)]) == []
+
+
 def test_audit_is_answered_with_both_tables_when_asked() -> None:
     """The question goes to the engine; its answer is completed with this process' counts."""
     desk = Desk(is_threaded=True)
@@ -431,7 +442,15 @@ def test_audit_is_answered_with_both_tables_when_asked() -> None:
     assert desk.engine[-1] == AuditEngine(5)
     desk.translator.engine_audit(EngineAudit(query_id=5, stats=STATS, live=(), violations=("I2",)))
     assert desk.sent == [
-        AuditReport(query_id=5, engine=STATS, live=(), violations=("I2",), tokenizer_encoding=1, tokenizer_decoding=1)
+        AuditReport(
+            query_id=5,
+            engine=STATS,
+            live=(),
+            violations=("I2",),
+            tokenizer_encoding=1,
+            tokenizer_decoding=1,
+            encoding=(2,),
+        )
     ]
 
 

@@ -82,6 +82,8 @@ class AuditReport(msgspec.Struct, frozen=True, tag="audit_report", kw_only=True)
     """Requests whose prompts are being encoded."""
     tokenizer_decoding: int
     """Sequences with decode state."""
+    encoding: tuple[Rid, ...] = ()
+    """Sequences of the requests that are being encoded: the engine has not heard of them yet."""
 
 
 Event: TypeAlias = Accepted | Rejected | Progressed | Delta | Finished

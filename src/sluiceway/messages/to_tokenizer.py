@@ -85,6 +85,12 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     reason: FinishReason
 
 
+class Forget(msgspec.Struct, frozen=True, tag="forget"):
+    """These sequences were lost between processes: drop what is kept of them. Nothing is answered."""
+
+    rids: tuple[Rid, ...]
+
+
 class Pause(msgspec.Struct, frozen=True, tag="pause"):
     """Make no tokens for these sequences for now; they keep what they hold. Any id; idle for one not yet submitted."""
 
@@ -166,7 +172,7 @@ class EngineUp(msgspec.Struct, frozen=True, tag="engine_up"):
     facts: EngineFacts
 
 
-FromApi: TypeAlias = Tokenize | Cancel | Pause | Park | Resume | AuditQuery
+FromApi: TypeAlias = Tokenize | Cancel | Forget | Pause | Park | Resume | AuditQuery
 ToTokenizer: TypeAlias = FromApi | TokenizeEncoded
 """What the API process may push. It arrives as `FromApi`."""
 

@@ -80,6 +80,7 @@ class Metrics:
         self.dropped_messages: dict[str, Accumulated] = {}
         self.delivered_tokens = 0
         self.undelivered_tokens = 0
+        self.lost_sequences = 0
         self.engine: EngineStats | None = None
         """The latest snapshot; None while no engine lives."""
         self._is_engine_down = False
@@ -235,6 +236,9 @@ class Metrics:
         )  # fmt: skip
         yield _counter(
             "no_tokens", "Sequences that ended because the model gave no usable logit.", self.no_tokens.total
+        )
+        yield _counter(
+            "lost_sequences", "Sequences that were ended since a message of theirs was lost.", self.lost_sequences
         )
         yield _counter("delivered_tokens", "Tokens handed to the transport.", self.delivered_tokens)
         yield _counter("wasted_tokens", "Tokens computed for nobody.", self.wasted_tokens)

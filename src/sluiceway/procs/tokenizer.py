@@ -20,6 +20,7 @@ from sluiceway.messages.to_tokenizer import (
     Cancel,
     EngineAudit,
     EngineUp,
+    Forget,
     FromApi,
     FromEngine,
     Park,
@@ -102,6 +103,8 @@ async def _read_api(inlet: AsyncInlet[FromApi], translator: Translator) -> None:
                     translator.tokenize(message)
                 case Cancel():
                     translator.cancel(message)
+                case Forget():
+                    translator.forget(message)
                 case Pause() | Park() | Resume():
                     translator.hold(message)
                 case AuditQuery():

@@ -33,6 +33,7 @@ from sluiceway.messages.to_tokenizer import (
     Cancel,
     ChatPrompt,
     EngineAudit,
+    Forget,
     Park,
     Pause,
     Prompt,
@@ -134,6 +135,13 @@ class Translator:
         if ended:
             self._to_api(Events(events=ended))
 
+    def forget(self, message: Forget) -> None:
+        """Drop these sequences without a word; if the engine should have one after all, it ends there."""
+        for rid in message.rids:
+            if self._decoding.pop(rid, None) is not None:
+                self._broken.discard(rid)
+                self._abort(rid, FinishReason.ERROR)
+
     def hold(self, message: Pause | Park | Resume) -> None:
         """Pass a wish of the flow of tokens on, for each sequence that the engine has."""
         wish = _ENGINE_WISHES[type(message)]
@@ -183,6 +191,7 @@ class Translator:
                 engine=audit.stats,
                 live=audit.live,
                 violations=audit.violations,
+                encoding=tuple(self._encoding),
                 tokenizer_encoding=self.n_encoding,
                 tokenizer_decoding=self.n_decoding,
             )

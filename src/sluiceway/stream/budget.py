@@ -77,8 +77,9 @@ class Budget:
         if response in self._kept:
             return
         self._kept[response] = (caller, give_way)
-        # What a response costs beside its events counts too: as the part of the bytes that one of so many has.
-        self._shares.add(caller, response, n_bytes + self._max_bytes // self._max_kept)
+        # In units of what each has where all are kept, so that a few bytes more are no reason to lose to newcomers.
+        unit_bytes = max(1, self._max_bytes // self._max_kept)
+        self._shares.add(caller, response, 1 + n_bytes // unit_bytes)
         if len(self._kept) > self._max_kept:
             self._let_go(caller)
 

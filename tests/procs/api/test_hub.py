@@ -15,7 +15,7 @@ from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Progressed, Rejected
 from sluiceway.messages.to_child import Role
-from sluiceway.messages.to_tokenizer import Cancel, TextPrompt, Tokenize
+from sluiceway.messages.to_tokenizer import AuditQuery, Cancel, Forget, TextPrompt, Tokenize
 from sluiceway.procs.api.answer import Answer
 from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.completions import parse_completion
@@ -23,7 +23,7 @@ from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.refusals import DRAINING, LOADING, OVERLOADED, lost, unavailable
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.terms import Terms
-from sluiceway.types import FinishReason, Progress
+from sluiceway.types import FinishReason, LiveSequence, Progress
 from support.asgi_driver import FACTS, Api, FakeUpstream, completion, finished
 from support.orders import PLAIN, order_of
 from support.snapshots import engine_stats
@@ -540,6 +540,120 @@ def test_an_audit_comes_back_to_who_asked(api: Api) -> None:
     )
     api.hub.receive(report)
     assert reports == [report]
+
+
+# Lost messages.
+
+
+def roll_call(api: Api, *, live: tuple[int, ...] = (), encoding: tuple[int, ...] = ()) -> None:
+    """Six seconds later; tokenizer and engine say what they know."""
+    api.now_s += 6.0
+    api.hub.call_roll()
+    asked = [message for message in api.upstream.pushed if isinstance(message, AuditQuery)]
+    api.hub.receive(
+        AuditReport(
+            query_id=asked[-1].query_id if asked else 0,
+            engine=engine_stats(),
+            live=tuple(
+                LiveSequence(rid=rid, state="waiting", known_tokens=1, computed_tokens=0, blocks=0) for rid in live
+            ),
+            violations=(),
+            tokenizer_encoding=0,
+            tokenizer_decoding=0,
+            encoding=encoding,
+        )
+    )
+
+
+def test_a_sequence_that_nobody_knows_ends_after_two_roll_calls(api: Api, upstream: FakeUpstream) -> None:
+    """With an error, a line in the log, a count and a violation; its room comes back."""
+    answer = open_answer(api)
+    roll_call(api)
+    assert answer.head is None and api.hub.violations() == []
+    roll_call(api)
+    assert status_of(answer) == 503 and b"request_lost" in written(api, answer)
+    assert Forget((1,)) in upstream.pushed and api.metrics.lost_sequences == 1
+    assert api.hub.violations() == ["api: 1 sequences were lost between processes, and ended"]
+    assert any(line["event"] == "sequence lost" for line in api.lines)
+    leave(api, answer)
+    assert (api.hub.account()["live"], api.hub.account()["tombstones"]) == (0, 0)
+
+
+def test_a_cancelled_sequence_that_nobody_knows_takes_no_room(api: Api, upstream: FakeUpstream) -> None:
+    """Its end was lost on its way."""
+    answer = open_answer(api, n=2)
+    upstream.accept()
+    leave(api, answer)
+    roll_call(api)
+    roll_call(api)
+    assert (api.hub.account()["tombstones"], api.metrics.finished[FinishReason.DISCONNECTED]) == (0, 2)
+    assert api.hub.violations() == ["api: 2 sequences were lost between processes, and ended"]
+
+
+def test_a_cancel_that_was_lost_is_repeated(api: Api, upstream: FakeUpstream) -> None:
+    """As long as the sequence lives upstream."""
+    answer = open_answer(api)
+    upstream.accept()
+    leave(api, answer)
+    roll_call(api, live=(1,))
+    assert upstream.cancels == [Cancel((1,), FinishReason.DISCONNECTED)] * 2
+    assert api.hub.violations() == ["api: 1 cancels were lost between processes, and repeated"]
+    upstream.end_cancelled(upstream.cancels[-1])
+    assert api.hub.account()["tombstones"] == 0
+
+
+def test_who_waits_for_long_is_not_lost(api: Api, upstream: FakeUpstream) -> None:
+    """In the queue or while a prompt is encoded; nor is one that was missing once, or whose processes do not answer."""
+    answer = open_answer(api)
+    roll_call(api, encoding=(1,))
+    for _ in range(3):
+        roll_call(api)
+        roll_call(api, live=(1,))
+    api.now_s += 6.0
+    api.hub.call_roll()
+    api.now_s += 6.0
+    api.hub.call_roll()
+    assert answer.head is None and not upstream.cancels and api.hub.violations() == []
+    upstream.is_gone = True
+    api.hub.call_roll()
+    assert answer.head is None
+
+
+def test_one_of_which_something_was_heard_is_not_asked_for(api: Api, upstream: FakeUpstream) -> None:
+    """Nor is anybody asked when nothing is open."""
+    told: list[str] = []
+    api.hub.when_upstream(lambda: told.append("first"))
+    assert told == []
+    open_answer(api)
+    api.hub.when_upstream(lambda: told.append("second"))
+    assert told == ["first", "second"]
+    upstream.accept()
+    api.now_s = 10.0
+    upstream.speak("x")
+    api.hub.call_roll()
+    assert not any(isinstance(message, AuditQuery) for message in upstream.pushed)
+
+
+def test_a_client_that_left_just_now_has_lost_no_cancel(api: Api, upstream: FakeUpstream) -> None:
+    """Its cancel is behind the question."""
+    answer = open_answer(api)
+    upstream.accept()
+    api.now_s = 6.0
+    api.hub.call_roll()
+    leave(api, answer)
+    (query,) = [message for message in upstream.pushed if isinstance(message, AuditQuery)]
+    one = LiveSequence(rid=1, state="running", known_tokens=1, computed_tokens=0, blocks=1)
+    api.hub.receive(
+        AuditReport(
+            query_id=query.query_id,
+            engine=engine_stats(),
+            live=(one,),
+            violations=(),
+            tokenizer_encoding=0,
+            tokenizer_decoding=0,
+        )
+    )
+    assert len(upstream.cancels) == 1 and api.hub.violations() == []
 
 
 class HubMachine(RuleBasedStateMachine):

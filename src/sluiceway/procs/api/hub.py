@@ -31,7 +31,7 @@ from sluiceway.messages.to_api import (
     ToApi,
 )
 from sluiceway.messages.to_child import Role
-from sluiceway.messages.to_tokenizer import Tokenize, TokenizeEncoded, ToTokenizer
+from sluiceway.messages.to_tokenizer import Cancel, Forget, Tokenize, TokenizeEncoded, ToTokenizer
 from sluiceway.obs.log import log_fault
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order, Reader
@@ -41,10 +41,13 @@ from sluiceway.procs.api.readiness import Readiness
 from sluiceway.procs.api.sequences import Route, Sequences, Tombstone
 from sluiceway.procs.api.streams import Streams
 from sluiceway.protocols.generation import Generation
-from sluiceway.refusals import DRAINING, INTERNAL_ERROR, OVERLOADED, answer_too_large, lost, unavailable
+from sluiceway.refusals import DRAINING, INTERNAL_ERROR, MESSAGE_LOST, OVERLOADED, answer_too_large, lost, unavailable
 from sluiceway.stream.lifecycle import LIVE, Effect, ReaderId, State
 from sluiceway.stream.replay import START
 from sluiceway.types import EngineFacts, FinishReason, Rid
+
+QUIET_S = 5.0
+"""Silence of a sequence after which tokenizer and engine are asked whether they know it."""
 
 E = TypeVar("E", Accepted, Progressed, Delta, Finished)
 
@@ -78,6 +81,11 @@ class Hub:
             push=push, clock=clock, metrics=metrics, log=log, sequences=self._sequences, streams=self.streams
         )
         metrics.count_streams_by(self.streams.census)
+        self._when_upstream: list[Callable[[], None]] = []
+        self._roll_id: int | None = None
+        """The question of the last roll call, as long as it is not answered."""
+        self._missing: frozenset[Rid] = frozenset()
+        """Sequences that nobody knew at the last roll call."""
         self.facts: EngineFacts | None = None
         """What the engine can hold; None before the first one has started."""
 
@@ -117,6 +125,8 @@ class Hub:
         except PeerGone:
             raise RequestError(unavailable("tokenizer")) from None
         self._sequences.open(answer, rids)
+        while self._when_upstream:
+            self._when_upstream.pop()()
         self.streams.add(answer)
         return answer, self.delivery.attach(answer, START, reader)
 
@@ -152,6 +162,67 @@ class Hub:
                 self._readiness.engine_heard()
             case _:
                 assert_never(message)
+
+    # Lost messages.
+
+    def when_upstream(self, tell: Callable[[], None]) -> None:
+        """Call `tell` as soon as there are sequences upstream; at once if that is so now."""
+        if len(self._sequences):
+            tell()
+        else:
+            self._when_upstream.append(tell)
+
+    def call_roll(self) -> None:
+        """Ask tokenizer and engine whether they know the sequences of which nothing was heard for `QUIET_S`.
+
+        To be told every few seconds while there are any. What neither knows at two roll calls in a row is lost, and
+        ends; a cancelled one that lives still gets its cancel again. Pipes keep their order, so an answer comes after
+        all that was on its way, and one that only waits, however long, is known.
+        """
+        if self._roll_id is not None:
+            self.audits.forget(self._roll_id)
+            self._roll_id = None
+        before_s = self._clock() - QUIET_S
+        asked = frozenset(self._sequences.quiet(before_s))
+        self._missing &= asked
+        if asked and self._readiness.serves:
+            try:
+                self._roll_id = self.audits.ask(lambda report: self._roll_called(asked, before_s, report))
+            except PeerGone:
+                pass  # what it held died with it; that is told soon
+
+    def _roll_called(self, asked: frozenset[Rid], before_s: float, report: AuditReport) -> None:
+        self._roll_id = None
+        known = {one.rid for one in report.live}.union(report.encoding)
+        missing = frozenset(rid for rid in asked if rid in self._sequences) - known
+        lost, self._missing = sorted(missing & self._missing), missing - self._missing
+        if lost:
+            self._push_or_pass(Forget(tuple(lost)))
+            for rid in lost:
+                self._end_lost(rid)
+        for rid in sorted(asked & known):
+            tombstone = self._sequences.tombstone_of(rid)
+            if tombstone is not None and tombstone.since_s < before_s:
+                self._sequences.n_lost_cancels += 1
+                self._log.warning("cancel lost", rid=rid, stream_id=tombstone.answer.order.stream_id)
+                self._push_or_pass(Cancel((rid,), tombstone.reason))
+        self.delivery.wake()
+
+    def _end_lost(self, rid: Rid) -> None:
+        if rid not in self._sequences:  # the end of another choice of its answer has ended it
+            return
+        self._sequences.n_lost += 1
+        self._metrics.lost_sequences += 1
+        tombstone = self._sequences.tombstone_of(rid)
+        self._log.warning("sequence lost", rid=rid, was_cancelled=tombstone is not None)
+        reason = FinishReason.ERROR if tombstone is None else tombstone.reason
+        self._finished(Finished(rid=rid, reason=reason, completion_tokens=0, refusal=MESSAGE_LOST), self._clock())
+
+    def _push_or_pass(self, message: Cancel | Forget) -> None:
+        try:
+            self._push(message)
+        except PeerGone:
+            pass
 
     # From the supervisor.
 

@@ -32,7 +32,7 @@ from sluiceway.procs.api.app import World, build_app
 from sluiceway.procs.api.delivery import TICK_S
 from sluiceway.procs.api.http_protocol import SEND_TIMEOUT_S, Buffers
 from sluiceway.procs.api.http_server import HttpServer
-from sluiceway.procs.api.hub import Hub
+from sluiceway.procs.api.hub import QUIET_S, Hub
 from sluiceway.procs.api.intake import worker_pool
 from sluiceway.procs.api.links import Control, Pipes
 from sluiceway.procs.api.listener import allow_connections, open_files
@@ -126,6 +126,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
             _serve_soon(server, listener, hub),
             _route(pipes, hub),
             _keep_time(hub),
+            _call_roll(hub),
             _obey(control, hub, server, processes),
             beat(control, functools.partial(hub.process_measured, Role.API.value)),
         )
@@ -200,6 +201,17 @@ async def _keep_time(hub: Hub) -> None:
         await asyncio.sleep(TICK_S)
         with _serving_on("the passing of time"):
             hub.delivery.tick()
+
+
+async def _call_roll(hub: Hub) -> None:
+    """Let the hub look for lost messages, while it has sequences upstream: an idle process is not woken."""
+    upstream = asyncio.Event()
+    while True:
+        upstream.clear()
+        hub.when_upstream(upstream.set)
+        await upstream.wait()
+        await asyncio.sleep(QUIET_S)
+        hub.call_roll()
 
 
 async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:

@@ -22,6 +22,11 @@ class Route:
     index: int
     last_token_s: float | None = None
 
+    @property
+    def heard_s(self) -> float:
+        """When something of it was heard last, or it was sent."""
+        return self.answer.stream.opened_s if self.last_token_s is None else self.last_token_s
+
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
@@ -42,6 +47,10 @@ class Sequences:
         self._rejected = 0
         self._finished = 0
         self.n_accepted = 0
+        self.n_lost = 0
+        """Of which neither tokenizer nor engine knew anything when they were asked, and that were ended for it."""
+        self.n_lost_cancels = 0
+        """Cancels that never arrived, and were repeated."""
 
     def __len__(self) -> int:
         """Sequences in both tables: all whose terminal has not come."""
@@ -86,6 +95,19 @@ class Sequences:
         self._rejected += len(found)
         return found
 
+    def quiet(self, before_s: float) -> list[Rid]:
+        """Of which nothing was heard since then: a message of theirs may be lost, or they wait for their turn."""
+        routes = [rid for rid, route in self._routes.items() if route.heard_s < before_s]
+        return routes + [rid for rid, tombstone in self._tombstones.items() if tombstone.since_s < before_s]
+
+    def __contains__(self, rid: Rid) -> bool:
+        """Whether its terminal has not come."""
+        return rid in self._routes or rid in self._tombstones
+
+    def tombstone_of(self, rid: Rid) -> Tombstone | None:
+        """None if it is not one that was cancelled."""
+        return self._tombstones.get(rid)
+
     def counts(self) -> dict[str, int]:
         """What is here, and what has been. `finished` counts terminals; a sequence that was rejected has none."""
         return {
@@ -99,12 +121,18 @@ class Sequences:
 
     def violations(self) -> list[str]:
         """Every broken rule, as a sentence."""
+        broken = []
+        if self.n_lost:
+            broken.append(f"api: {self.n_lost} sequences were lost between processes, and ended")
+        if self.n_lost_cancels:
+            broken.append(f"api: {self.n_lost_cancels} cancels were lost between processes, and repeated")
         known = self._rejected + self._finished + len(self)
         if self._submitted == known:
-            return []
+            return broken
         return [
+            *broken,
             f"api: {self._submitted} sequences were submitted, but {self._rejected} rejected"
-            f" + {self._finished} finished + {len(self._routes)} live + {len(self._tombstones)} cancelled are {known}"
+            f" + {self._finished} finished + {len(self._routes)} live + {len(self._tombstones)} cancelled are {known}",
         ]
 
     def _take(self, rid: Rid) -> Route | Tombstone | None:
