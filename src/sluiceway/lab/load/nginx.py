@@ -47,6 +47,7 @@ _LOCATIONS = """
         }}
         location / {{
             proxy_pass http://{host}:{port};
+            proxy_set_header Host $http_host;  # a page that came through here changes things at its own host
             proxy_set_header Connection "";
             {directives}
         }}
