@@ -23,7 +23,7 @@ from sluiceway.procs.api.chunks import chunks_of
 from sluiceway.procs.api.http_protocol import Buffers
 from sluiceway.types import FinishReason
 from support.asgi_driver import Api, chat, completion
-from support.live_http import LiveClient, head, live_http
+from support.live_http import TIMEOUT_S, LiveClient, head, live_http
 
 PATH = "/v1/completions"
 Leave = Callable[[LiveClient], None]
@@ -519,6 +519,136 @@ async def test_a_body_in_tiny_chunks_is_taken(piece: bytes) -> None:
     async with connected(api) as client:
         await client.send(CHUNKED + b"".join(piece.replace(b"x", bytes([byte])) for byte in body) + b"0\r\n\r\n")
         assert (await client.read_answer()).status == 200
+
+
+TINY = b"1\r\nx\r\n"
+
+
+class Turns:
+    """Counts what the parser is given, and how often the loop has its turn meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_slices = self.n_turns = self.most_in_a_turn = 0
+        self._in_turn = 0
+        feed = http_protocol.WatchfulProtocol._feed
+
+        def counted(protocol: http_protocol.WatchfulProtocol, data: bytes) -> None:
+            self.n_slices += 1
+            if not self._in_turn:
+                asyncio.get_running_loop().call_soon(self._end)
+            self._in_turn += 1
+            self.most_in_a_turn = max(self.most_in_a_turn, self._in_turn)
+            feed(protocol, data)
+
+        monkeypatch.setattr(http_protocol.WatchfulProtocol, "_feed", counted)
+
+    def _end(self) -> None:
+        self.n_turns += 1
+        self._in_turn = 0
+
+
+@loops
+@pytest.mark.parametrize("n_clients", [1, 3])
+def test_tiny_chunks_are_parsed_a_slice_in_a_turn_of_the_loop(
+    loop: Callable[[], asyncio.AbstractEventLoop], n_clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are read at once, and of however many clients. Content is parsed whole."""
+    turns = Turns(monkeypatch)
+
+    async def scenario() -> None:
+        api = Api()
+        api.upstream.script = ["Hello"]
+        body = completion(prompt="x" * 30_000)
+        async with live_http(api.app) as port:
+            clients = [await LiveClient.connect(port) for _ in range(n_clients)]
+            request = CHUNKED + b"".join(TINY.replace(b"x", bytes([byte])) for byte in body) + b"0\r\n\r\n"
+            for client in clients:
+                await client.send(request)
+            for client in clients:
+                assert (await client.read_answer()).status == 200
+            n_tiny = n_clients * len(request) // http_protocol._SLICE_BYTES
+            assert turns.n_slices >= n_tiny and turns.most_in_a_turn <= 1 + n_clients
+            turns.most_in_a_turn = 0
+            await clients[0].request("POST", PATH, completion(prompt="x" * 1_000_000))
+            assert (await clients[0].read_answer()).status == 200
+            assert turns.most_in_a_turn > 4
+            for client in clients:
+                client.finish()
+
+    run(loop, scenario())
+
+
+@loops
+def test_what_follows_tiny_chunks_is_answered_in_order(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Requests, one that offers another protocol, and what is no request at all."""
+
+    async def scenario() -> None:
+        api = Api()
+        chunked = CHUNKED + TINY * 2000 + b"0\r\n\r\n"
+        offer = head("GET", "/health/live", "Connection: Upgrade", "Upgrade: h2c")
+        async with connected(api) as client:
+            await client.send(chunked + head("GET", "/health/live") + offer + chunked + b"garbage\r\n\r\n")
+            statuses = [(await client.read_answer()).status for _ in range(5)]
+            assert statuses == [400, 200, 200, 400, 400]
+            assert await client.read_to_the_end() == b""
+
+    run(loop, scenario())
+
+
+@leaves
+@loops
+def test_a_client_that_leaves_among_tiny_chunks_is_noticed(
+    leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Also while what it has sent still waits for its turn."""
+
+    async def scenario() -> None:
+        begun, left = asyncio.Event(), asyncio.Event()
+        n_bytes = 0
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal n_bytes
+            begun.set()
+            while (message := await receive())["type"] == "http.request":
+                n_bytes += len(message["body"])
+            left.set()
+
+        async with live_http(app) as port:
+            client = await LiveClient.connect(port)
+            await client.send(CHUNKED + TINY * 30_000)
+            await asyncio.wait_for(begun.wait(), TIMEOUT_S)
+            leave(client)
+            await asyncio.wait_for(left.wait(), TIMEOUT_S)
+            assert n_bytes <= 30_000
+
+    run(loop, scenario())
+
+
+async def test_reading_stops_while_an_application_takes_none_of_a_body_in_tiny_chunks() -> None:
+    """What has been read of it is bounded, as that of any other body."""
+    n_read = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal n_read
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        await has_sent.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        n_read = len((await receive())["body"])
+        await send({"type": "http.response.body", "body": b""})
+
+    has_sent = asyncio.Event()
+    async with live_http(app) as port:
+        client = await LiveClient.connect(port)
+        sending = asyncio.create_task(client.send(CHUNKED + TINY * 1_000_000))
+        await client.read_head()
+        has_sent.set()
+        assert await client.read_chunk() == b"x"
+        assert await client.read_chunk() == b""
+        sending.cancel()
+        client.finish()
+    assert 0 < n_read < 2 * 65536
 
 
 async def test_a_trailer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,9 @@ from sluiceway.refusals import OVERLOADED
 BODIES_HELD = 8
 """How many bodies of the largest size all requests together may hold while they are read and checked."""
 
+_SMALL_BYTES = 4 * 1024
+"""A part that is smaller is joined with the next: whoever goes through the parts of a body finds few of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
@@ -111,7 +114,10 @@ async def _read(receive: Receive, max_bytes: int, on_part: Callable[[bytes, int]
             raise _too_large(max_bytes)
         if part:
             on_part(part, n_bytes)
-            parts.append(part)
+            if parts and len(parts[-1]) < _SMALL_BYTES:
+                parts[-1] += part
+            else:
+                parts.append(part)
         if not message.get("more_body", False):
             return parts
 

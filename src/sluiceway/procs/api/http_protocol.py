@@ -7,6 +7,7 @@
   marks only the last of them as disconnected) or when what it was sent still waits for it. Behind a client that is far
   ahead reading stops; then the kernel is asked every now and then whether the client is still there.
 * A transfer coding or a version of HTTP that this server does not speak is refused by its own status.
+* What the parser makes much work of is parsed in pieces, one in each turn of the loop: see `ParsingTurns`.
 * An offer to speak another protocol (`Upgrade: h2c`) is passed over; the parser would take it and lose the body.
 * What cannot be parsed is answered in the usual envelope, after the answers to what came before it, and never in the
   midst of another answer. The rest of what such a client sends is read and dropped, so that it gets the answer.
@@ -25,6 +26,8 @@ import re
 import select
 import socket
 import sys
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn, cast
@@ -64,6 +67,9 @@ MAX_LINGERING = 64
 
 _SLICE_BYTES = 4 * 1024
 """What is parsed in one go: it holds a hundred requests at most, and after each slice the bounds are looked at."""
+_CALLS_AT_ONCE = 512
+"""Fields of heads, and chunks, after which the rest of what was read waits for another turn of the loop: a slice of
+chunks of one byte each has more, and takes three milliseconds."""
 _CONTENT_WORTH = 16
 """Bytes of framing that each byte of a chunked body may take, as long as it comes."""
 
@@ -96,13 +102,47 @@ class Buffers:
     send_timeout_s: float = SEND_TIMEOUT_S
 
 
+class ParsingTurns:
+    """Connections of a server that have read more than is parsed at once. One of them goes on in each turn of the loop.
+
+    So what many clients send at once in tiny chunks holds up the loop no longer than what one of them sends.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` later, after those that wait already."""
+        self._waiting.append(go_on)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        go_on = self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._take_turn)
+        go_on()
+
+
 class _Reading(FlowControl):
-    """uvicorn and the application ask for more as they like; while `is_held` is true nothing more is read."""
+    """uvicorn and the application pause and resume as they like; from `hold` to `release` nothing is read anyway."""
 
     is_held = False
 
+    def hold(self) -> None:
+        self.is_held = True
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on, unless somebody else has paused meanwhile."""
+        self.is_held = False
+        if not (self.read_paused or self._transport.is_closing()):
+            self._transport.resume_reading()
+
     def resume_reading(self) -> None:
-        if not (self.is_held or self._transport.is_closing()):
+        if self.is_held:
+            self.read_paused = False
+        elif not self._transport.is_closing():
             super().resume_reading()
 
 
@@ -113,9 +153,10 @@ class WatchfulProtocol(HttpToolsProtocol):
     _lingering: ClassVar[set[WatchfulProtocol]] = set()
     """Connections of this process that are answered and read on, until their clients have sent all they want to."""
 
-    def __init__(self, *args: Any, buffers: Buffers, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, buffers: Buffers, turns: ParsingTurns, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._buffers = buffers
+        self._turns = turns
         self._send_timer: asyncio.TimerHandle | None = None
         self._untaken_bytes = 0
         """What the client had yet to take when the timer was set."""
@@ -131,6 +172,9 @@ class WatchfulProtocol(HttpToolsProtocol):
         """What came since without content, of a chunked body."""
         self._unparsed = b""
         """What was read before reading was stopped."""
+        self._n_calls = 0
+        """Fields and chunks so far."""
+        self._waits_for_turn = False
         self._look_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._linger_until_s = 0.0
@@ -252,9 +296,13 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     def _take(self, data: bytes) -> None:
         """Parse what was read, as far as it may be."""
+        n_calls = self._n_calls
         for place in range(0, len(data), _SLICE_BYTES):
             if self._is_far_ahead:
                 self._hold(data[place:])
+                return
+            if self._n_calls - n_calls > _CALLS_AT_ONCE:
+                self._wait_for_turn(data[place:])
                 return
             self._parse(data[place : place + _SLICE_BYTES])
             if self._refusal_status is not None:
@@ -304,23 +352,32 @@ class WatchfulProtocol(HttpToolsProtocol):
     def _hold(self, rest: bytes) -> None:
         """Read no more until there are answers. The client is not blamed for what it has sent only in part."""
         self._unparsed = rest
-        self.flow.is_held = True
-        self.flow.pause_reading()
+        self.flow.hold()
         self._stop_head_timer()
         self._look_timer = self.loop.call_later(LOOK_EVERY_S, self._look_whether_it_left)
 
+    def _wait_for_turn(self, rest: bytes) -> None:
+        self._unparsed = rest
+        self.flow.hold()
+        self._waits_for_turn = True
+        self._turns.wait(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._read_on()
+
     def _read_on(self) -> None:
-        if self.transport.is_closing() or not self.flow.is_held or self._is_far_ahead:
+        is_over = self.transport.is_closing() or self._refusal_status is not None
+        if is_over or self._waits_for_turn or not self.flow.is_held or self._is_far_ahead:
             return
         self._stop_holding()
-        if self._is_in_head:
+        if self._is_in_head and self._head_timer is None:
             self._start_head_timer()
         rest, self._unparsed = self._unparsed, b""
         self._take(rest)
-        self.flow.resume_reading()
 
     def _stop_holding(self) -> None:
-        self.flow.is_held = False
+        self.flow.release()
         if self._look_timer is not None:
             self._look_timer.cancel()
             self._look_timer = None
@@ -388,6 +445,7 @@ class WatchfulProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._field_bytes += len(name) + len(value)
         self._n_fields += 1
+        self._n_calls += 1
         if self._n_fields > MAX_HEADERS or self._field_bytes > MAX_HEAD_BYTES:
             self._break(431, "too many headers, or too large ones")
         if self._is_in_head:  # else it is of the trailer: https://www.rfc-editor.org/rfc/rfc9110#section-6.5.1
@@ -423,6 +481,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_chunk_header(self) -> None:
+        self._n_calls += 1
         self._is_after_size = True
 
     def on_chunk_complete(self) -> None:

@@ -19,7 +19,7 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from sluiceway.procs.api.http_protocol import Buffers, WatchfulProtocol
+from sluiceway.procs.api.http_protocol import Buffers, ParsingTurns, WatchfulProtocol
 from sluiceway.procs.api.listener import BACKLOG, open_files
 
 _TICK_S = 1.0
@@ -53,7 +53,10 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=cast("type[WatchfulProtocol]", functools.partial(WatchfulProtocol, buffers=buffers)),
+                http=cast(
+                    "type[WatchfulProtocol]",
+                    functools.partial(WatchfulProtocol, buffers=buffers, turns=ParsingTurns()),
+                ),
                 ws="none",
                 lifespan="off",
                 log_config=None,
