@@ -20,10 +20,6 @@
     ├── TooManyTokens       a text has more tokens than its caller can use (`text.tokenizer`)
     ├── SSEError            an event stream breaks a bound, or cannot be written (`sse.event`)
     ├── AnswerError         another server did not answer `chat --url` (`cli.answers`)
-    ├── LoadError           a server that is measured cannot be reached, refuses, or breaks off (`lab.load.replies`)
-    │   ├── Silence         a checked server sent nothing for the time that it had (`lab.check.peer`)
-    │   ├── HungUp          it closed a connection between two answers (`lab.check.line`)
-    │   └── _Closes         it said that it would (`lab.check.connections`)
     └── InvariantError      our own bug: a second release, a state that cannot be; never caused by input
 """
 

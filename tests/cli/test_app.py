@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, entry_points
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from sluiceway import __version__
-from sluiceway.cli.app import app
+from sluiceway.cli import app as app_module
+from sluiceway.cli.app import LAB_COMMANDS, app, lab_command
 
 COMMANDS = ("serve", "chat", "generate", "bench", "pull")
 
@@ -89,3 +92,24 @@ def test_heavy_modules_are_not_loaded_for_help() -> None:
     code = f"import sys, sluiceway.cli.app; print([name for name in {heavy!r} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.stdout == "[]\n"
+
+
+def test_the_lab_registers_its_commands() -> None:
+    """Each name that the command line knows is an entry point of the lab, and no other is."""
+    assert {point.name for point in entry_points(group="sluiceway.commands")} == set(LAB_COMMANDS)
+    for name in LAB_COMMANDS:
+        assert lab_command(name).__module__ == f"sluiceway_lab.cli.{name}"
+
+
+@pytest.mark.parametrize("points", [[], [EntryPoint("bench", "sluiceway_lab.absent:bench", "sluiceway.commands")]])
+def test_commands_of_the_lab_say_what_to_install_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint]
+) -> None:
+    """Not registered, or registered and not importable: one line, and exit code 1."""
+    monkeypatch.setattr(app_module, "entry_points", lambda **_: points)
+    without = typer.Typer()
+    without.command("bench")(lab_command("bench"))
+    without.command("other")(lambda: None)
+    result = CliRunner().invoke(without, ["bench"])
+    assert result.exit_code == 1
+    assert "pip install 'sluiceway[lab]'" in result.output

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from sluiceway.lab.experiments.cut_streams import Client, Course, browser_client, library_client, own_client, resumed
-from sluiceway.lab.load.calls import Target, record
-from sluiceway.lab.load.nginx import ProxyRules, own_nginx, own_proxy
-from sluiceway.lab.load.relay import Cut, relay
-from sluiceway.lab.load.replies import parse_reply
-from sluiceway.lab.load.subject import Subject, meet
+from sluiceway_lab.experiments.cut_streams import Client, Course, browser_client, library_client, own_client, resumed
+from sluiceway_lab.load.calls import Target, record
+from sluiceway_lab.load.nginx import ProxyRules, own_nginx, own_proxy
+from sluiceway_lab.load.relay import Cut, relay
+from sluiceway_lab.load.replies import parse_reply
+from sluiceway_lab.load.subject import Subject, meet
 from support.mirror import ROOT
 from support.raw_http import RawConnection
 from support.requests import COMPLETIONS, ENDLESS, completion, wait_left

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.bench import ALL_SCENARIOS, BenchConfig, Contender, Say, bench_runs, completed, jobs
-from sluiceway.lab.load.record import Run
-from sluiceway.lab.load.replies import LoadError
-from sluiceway.lab.load.soak import SOAK_PARTS
+from sluiceway_lab.bench import ALL_SCENARIOS, BenchConfig, Contender, Say, bench_runs, completed, jobs
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.soak import SOAK_PARTS
 from support.records import run
 from support.scripted_http import ScriptedServer, completion_stream, plain, scripted_server
 from support.subjects import subject
@@ -160,7 +160,7 @@ async def test_soak_is_a_series_of_parts(server: ScriptedServer) -> None:
 
 async def test_failed_requests_are_in_the_progress() -> None:
     """A person who waits should know early."""
-    from sluiceway.lab.bench import _progress
+    from sluiceway_lab.bench import _progress
 
     failed = Run(subject="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
     assert _progress(failed) == "s, together 2, repeat 1: 1 failed (no)"

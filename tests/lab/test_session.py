@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from sluiceway.config import ModelFiles, ModelKind
-from sluiceway.lab import session
-from sluiceway.lab.bench import BenchConfig
-from sluiceway.lab.load import floor
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.floor import Ground, Question
-from sluiceway.lab.load.replies import LoadError
-from sluiceway.lab.session import Own, Session, There
+from sluiceway_lab import session
+from sluiceway_lab.bench import BenchConfig
+from sluiceway_lab.load import floor
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.floor import Ground, Question
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.session import Own, Session, There
 from support.records import FLOOR, WEIGHTS
 from support.scripted_http import completion_stream, plain, scripted_server
 

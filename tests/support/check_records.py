@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from sluiceway.lab.check.card import CheckRecord, answered, run_of
-from sluiceway.lab.check.question import Finding, Question
-from sluiceway.lab.load.record import Record
+from sluiceway_lab.check.card import CheckRecord, answered, run_of
+from sluiceway_lab.check.question import Finding, Question
+from sluiceway_lab.load.record import Record
 from support.records import record
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from sluiceway.lab.experiments.experiment import Experiment, LabRecord
-from sluiceway.lab.experiments.registry import experiments
+from sluiceway_lab.experiments.experiment import Experiment, LabRecord
+from sluiceway_lab.experiments.registry import experiments
 
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "lab" / "records"
 _WORDS = {True: "stood", False: "fell", None: "open"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluiceway.lab.experiments.experiment import Experiment, Lab, Verdict
-from sluiceway.lab.load.record import Run
-from sluiceway.lab.load.tables import Column
-from sluiceway.lab.session import There
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.session import There
 from support.scripted_http import STREAM_END, STREAM_HEAD, chunk
 from support.subjects import NOWHERE
 

@@ -1,4 +1,7 @@
-"""Which test file belongs to which source file: `src/sluiceway/core/blocks.py` to `tests/core/test_blocks.py`."""
+"""Which test file belongs to which source file: `src/sluiceway/core/blocks.py` to `tests/core/test_blocks.py`.
+
+The lab's package is mirrored one folder further down: `src/sluiceway_lab/bench.py` to `tests/lab/test_bench.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "sluiceway"
+LAB = ROOT / "src" / "sluiceway_lab"
+PACKAGES = {PACKAGE: ROOT / "tests", LAB: ROOT / "tests" / "lab"}
 
 
 def source_files() -> list[Path]:
-    """Every module of the product that has a function with a body; mere declarations leave nothing to test."""
-    return [path for path in sorted(PACKAGE.rglob("*.py")) if has_logic(path)]
+    """Every module that has a function with a body; mere declarations leave nothing to test."""
+    return [path for package in PACKAGES for path in sorted(package.rglob("*.py")) if has_logic(path)]
 
 
 def mirror_of(source: Path) -> Path:
     """Where the tests of this source file belong, whether or not they are there."""
-    relative = source.relative_to(PACKAGE)
-    return ROOT / "tests" / relative.parent / f"test_{relative.name}"
+    package = next(package for package in PACKAGES if source.is_relative_to(package))
+    relative = source.relative_to(package)
+    return PACKAGES[package] / relative.parent / f"test_{relative.name}"
 
 
 def has_logic(source: Path) -> bool:

@@ -11,11 +11,11 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
-from sluiceway.lab.check.peer import CheckConfig, Peer, paced
-from sluiceway.lab.check.question import Finding, Question
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.subject import meet
-from sluiceway.lab.load.workload import words
+from sluiceway_lab.check.peer import CheckConfig, Peer, paced
+from sluiceway_lab.check.question import Finding, Question
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.subject import meet
+from sluiceway_lab.load.workload import words
 from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, event, usage
 
 Fault = Literal[

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway.lab.load.record import Floor, Host, Record, Run, SubjectFacts, Weights, compare, summarize
+from sluiceway_lab.load.record import Floor, Host, Record, Run, SubjectFacts, Weights, compare, summarize
 
 FLOOR = Floor(device="cpu", threads=2, memory_gb_per_s=40.0, bfloat16_gflop_per_s=1010.0, float32_gflop_per_s=233.0)
 WEIGHTS = Weights(dtype="bfloat16", parameters=134_515_008, head_parameters=28_311_552, step_bytes=269_030_016)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluiceway.lab.load.calls import Target
+from sluiceway_lab.load.calls import Target
 
 STALL = b""
 """In place of a piece: say nothing more until the client has gone."""

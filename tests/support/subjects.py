@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.subject import Subject
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.subject import Subject
 
 NOWHERE = Target("127.0.0.1", 1)
 EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Annotated, Any
 
 import typer
 
 from sluiceway import __version__
-from sluiceway.cli.bench import bench
 from sluiceway.cli.chat import chat
-from sluiceway.cli.check import check
+from sluiceway.cli.exits import command
 from sluiceway.cli.generate import generate
-from sluiceway.cli.lab import lab
 from sluiceway.cli.pull import pull
 from sluiceway.cli.serve import serve
+from sluiceway.errors import SluicewayError
 
 EPILOG = (
     "Every flag can be set by a variable, which its help names. SLUICEWAY_CACHE_DIR: where models are kept. "
@@ -48,5 +49,28 @@ def root(
     """A streaming server for large language models."""
 
 
-for body in (serve, chat, generate, bench, check, lab, pull):
+LAB_COMMANDS = ("bench", "check", "lab")
+"""Commands of the lab, which is a package of its own and registers them as entry points."""
+
+
+def lab_command(name: str) -> Callable[..., Any]:
+    """The command as the lab registers it; where the lab cannot be loaded, one that says what to install."""
+    for point in entry_points(group="sluiceway.commands", name=name):
+        try:
+            loaded: Callable[..., Any] = point.load()
+        except ImportError:
+            break
+        return loaded
+
+    @command
+    def missing() -> None:
+        raise SluicewayError(f"{name} is part of the lab, which is not installed: pip install 'sluiceway[lab]'")
+
+    missing.__doc__ = "Not installed: pip install 'sluiceway[lab]'"
+    return missing
+
+
+for body in (serve, chat, generate, pull):
     app.command()(body)
+for name in LAB_COMMANDS:
+    app.command(name)(lab_command(name))

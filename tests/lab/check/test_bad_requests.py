@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.check.bad_requests import QUESTION, judge
-from sluiceway.lab.check.question import Verdict
-from sluiceway.lab.load.replies import Reply
+from sluiceway_lab.check.bad_requests import QUESTION, judge
+from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.load.replies import Reply
 from support.model_server import ask, model_server, peer_of
 
 

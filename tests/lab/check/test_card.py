@@ -7,10 +7,10 @@ import io
 import msgspec
 from rich.console import Console
 
-from sluiceway.lab.check.card import answered, run_of, show, tally
-from sluiceway.lab.check.question import Finding, Verdict
-from sluiceway.lab.check.registry import QUESTIONS
-from sluiceway.lab.load.record import SCHEMA, Record
+from sluiceway_lab.check.card import answered, run_of, show, tally
+from sluiceway_lab.check.question import Finding, Verdict
+from sluiceway_lab.check.registry import QUESTIONS
+from sluiceway_lab.load.record import SCHEMA, Record
 from support.check_records import check_record
 
 FIRST, SECOND = QUESTIONS[:2]

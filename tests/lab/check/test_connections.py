@@ -6,8 +6,8 @@ import dataclasses
 
 import msgspec
 
-from sluiceway.lab.check.connections import QUESTION
-from sluiceway.lab.check.question import Verdict
+from sluiceway_lab.check.connections import QUESTION
+from sluiceway_lab.check.question import Verdict
 from support.model_server import SMALL, ask, model_server, peer_of
 
 

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from sluiceway.lab.check.drain import QUESTION, judge
-from sluiceway.lab.check.question import Finding, Verdict
+from sluiceway_lab.check.drain import QUESTION, judge
+from sluiceway_lab.check.question import Finding, Verdict
 from support.model_server import Fault, ask, model_server, peer_of
 
 

@@ -7,9 +7,9 @@ import dataclasses
 import msgspec
 import pytest
 
-from sluiceway.lab.check import first_byte
-from sluiceway.lab.check.first_byte import HEADERS, SILENCE, enough_to_wait, judge_headers, judge_silence
-from sluiceway.lab.check.question import Question, Verdict
+from sluiceway_lab.check import first_byte
+from sluiceway_lab.check.first_byte import HEADERS, SILENCE, enough_to_wait, judge_headers, judge_silence
+from sluiceway_lab.check.question import Question, Verdict
 from support.model_server import SMALL, ask, model_server, peer_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.check.isolation import QUESTION, first_difference, judge
-from sluiceway.lab.check.question import Verdict
+from sluiceway_lab.check.isolation import QUESTION, first_difference, judge
+from sluiceway_lab.check.question import Verdict
 from support.model_server import ask
 
 ALONE = ["the old man went down to the river", "a ship was full of fish and bread so"]

@@ -7,9 +7,9 @@ import dataclasses
 import msgspec
 import pytest
 
-from sluiceway.lab.check.leaving import FIN, PLAIN, RST, WAITING, WASTE, judge, judge_waste, quiet_within
-from sluiceway.lab.check.peer import FIRST_LOOKS_S
-from sluiceway.lab.check.question import Question, Verdict
+from sluiceway_lab.check.leaving import FIN, PLAIN, RST, WAITING, WASTE, judge, judge_waste, quiet_within
+from sluiceway_lab.check.peer import FIRST_LOOKS_S
+from sluiceway_lab.check.question import Question, Verdict
 from support.model_server import SMALL, ask, model_server, peer_of
 
 ALL = [FIN, RST, PLAIN, WAITING, WASTE]

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from sluiceway.lab.check.line import HungUp, dial, keeping
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.check.line import HungUp, dial, keeping
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import chunk, plain
 
 LIMIT_S = 5.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluiceway.lab.check.overlap import QUESTION, judge, n_at_once
-from sluiceway.lab.check.question import Verdict
+from sluiceway_lab.check.overlap import QUESTION, judge, n_at_once
+from sluiceway_lab.check.question import Verdict
 from support.model_server import ask
 from support.transcripts import transcript
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.check.overload import QUESTION, answer_tokens, judge, outcome_of
-from sluiceway.lab.check.peer import Silence
-from sluiceway.lab.check.question import Verdict
-from sluiceway.lab.load.replies import LoadError, Recording
-from sluiceway.lab.load.streams import Outcome
+from sluiceway_lab.check.overload import QUESTION, answer_tokens, judge, outcome_of
+from sluiceway_lab.check.peer import Silence
+from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.load.replies import LoadError, Recording
+from sluiceway_lab.load.streams import Outcome
 from support.model_server import ask
 from support.scripted_http import chunk, completion_stream, event, plain, stream, token
 

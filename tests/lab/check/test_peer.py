@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluiceway.lab.check import peer as peer_module
-from sluiceway.lab.check.peer import CheckConfig, Pace, fitted, paced
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.check import peer as peer_module
+from sluiceway_lab.check.peer import CheckConfig, Pace, fitted, paced
+from sluiceway_lab.load.replies import LoadError
 from support.model_server import SMALL, model_server, peer_of
 from support.scripted_http import DONE, completion_stream, scripted_server, stream, token
 from support.subjects import subject

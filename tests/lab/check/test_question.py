@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.check.question import Finding, Verdict, by_faults, graded, unknown
+from sluiceway_lab.check.question import Finding, Verdict, by_faults, graded, unknown
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.check.registry import QUESTIONS, chosen
+from sluiceway_lab.check.registry import QUESTIONS, chosen
 from support.mirror import ROOT
 
 

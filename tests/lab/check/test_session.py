@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from sluiceway.lab.check.card import CheckRecord
-from sluiceway.lab.check.peer import CheckConfig, Peer
-from sluiceway.lab.check.question import Finding, Question, Verdict
-from sluiceway.lab.check.registry import QUESTIONS
-from sluiceway.lab.check.session import CheckSession, finding
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.record import SCHEMA
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.check.card import CheckRecord
+from sluiceway_lab.check.peer import CheckConfig, Peer
+from sluiceway_lab.check.question import Finding, Question, Verdict
+from sluiceway_lab.check.registry import QUESTIONS
+from sluiceway_lab.check.session import CheckSession, finding
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.record import SCHEMA
+from sluiceway_lab.load.replies import LoadError
 from support.model_server import SMALL, model_server, peer_of
 from support.server import Server
 

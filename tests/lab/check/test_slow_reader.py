@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from sluiceway.lab.check.question import Verdict
-from sluiceway.lab.check.slow_reader import CUT, QUESTION, SILENT, TOLD, WHOLE, Stopped, judge
+from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.check.slow_reader import CUT, QUESTION, SILENT, TOLD, WHOLE, Stopped, judge
 from support.model_server import ask
 
 FINE = Stopped(end=WHOLE, unread_bytes=29_000, growth_bytes=None)

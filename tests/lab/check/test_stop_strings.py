@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.check.question import Verdict
-from sluiceway.lab.check.stop_strings import QUESTION, faults_of, lost, stops_across
+from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.check.stop_strings import QUESTION, faults_of, lost, stops_across
 from support.model_server import ask
 from support.transcripts import transcript
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.check.question import Verdict
-from sluiceway.lab.check.terminal import QUESTION, blemishes_of, faults_of
-from sluiceway.lab.check.transcript import Transcript
+from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.check.terminal import QUESTION, blemishes_of, faults_of
+from sluiceway_lab.check.transcript import Transcript
 from support.model_server import ask
 from support.transcripts import DONE, said, told
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments.buffers import verdicts
-from sluiceway.lab.experiments.experiment import Lab
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.record import Run
-from sluiceway.lab.session import There
+from sluiceway_lab.experiments.buffers import verdicts
+from sluiceway_lab.experiments.experiment import Lab
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.session import There
 
 
 def judged(events: dict[str, int], on_our_side: int = 20) -> list[bool | None]:

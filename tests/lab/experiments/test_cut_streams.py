@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments.cut_streams import Brought, Course, Resumed, block
+from sluiceway_lab.experiments.cut_streams import Brought, Course, Resumed, block
 from support.subjects import subject
 
 

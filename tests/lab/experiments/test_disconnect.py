@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments.disconnect import verdicts
-from sluiceway.lab.experiments.experiment import Lab, Verdict
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments.disconnect import verdicts
+from sluiceway_lab.experiments.experiment import Lab, Verdict
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 
 

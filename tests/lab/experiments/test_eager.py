@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.experiments.eager import EXPERIMENT, ORDINARY, verdicts
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments.eager import EXPERIMENT, ORDINARY, verdicts
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 
 PADDED_BYTES = 64 * 64 * 1024

@@ -10,11 +10,11 @@ import pytest
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError
-from sluiceway.lab.experiments import experiment
-from sluiceway.lab.experiments.experiment import Verdict
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.record import Run
-from sluiceway.lab.session import Own, There
+from sluiceway_lab.experiments import experiment
+from sluiceway_lab.experiments.experiment import Verdict
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.session import Own, There
 from support.labs import lab_of
 from support.records import run
 from support.scripted_http import completion_stream, plain, scripted_server

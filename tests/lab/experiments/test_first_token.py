@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluiceway.lab.experiments.first_token import verdicts
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments.first_token import verdicts
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 from support.records import run
 

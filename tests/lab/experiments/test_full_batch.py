@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments.experiment import Lab
-from sluiceway.lab.experiments.full_batch import figures_of, verdicts
-from sluiceway.lab.experiments.readers import LEFT, WHOLE, Reading
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.record import Run
-from sluiceway.lab.session import There
+from sluiceway_lab.experiments.experiment import Lab
+from sluiceway_lab.experiments.full_batch import figures_of, verdicts
+from sluiceway_lab.experiments.readers import LEFT, WHOLE, Reading
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.session import There
 
 SERVED = Reading(1.0, token_s=[1.5, 1.6], end=WHOLE)
 WAITED = Reading(1.0, end=LEFT)

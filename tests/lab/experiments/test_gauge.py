@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sluiceway.lab.check.line import dial
-from sluiceway.lab.experiments import gauge as module
-from sluiceway.lab.experiments.gauge import Gauge, is_released
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.check.line import dial
+from sluiceway_lab.experiments import gauge as module
+from sluiceway_lab.experiments.gauge import Gauge, is_released
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import plain
 from support.subjects import subject
 

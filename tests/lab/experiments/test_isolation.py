@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.lab.experiments.isolation import Told, compared, verdict
+from sluiceway_lab.experiments.isolation import Told, compared, verdict
 from support.labs import lab_of
 from support.records import run
 

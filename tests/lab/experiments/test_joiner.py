@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sluiceway.lab.experiments.joiner import joined_figures, verdicts
-from sluiceway.lab.load.answers import Answer
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments.joiner import joined_figures, verdicts
+from sluiceway_lab.load.answers import Answer
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 from support.records import run
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.experiments import keep_alive as module
-from sluiceway.lab.experiments.experiment import Verdict
-from sluiceway.lab.experiments.keep_alive import EXPERIMENT, Scale, figures_of, verdicts
-from sluiceway.lab.load import nginx
-from sluiceway.lab.load.record import Run
-from sluiceway.lab.load.replies import LoadError, Recording
+from sluiceway_lab.experiments import keep_alive as module
+from sluiceway_lab.experiments.experiment import Verdict
+from sluiceway_lab.experiments.keep_alive import EXPERIMENT, Scale, figures_of, verdicts
+from sluiceway_lab.load import nginx
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError, Recording
 from support.labs import lab_of
 from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, plain, token
 

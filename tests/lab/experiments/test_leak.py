@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sluiceway.lab.experiments.leak import drawn_habits, figures_of, held_of, verdicts
-from sluiceway.lab.experiments.readers import CUT, Reading
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments.leak import drawn_habits, figures_of, held_of, verdicts
+from sluiceway_lab.experiments.readers import CUT, Reading
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 
 IDLE = {"blocks_total": 100, "blocks_free": 90, "blocks_cached": 10, "accepted_total": 5, "released_total": 5}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments import native
-from sluiceway.lab.load.replies import LoadError
 from sluiceway.sse.decoder import Decoder
+from sluiceway_lab.experiments import native
+from sluiceway_lab.load.replies import LoadError
 from support.labs import native_answer, native_event, native_events
 from support.scripted_http import plain, scripted_server
 from support.subjects import subject

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments.overlap import verdicts
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments.overlap import verdicts
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 from support.records import run
 

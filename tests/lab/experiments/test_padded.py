@@ -8,11 +8,11 @@ import pytest
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError
-from sluiceway.lab.experiments.experiment import Lab
-from sluiceway.lab.experiments.padded import padded_server
-from sluiceway.lab.experiments.readers import WHOLE, Habit, Reading, read
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.session import Own, There
+from sluiceway_lab.experiments.experiment import Lab
+from sluiceway_lab.experiments.padded import padded_server
+from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.session import Own, There
 
 FAKE = Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"))
 

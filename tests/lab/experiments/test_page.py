@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.lab.experiments.registry import experiments
+from sluiceway_lab.experiments.registry import experiments
 from support.lab_page import RECORDS, page, record_of, stems_of
 
 

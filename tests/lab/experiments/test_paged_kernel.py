@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.experiments.paged_kernel import EXPERIMENT, verdicts
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments.paged_kernel import EXPERIMENT, verdicts
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)

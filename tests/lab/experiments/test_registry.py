@@ -11,11 +11,11 @@ from rich.console import Console
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError
-from sluiceway.lab.experiments.experiment import LabRecord
-from sluiceway.lab.experiments.registry import NAMES, experiment_of, experiments
-from sluiceway.lab.experiments.report import draw, show
-from sluiceway.lab.experiments.session import LabSession
-from sluiceway.lab.session import Own
+from sluiceway_lab.experiments.experiment import LabRecord
+from sluiceway_lab.experiments.registry import NAMES, experiment_of, experiments
+from sluiceway_lab.experiments.report import draw, show
+from sluiceway_lab.experiments.session import LabSession
+from sluiceway_lab.session import Own
 from support.system import needs_nginx
 
 FAKE = Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), flags=("--fake-step", "0.002"))

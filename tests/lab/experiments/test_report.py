@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.experiments.experiment import LabRecord
-from sluiceway.lab.experiments.report import draw, show
-from sluiceway.lab.experiments.session import LabSession
-from sluiceway.lab.load.record import summarize
-from sluiceway.lab.session import There
+from sluiceway_lab.experiments.experiment import LabRecord
+from sluiceway_lab.experiments.report import draw, show
+from sluiceway_lab.experiments.session import LabSession
+from sluiceway_lab.load.record import summarize
+from sluiceway_lab.session import There
 from support.labs import experiment
 from support.records import run
 from support.subjects import NOWHERE

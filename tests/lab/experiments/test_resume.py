@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from sluiceway.lab.experiments import resume as module
-from sluiceway.lab.experiments.cut_streams import Brought, Resumed, block
-from sluiceway.lab.experiments.resume import figures_of, verdicts
-from sluiceway.lab.load.record import Run
+from sluiceway_lab.experiments import resume as module
+from sluiceway_lab.experiments.cut_streams import Brought, Resumed, block
+from sluiceway_lab.experiments.resume import figures_of, verdicts
+from sluiceway_lab.load.record import Run
 from support.labs import lab_of
 from support.subjects import subject
 

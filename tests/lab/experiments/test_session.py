@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sluiceway.lab.experiments.session import LabSession
-from sluiceway.lab.load.record import SCHEMA
-from sluiceway.lab.session import There
+from sluiceway_lab.experiments.session import LabSession
+from sluiceway_lab.load.record import SCHEMA
+from sluiceway_lab.session import There
 from support.labs import experiment
 from support.subjects import NOWHERE
 

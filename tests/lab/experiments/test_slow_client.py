@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.experiments.experiment import Lab
-from sluiceway.lab.experiments.readers import CUT, LEFT, WHOLE, Reading
-from sluiceway.lab.experiments.slow_client import Look, Watch, healthy_figures, slow_figures, verdicts
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.record import Run
-from sluiceway.lab.load.subject import Subject
-from sluiceway.lab.session import There
+from sluiceway_lab.experiments.experiment import Lab
+from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Reading
+from sluiceway_lab.experiments.slow_client import Look, Watch, healthy_figures, slow_figures, verdicts
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.session import There
 
 SUBJECT = Subject(name="s", target=Target("127.0.0.1", 1), model="m", kind="sluiceway", version=None, extras={})
 

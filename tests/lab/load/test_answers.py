@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.load.answers import complaint, read_answer, text_times
-from sluiceway.lab.load.replies import LoadError, Recording
+from sluiceway_lab.load.answers import complaint, read_answer, text_times
+from sluiceway_lab.load.replies import LoadError, Recording
 from support.scripted_http import DONE, chunk, event, plain, stream, token, usage
 
 

@@ -7,9 +7,9 @@ import socket
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.load.answers import read_answer
-from sluiceway.lab.load.calls import Call, Target, get, record
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.load.answers import read_answer
+from sluiceway_lab.load.calls import Call, Target, get, record
+from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import STALL, completion_stream, plain, scripted_server
 
 

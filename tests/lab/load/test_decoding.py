@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sluiceway.core.plan import Row
-from sluiceway.lab.load.decoding import Layers, Nothing, Places
-from sluiceway.lab.load.ways import model_of, ways_of
 from sluiceway.model.load import load_model
+from sluiceway_lab.load.decoding import Layers, Nothing, Places
+from sluiceway_lab.load.ways import model_of, ways_of
 from support.tiny_models import reference_model, row, saved
 
 PROMPTS = ([3, 1, 4, 1, 5] * 9, [2, 7, 1] * 47)

@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from sluiceway.config import ModelFiles, ModelKind
-from sluiceway.lab.load import floor
-from sluiceway.lab.load.floor import Question, answer, ask, weights_of
-from sluiceway.lab.load.record import Weights
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.load import floor
+from sluiceway_lab.load.floor import Question, answer, ask, weights_of
+from sluiceway_lab.load.record import Weights
+from sluiceway_lab.load.replies import LoadError
 
 SHAPES = {"embedding": (10, 4), "layer": (4, 4), "norm": (4,)}
 

@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 
-from sluiceway.lab.load.held import Held, Spoken, Way, framer_of, held
 from sluiceway.messages.to_api import Delta
 from sluiceway.sse.decoder import Decoder
 from sluiceway.stream.budget import Budget
 from sluiceway.stream.reader import WRITE_BYTES
+from sluiceway_lab.load.held import Held, Spoken, Way, framer_of, held
 
 WAYS: tuple[Way, ...] = get_args(Way)
 SPOKEN: tuple[Spoken, ...] = get_args(Spoken)

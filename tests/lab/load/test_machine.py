@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import sluiceway
-from sluiceway.lab.load import machine
-from sluiceway.lab.load.machine import describe_host, load, sources, versions
+from sluiceway_lab.load import machine
+from sluiceway_lab.load.machine import describe_host, load, sources, versions
 
 
 def git(directory: Path, *words: str) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.load import nginx as module
-from sluiceway.lab.load.calls import Target, get
-from sluiceway.lab.load.nginx import ProxyRules, own_proxy
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.load import nginx as module
+from sluiceway_lab.load.calls import Target, get
+from sluiceway_lab.load.nginx import ProxyRules, own_proxy
+from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import plain, scripted_server
 from support.subjects import NOWHERE
 from support.system import needs_nginx

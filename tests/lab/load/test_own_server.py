@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from sluiceway.lab.load.calls import get
-from sluiceway.lab.load.own_server import own_server
-from sluiceway.lab.load.processes import family
-from sluiceway.lab.load.replies import LoadError
+from sluiceway_lab.load.calls import get
+from sluiceway_lab.load.own_server import own_server
+from sluiceway_lab.load.processes import family
+from sluiceway_lab.load.replies import LoadError
 
 
 @pytest.mark.e2e

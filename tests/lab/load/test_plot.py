@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.lab.load.plot import draw, require_plotting
+from sluiceway_lab.load.plot import draw, require_plotting
 from support.records import record, run
 
 

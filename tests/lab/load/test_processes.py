@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sluiceway.lab.load import processes
-from sluiceway.lab.load.processes import family, stop, usage
+from sluiceway_lab.load import processes
+from sluiceway_lab.load.processes import family, stop, usage
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sluiceway.lab.load.record import Ratio, Run, Summary, compare, summarize
-from sluiceway.lab.load.statistics import Spread
+from sluiceway_lab.load.record import Ratio, Run, Summary, compare, summarize
+from sluiceway_lab.load.statistics import Spread
 
 
 def run(subject: str, repeat: int, *, streams: int = 4, errors: int = 0, **figures: float) -> Run:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sluiceway.lab.load.calls import record
-from sluiceway.lab.load.relay import Cut, relay
-from sluiceway.lab.load.replies import parse_reply
+from sluiceway_lab.load.calls import record
+from sluiceway_lab.load.relay import Cut, relay
+from sluiceway_lab.load.replies import parse_reply
 from support.scripted_http import STALL, ScriptedServer, plain, scripted_server
 
 BODY = b"0123456789" * 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.load.replies import LoadError, Read, Recording, parse_reply
+from sluiceway_lab.load.replies import LoadError, Read, Recording, parse_reply
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Odd:  a : b \r\n\r\n"
 CHUNKED = HEAD + b"3\r\nabc\r\n" + b"A;note=1\r\n0123456789\r\n" + b"0\r\n\r\n"

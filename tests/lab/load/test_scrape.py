@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.lab.load.scrape import kind_of, n_busy, parse_samples, total
 from sluiceway.obs.metrics import Metrics
+from sluiceway_lab.load.scrape import kind_of, n_busy, parse_samples, total
 
 VLLM = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from sluiceway.lab.load.soak import SOAK_PARTS, soak
+from sluiceway_lab.load.soak import SOAK_PARTS, soak
 from support.scripted_http import completion_stream, plain, scripted_server
 from support.subjects import subject
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.lab.load.statistics import Spread, distribution, percentile, spread_of
+from sluiceway_lab.load.statistics import Spread, distribution, percentile, spread_of
 
 NUMBERS = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=40)
 

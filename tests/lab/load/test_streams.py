@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluiceway.lab.load.answers import Answer
-from sluiceway.lab.load.processes import Usage
-from sluiceway.lab.load.replies import LoadError
-from sluiceway.lab.load.streams import (
+from sluiceway_lab.load.answers import Answer
+from sluiceway_lab.load.processes import Usage
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.streams import (
     Observed,
     cpu_figures,
     observe,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sluiceway.lab.load.calls import Target
-from sluiceway.lab.load.replies import LoadError
-from sluiceway.lab.load.subject import meet
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.subject import meet
 from support.scripted_http import Answering, Pieces, completion_stream, plain, scripted_server
 
 MODELS = plain(200, b'{"object":"list","data":[{"id":"first"},{"id":"second"}]}')
@@ -150,7 +150,7 @@ async def test_server_is_refused_when_it_cannot_be_measured(pages: Routes, words
 
 def test_process_ids_of_another_machine_mean_nothing_here() -> None:
     """Only an address of this machine is trusted with them."""
-    from sluiceway.lab.load.subject import _is_here
+    from sluiceway_lab.load.subject import _is_here
 
     assert [_is_here(host) for host in ("127.0.0.9", "::1", "localhost")] == [True] * 3
     assert [_is_here(host) for host in ("192.0.2.1", "host.example")] == [False] * 2

@@ -7,8 +7,8 @@ import io
 import msgspec
 from rich.console import Console
 
-from sluiceway.lab.load.record import Record, Run
-from sluiceway.lab.load.tables import show
+from sluiceway_lab.load.record import Record, Run
+from sluiceway_lab.load.tables import show
 from support.records import WEIGHTS, record, run
 
 STREAMS = {

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from sluiceway.lab.check.line import dial
-from sluiceway.lab.load.held import Way
-from sluiceway.lab.load.replies import LoadError
-from sluiceway.lab.load.way_out import Backlog, Question, Spent, way_out
 from sluiceway.sse.decoder import Decoder
+from sluiceway_lab.check.line import dial
+from sluiceway_lab.load.held import Way
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.way_out import Backlog, Question, Spent, way_out
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(30)]
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sluiceway.config import ModelFiles, ModelKind
-from sluiceway.lab.load import ways
-from sluiceway.lab.load.replies import LoadError
-from sluiceway.lab.load.ways import model_of, torch_threads, ways_of
+from sluiceway_lab.load import ways
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.ways import model_of, torch_threads, ways_of
 from support.tiny_models import reference_model, row, saved
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from sluiceway.lab.load.workload import completion, long_prompt, prompts, words
+from sluiceway_lab.load.workload import completion, long_prompt, prompts, words
 
 
 def test_prompts_are_different_from_their_first_words_on() -> None:

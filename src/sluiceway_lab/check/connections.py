@@ -1,0 +1,70 @@
+"""Several requests on one connection: one after the other, and sent together."""
+
+from __future__ import annotations
+
+from sluiceway_lab.check.line import HungUp, dial, keeping
+from sluiceway_lab.check.peer import Peer
+from sluiceway_lab.check.question import Finding, Question, by_faults
+from sluiceway_lab.check.transcript import read_plain, read_transcript
+from sluiceway_lab.load.replies import LoadError, Reply
+
+_TOKENS = 8
+_ORDERS = {"a plain answer": (False, True), "a stream": (True, False)}
+"""Whether the first and the second are streamed."""
+
+
+class _Closes(LoadError):
+    """The server says that it will close: its right, but it costs a connection each time."""
+
+
+async def _ask(peer: Peer) -> Finding:
+    faults, blemishes = [], []
+    for what, (first, second) in _ORDERS.items():
+        try:
+            await _in_turn(peer, is_streamed=(first, second))
+        except (HungUp, _Closes) as fault:
+            blemishes.append(f"a request after {what}: {fault}")
+        except LoadError as fault:
+            faults.append(f"a request after {what}: {fault}")
+    try:
+        if not await _sent_together(peer):
+            faults.append("two requests sent together were answered in the wrong order")
+    except LoadError as fault:
+        blemishes.append(f"two requests sent together: {fault}")
+    return by_faults(
+        faults, blemishes, "a plain answer, a stream, and two requests sent together, on one connection each"
+    )
+
+
+async def _in_turn(peer: Peer, is_streamed: tuple[bool, bool]) -> None:
+    """Two answers on one connection, each a stream or not. Raises `LoadError`.
+
+    A server that closes without `Connection: close` breaks a rule (https://www.rfc-editor.org/rfc/rfc9112#section-9.6),
+    but a client has to live with that at any time, and most do.
+    """
+    async with dial(peer.subject.target) as line:
+        for prompt, is_stream in zip(peer.prompts("connections", 2), is_streamed, strict=True):
+            request = peer.subject.request(prompt, _TOKENS) if is_stream else peer.plain_request(prompt, _TOKENS)
+            await line.send(keeping(request))
+            reply = _kept(await line.read_reply(peer.limit_s))
+            read_transcript(reply) if is_stream else read_plain(reply)
+
+
+async def _sent_together(peer: Peer) -> bool:
+    """Whether the first answer is the first one's: a longer one, then the list of models. Raises `LoadError`."""
+    (prompt,) = peer.prompts("connections/together", 1)
+    target = peer.subject.target
+    async with dial(target) as line:
+        await line.send(keeping(peer.plain_request(prompt, _TOKENS)) + keeping(target.request("GET", "/v1/models")))
+        answers = [await line.read_reply(peer.limit_s), await line.read_reply(peer.limit_s)]
+    return b'"choices"' in answers[0].body and b'"choices"' not in answers[1].body
+
+
+def _kept(reply: Reply) -> Reply:
+    """Raises `_Closes`."""
+    if reply.headers.get("connection", "").lower() == "close":
+        raise _Closes("the server closes after each answer")
+    return reply
+
+
+QUESTION = Question("connections", "Can a connection be used again, after a stream too?", _ask)

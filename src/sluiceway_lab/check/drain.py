@@ -1,0 +1,89 @@
+"""A server that is told to end while streams run: what they get, and what a newcomer gets. It is over after that."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from sluiceway_lab.check.overload import REFUSED, SERVED, outcome_of
+from sluiceway_lab.check.peer import Peer
+from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
+from sluiceway_lab.load.calls import Call
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.streams import Outcome
+
+_STREAMS = 4
+_SETTLED_READS = 4
+_POLL_S = 0.01
+_NOTICE_S = 0.5
+"""How long a signal may take to be noticed."""
+_TOLD = ("an error in the stream", REFUSED)
+_NOBODY = "no answer from"
+
+
+async def _ask(peer: Peer) -> Finding:
+    if peer.drain_pid is None:
+        return unknown("it ends the server, so it is asked only with --drain-pid")
+    target = peer.subject.target
+    texts = peer.prompts("drain", _STREAMS)
+    calls = [await Call.open(target, peer.subject.request(text, peer.config.tokens * 2)) for text in texts]
+    while any(call.n_reads < _SETTLED_READS and not call.is_over for call in calls):  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_S)
+    os.kill(peer.drain_pid, signal.SIGTERM)
+    signalled_s = time.perf_counter()
+    await asyncio.sleep(_NOTICE_S)
+    newcomer = outcome_of(await _newcomer(peer))
+    ends = [outcome_of(await _end_of(call, peer.limit_s)) for call in calls]
+    gone_s = await _gone_s(peer, signalled_s)
+    return judge(ends, newcomer, gone_s)
+
+
+def judge(ends: list[str], newcomer: str, gone_s: float | None) -> Finding:
+    """`gone_s` is from the signal until nobody listened any more."""
+    n_whole, n_told = ends.count(SERVED), sum(end in _TOLD for end in ends)
+    faults = [f"{len(ends) - n_whole - n_told} of {len(ends)} streams were cut off without a word"]
+    if n_whole + n_told == len(ends):
+        faults = []
+    if gone_s is None:
+        faults.append("the server went on listening")
+    blemishes = []
+    if newcomer == SERVED:
+        blemishes.append("a newcomer was still served")
+    elif newcomer != REFUSED and not newcomer.startswith(_NOBODY):
+        blemishes.append(f"a newcomer's answer: {newcomer}")
+    praise = (
+        f"{n_whole} of {len(ends)} running streams ended whole, {n_told} with an error; a newcomer was refused; "
+        f"nobody listened {gone_s or 0.0:.1f} s after the signal"
+    )
+    return by_faults(faults, blemishes, praise, {} if gone_s is None else {"gone_s": gone_s})
+
+
+async def _newcomer(peer: Peer) -> Outcome:
+    (prompt,) = peer.prompts("drain/newcomer", 1)
+    try:
+        return await peer.record(peer.subject.request(prompt, 1))
+    except LoadError as fault:
+        return fault
+
+
+async def _end_of(call: Call, limit_s: float) -> Outcome:
+    try:
+        return await call.end(limit_s)
+    except LoadError as fault:
+        return fault
+
+
+async def _gone_s(peer: Peer, signalled_s: float) -> float | None:
+    """Seconds until nobody listens; None if somebody still does at the limit."""
+    while (now_s := time.perf_counter()) - signalled_s < peer.limit_s:
+        try:
+            (await Call.open(peer.subject.target, b"")).leave()
+        except LoadError:
+            return now_s - signalled_s
+        await asyncio.sleep(_POLL_S)
+    return None
+
+
+QUESTION = Question("drain", "Do running streams end well when the server is told to end?", _ask)

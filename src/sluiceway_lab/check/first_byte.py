@@ -1,0 +1,112 @@
+"""What a client sees while it waits for its first token: headers, comments, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from http import HTTPStatus
+
+from sluiceway_lab.check.peer import Peer, Silence
+from sluiceway_lab.check.question import Finding, Question, Verdict, unknown
+from sluiceway_lab.check.transcript import read_transcript
+from sluiceway_lab.load.replies import Recording, parse_reply
+from sluiceway_lab.load.workload import long_prompt
+
+_FEW_GAPS = 3.0
+_EARLY = 0.5
+_FEW = 2
+"""Times as many streams as elsewhere."""
+_ALL_REFUSED = "none of the long prompts was served"
+_PATIENT_S = 15.0
+_LONG_ENOUGH_S = 20.0
+_MOST_WAITING = 256
+"""Proxies cut a silent connection after 30 to 60 seconds; who says something every 15 is safe."""
+
+
+async def _ask_headers(peer: Peer) -> Finding:
+    try:
+        waiting = await _crowd(peer, "first-byte", _FEW * peer.config.streams)
+    except Silence as fault:
+        return unknown(f"no stream to look at: {fault}")
+    if not waiting:
+        return unknown(_ALL_REFUSED)
+    one = waiting[0]
+    headers_s = one.reads[0][0] - one.started_s
+    return judge_headers(headers_s, _first_token_s(one), peer.pace.gap_s)
+
+
+async def _ask_silence(peer: Peer) -> Finding:
+    """With as many as it takes for one to wait long enough, as far as can be told from the wait among a few."""
+    n = _FEW * peer.config.streams
+    try:
+        found = await _silence_among(peer, "silence", n)
+        n_more = enough_to_wait(n, found.figures.get("longest_silence_s", 0.0))
+        if found.verdict is Verdict.UNKNOWN and n_more is not None:
+            found = await _silence_among(peer, "silence/more", n_more)
+    except Silence:
+        return judge_silence(peer.limit_s, 0)
+    return found
+
+
+def enough_to_wait(n: int, longest_s: float) -> int | None:
+    """How many at once wait long enough, where among `n` one waits for `longest_s`; None for more than is decent."""
+    n_more = math.ceil(n * _LONG_ENOUGH_S / longest_s) if longest_s > 0 else _MOST_WAITING + 1
+    return n_more if n < n_more <= _MOST_WAITING else None
+
+
+async def _silence_among(peer: Peer, name: str, n: int) -> Finding:
+    waiting = await _crowd(peer, name, n)
+    if not waiting:
+        return unknown(_ALL_REFUSED)
+    longest_s = max(_longest_silence_s(one) for one in waiting)
+    n_comments = sum(read_transcript(parse_reply(one.reads)).n_comments for one in waiting)
+    return judge_silence(longest_s, n_comments)
+
+
+def judge_headers(headers_s: float, first_token_s: float, gap_s: float) -> Finding:
+    """Both from before the connection was opened."""
+    figures = {"headers_s": headers_s, "first_token_s": first_token_s}
+    if first_token_s < _FEW_GAPS * gap_s:
+        return unknown(f"the first token of a long prompt came after {first_token_s * 1e3:.0f} ms: too soon to tell")
+    sentence = (
+        f"headers came after {headers_s * 1e3:.0f} ms, at {headers_s / first_token_s:.0%} of the wait "
+        f"for the first token"
+    )
+    verdict = Verdict.PASS if headers_s <= _EARLY * first_token_s else Verdict.WARN
+    return Finding(verdict, sentence, figures)
+
+
+def judge_silence(longest_s: float, n_comments: int) -> Finding:
+    figures = {"longest_silence_s": longest_s, "comments": float(n_comments)}
+    if n_comments:
+        return Finding(Verdict.PASS, f"{n_comments} comments; never silent for more than {longest_s:.1f} s", figures)
+    if longest_s < _PATIENT_S:
+        return Finding(Verdict.UNKNOWN, f"no stream was silent for longer than {longest_s:.1f} s", figures)
+    return Finding(Verdict.WARN, f"a stream that waited was silent for {longest_s:.1f} s, without a comment", figures)
+
+
+async def _crowd(peer: Peer, name: str, n: int) -> list[Recording]:
+    """Long prompts, all at once, so that some of them wait: those that were not refused, the longest wait first."""
+    names = [f"check/{name}/{place}" for place in range(n)]
+    texts = [long_prompt(peer.config.seed, one, peer.config.prompt_words) for one in names]
+    requests = [peer.subject.request(text, peer.config.tokens // 4) for text in texts]
+    recordings = await asyncio.gather(*(peer.record(request) for request in requests))
+    served = [one for one in recordings if parse_reply(one.reads).status == HTTPStatus.OK]
+    return sorted(served, key=_first_token_s, reverse=True)
+
+
+def _first_token_s(one: Recording) -> float:
+    deltas = read_transcript(parse_reply(one.reads)).deltas
+    return deltas[0].at_s - one.started_s if deltas else 0.0
+
+
+def _longest_silence_s(one: Recording) -> float:
+    times = [one.started_s, *(at_s for at_s, _ in one.reads)]
+    return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+HEADERS = Question(
+    "first-byte", "Do the headers of a stream come when it is accepted, before its first token?", _ask_headers
+)
+SILENCE = Question("silence", "Does a stream that waits for long say so, that no proxy cuts it?", _ask_silence)

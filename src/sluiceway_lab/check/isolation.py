@@ -1,0 +1,63 @@
+"""The same greedy requests alone and in company: the same answers, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluiceway_lab.check.peer import Peer
+from sluiceway_lab.check.question import Finding, Question, Verdict
+
+_STRETCH = 24
+"""Characters of another's answer that are no coincidence."""
+
+
+async def _ask(peer: Peer) -> Finding:
+    n_tokens = peer.config.tokens
+    texts = peer.prompts("isolation", max(2, peer.config.streams // 2))
+    alone = [(await peer.stream(text, n_tokens)).text for text in texts]
+    again = [(await peer.stream(text, n_tokens)).text for text in texts]
+    company = peer.prompts("isolation/company", len(texts))
+    crowd = (await peer.streams([*texts, *company], n_tokens))[: len(texts)]
+    n_mixed = sum(len(answer.ids) > 1 for answer in crowd)
+    return judge(alone, again, [answer.text for answer in crowd], n_mixed)
+
+
+def judge(alone: Sequence[str], again: Sequence[str], crowd: Sequence[str], n_mixed: int) -> Finding:
+    """Answers by place. `n_mixed` is how many streams had events of several ids.
+
+    A batch of another size sums in another order, so in low precision answers part here and there: no fault of the
+    server's books, but worth knowing. Text of a neighbour is one.
+    """
+    parted = [place for place in map(first_difference, alone, crowd) if place is not None]
+    figures = {"answers": float(len(alone)), "parted": float(len(parted))}
+    strangers = sum(has_others_text(place, alone, text) for place, text in enumerate(crowd))
+    if strangers or n_mixed:
+        found = f"{strangers} of {len(alone)} answers held text of a neighbour's, {n_mixed} had events of several ids"
+        return Finding(Verdict.FAIL, found, figures)
+    if not parted:
+        return Finding(Verdict.PASS, f"{len(alone)} of {len(alone)} greedy answers were the same in company", figures)
+    n_unstable = sum(first != second for first, second in zip(alone, again, strict=True))
+    sentence = (
+        f"{len(parted)} of {len(alone)} greedy answers parted in company, the first after {min(parted)} characters; "
+        f"{n_unstable} were not even the same twice alone (usual in low precision)"
+    )
+    return Finding(Verdict.WARN, sentence, figures | {"first_difference": float(min(parted)), "unstable": n_unstable})
+
+
+def first_difference(left: str, right: str) -> int | None:
+    """The first place where they differ; None where they are the same."""
+    if left == right:
+        return None
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def has_others_text(place: int, alone: Sequence[str], text: str) -> bool:
+    """Whether it holds a stretch of another's answer that is not in its own."""
+    own = alone[place]
+    others = (text for other, text in enumerate(alone) if other != place)
+    stretches = {other[start : start + _STRETCH] for other in others for start in range(len(other) - _STRETCH + 1)}
+    return any(stretch in text and stretch not in own for stretch in stretches)
+
+
+QUESTION = Question("isolation", "Is an answer the same in company, and free of anybody else's text?", _ask)

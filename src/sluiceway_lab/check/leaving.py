@@ -1,0 +1,160 @@
+"""Readers that leave: in order, at once, from a plain answer, before their first token; and what that wastes.
+
+All is judged by what was left of the answer, at the pace of a stream alone: a server that goes on for most of that has
+not noticed. It takes the server's own gauges to see it from outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from sluiceway_lab.check.line import Line, dial
+from sluiceway_lab.check.peer import FIRST_LOOKS_S, Peer
+from sluiceway_lab.check.question import Finding, Question, Verdict, graded, unknown
+from sluiceway_lab.load.replies import LoadError
+
+_EVENTS_FIRST = 8
+_LEAVERS = 4
+_SHORTEST_S = 0.5
+"""A rest of an answer that is computed sooner says nothing against a server: there is the time of a scrape in it."""
+_PROMPT, _LATE = 0.25, 0.6
+"""Shares of what was left."""
+
+_QUIET_S = 1.5
+"""Longer than the second in which who waits for an event usually looks around."""
+
+Leave = Callable[[Line], None]
+
+
+async def _leave_stream(peer: Peer, leave: Leave, name: str) -> Finding:
+    """One stream, left in its middle."""
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
+    async with _under_way(peer, name, 1) as lines:
+        n_read = await _read_events(lines[0], peer.limit_s)
+        leave(lines[0])
+        return await _until_idle(peer, 1, peer.config.long_tokens - n_read)
+
+
+async def _ask_fin(peer: Peer) -> Finding:
+    return await _leave_stream(peer, Line.finish, "fin")
+
+
+async def _ask_rst(peer: Peer) -> Finding:
+    return await _leave_stream(peer, Line.reset, "rst")
+
+
+async def _ask_plain(peer: Peer) -> Finding:
+    """Nothing is written to the reader of a plain answer, so that only a look at its connection can tell."""
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
+    (prompt,) = peer.prompts("plain", 1)
+    async with dial(peer.subject.target) as line:
+        await line.send(peer.plain_request(prompt, peer.config.long_tokens))
+        await peer.until_busy()
+        line.finish()
+        return await _until_idle(peer, 1, peer.config.long_tokens)
+
+
+async def _ask_waiting(peer: Peer) -> Finding:
+    """Many at once, which leave before most of them have a token, half of them in order and half at once."""
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
+    n = 4 * peer.config.streams
+    async with _under_way(peer, "waiting", n) as lines:
+        await peer.until_busy()
+        for place, line in enumerate(lines):
+            (line.finish if place % 2 else line.reset)()
+        return await _until_idle(peer, n, peer.config.long_tokens)
+
+
+async def _ask_waste(peer: Peer) -> Finding:
+    """By the server's count of the tokens that it generates; one that is refreshed by a probe counts the probe too."""
+    if (hindrance := await _hindrance(peer)) is not None:
+        return hindrance
+    before = await peer.generated()
+    async with _under_way(peer, "waste", _LEAVERS) as lines:
+        n_read = sum([await _read_events(line, peer.limit_s) for line in lines])
+        for line in lines:
+            line.finish()
+        if await peer.seconds_until_idle(peer.limit_s) is None:
+            return Finding(Verdict.FAIL, f"the server still runs something {peer.limit_s:g} s after all had left")
+    after = await peer.generated()
+    assert before is not None and after is not None
+    return judge_waste(_LEAVERS, n_read, after - before, _LEAVERS * peer.config.long_tokens)
+
+
+def judge(n: int, idle_s: float | None, rest_s: float, limit_s: float) -> Finding:
+    """`rest_s` is how long the answers that were left would have taken yet."""
+    if idle_s is None:
+        return Finding(Verdict.FAIL, f"the server still runs something {limit_s:g} s after the reader has left")
+    if rest_s < _SHORTEST_S and idle_s > _PROMPT * rest_s:
+        return unknown(f"the rest of the answer would take {rest_s * 1e3:.0f} ms: too soon to tell")
+    who = "the reader" if n == 1 else f"all {n} readers"
+    sentence = (
+        f"nothing ran {idle_s * 1e3:.0f} ms after {who} left; the rest of the answer would have taken {rest_s:.2g} s"
+    )
+    figures = {"until_idle_s": idle_s, "rest_s": rest_s}
+    return Finding(graded(idle_s / rest_s, _PROMPT, _LATE), sentence, figures)
+
+
+def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
+    """What lies between server and reader when it leaves is lost with any server; the rest of the answers is not."""
+    if generated < n_read:
+        return unknown(
+            f"the server counts {generated:.0f} tokens where {n_read} were read: not those of readers who left"
+        )
+    wasted = generated - n_read
+    sentence = f"{n} readers left after {n_read} tokens of {asked}; the server generated {wasted:.0f} for nobody"
+    figures = {"tokens_read": float(n_read), "tokens_wasted": wasted}
+    return Finding(graded(wasted / (asked - n_read), _PROMPT, _LATE), sentence, figures)
+
+
+async def _hindrance(peer: Peer) -> Finding | None:
+    """Why nobody could tell when it is idle; None if it is idle now, by its own gauges."""
+    if peer.subject.kind is None:
+        return unknown("the server has no gauges that are known here (/metrics), so nobody sees when it is idle")
+    if await peer.seconds_until_idle(peer.limit_s) is None:
+        return unknown("the server was busy before anything was asked: others use it")
+    return None
+
+
+async def _until_idle(peer: Peer, n: int, n_left: int) -> Finding:
+    rest_s = n_left * peer.pace.gap_s
+    idle_s = await peer.seconds_until_idle(peer.limit_s, quiet_s=quiet_within(rest_s))
+    return judge(n, idle_s, rest_s, peer.limit_s)
+
+
+def quiet_within(rest_s: float) -> float:
+    """How long to leave a server alone between two looks, so that one which notices meanwhile passes; 0: not at all."""
+    left_s = _PROMPT * rest_s - FIRST_LOOKS_S
+    return _QUIET_S if left_s > _QUIET_S else 0.0
+
+
+@contextlib.asynccontextmanager
+async def _under_way(peer: Peer, name: str, n: int) -> AsyncIterator[Sequence[Line]]:
+    """Long streams, each asked for and not yet read."""
+    async with contextlib.AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(dial(peer.subject.target)) for _ in range(n)]
+        for line, prompt in zip(lines, peer.prompts(name, n), strict=True):
+            await line.send(peer.subject.request(prompt, peer.config.long_tokens))
+        yield lines
+
+
+async def _read_events(line: Line, limit_s: float) -> int:
+    """Reads until its stream is under way; how many events came. Raises `LoadError` if it ends before."""
+    n_events = 0
+    while n_events < _EVENTS_FIRST:
+        raw = await line.read_some(limit_s)
+        if not raw:
+            raise LoadError(f"an answer that should go on ended after {n_events} events")
+        n_events += raw.count(b"data: ")
+    return n_events
+
+
+FIN = Question("fin", "Does a stream end at the server when its reader closes in order?", _ask_fin)
+RST = Question("rst", "And when its reader resets the connection?", _ask_rst)
+PLAIN = Question("plain-disconnect", "And an answer that is not streamed?", _ask_plain)
+WAITING = Question("waiting-disconnect", "And requests whose readers leave before the first token?", _ask_waiting)
+WASTE = Question("waste", "How much is computed for readers who have left?", _ask_waste)

@@ -1,0 +1,94 @@
+"""More requests than fit: each is served, or refused with a status and a time to come again; none hangs or is reset."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections import Counter
+
+from sluiceway_lab.check.peer import Peer, Silence
+from sluiceway_lab.check.question import Finding, Question, by_faults
+from sluiceway_lab.check.transcript import read_transcript
+from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
+from sluiceway_lab.load.streams import Outcome
+
+_TOKENS = (4, 256)
+_BUDGET_S = 20.0
+"""How long all of them may take together, if eight of them run at the pace of one."""
+_AT_ONCE = 8
+_LATE = 0.8
+"""Of the time that is waited for: who is answered after that shows that the queue moves."""
+_BUSY = (429, 503)
+SERVED, REFUSED, WAITED = "served", "refused", "waited without an answer"
+_WITHOUT_TIME = "refused without retry-after"
+
+
+async def _ask(peer: Peer) -> Finding:
+    started_s = time.perf_counter()
+    n = min(peer.config.burst, _most_connections())
+    n_tokens = answer_tokens(n, peer.pace.gap_s)
+    outcomes = await asyncio.gather(*(_attempt(peer, f"Number {place}:", n_tokens) for place in range(n)))
+    (prompt,) = peer.prompts("overload/after", 1)
+    await peer.plain(prompt, 1)
+    last_s = max((outcome.ended_s for outcome in outcomes if isinstance(outcome, Recording)), default=0.0)
+    is_moving = last_s - started_s > _LATE * peer.limit_s
+    return judge([outcome_of(outcome) for outcome in outcomes], is_moving=is_moving)
+
+
+def answer_tokens(n: int, gap_s: float) -> int:
+    """As long as can be, so that a queue fills."""
+    least, most = _TOKENS
+    return min(most, max(least, int(_BUDGET_S * _AT_ONCE / (n * max(gap_s, 1e-6)))))
+
+
+def judge(outcomes: list[str], *, is_moving: bool) -> Finding:
+    """`is_moving` is whether others were still answered when the last gave up: a long queue is no hang."""
+    counted = Counter(outcomes)
+    n_served, n_untimed = counted.pop(SERVED, 0), counted.pop(_WITHOUT_TIME, 0)
+    n_refused = counted.pop(REFUSED, 0) + n_untimed
+    n_waited = counted.pop(WAITED, 0) if is_moving else 0
+    faults = [f"{n} of {len(outcomes)} requests at once: {what}" for what, n in counted.items()]
+    if not n_served:
+        faults.append("none was served")
+    blemishes = [f"{n_untimed} of {n_refused} refusals had no retry-after"] if n_untimed else []
+    if n_waited:
+        blemishes.append(
+            f"{n_waited} of {len(outcomes)} requests at once got nothing in time, while others were served"
+        )
+    refusals = f"and {n_refused} refused with a time to come again" if n_refused else "and none was refused"
+    praise = f"of {len(outcomes)} requests at once {n_served} were served {refusals}"
+    return by_faults(faults, blemishes, praise, {"served": float(n_served), "refused": float(n_refused)})
+
+
+def outcome_of(outcome: Outcome) -> str:
+    """One word or sentence for what became of a request."""
+    try:
+        if isinstance(outcome, LoadError):
+            raise outcome
+        reply = parse_reply(outcome.reads)
+        if reply.status in _BUSY:
+            return REFUSED if "retry-after" in reply.headers else _WITHOUT_TIME
+        said = read_transcript(reply)
+    except Silence:
+        return WAITED
+    except LoadError as fault:
+        return str(fault)
+    if said.errors:
+        return "an error in the stream"
+    return SERVED if said.finish_reasons and said.is_whole else "the answer broke off"
+
+
+async def _attempt(peer: Peer, text: str, n_tokens: int) -> Outcome:
+    try:
+        return await peer.record(peer.subject.request(text, n_tokens))
+    except LoadError as fault:
+        return fault
+
+
+def _most_connections() -> int:
+    """Half of the files that this process may open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+
+QUESTION = Question("overload", "Is every one of too many requests served or refused in order?", _ask)

@@ -1,0 +1,62 @@
+"""Stop strings across pieces of a stream: nothing of them leaks, and nothing is lost that only begins like one."""
+
+from __future__ import annotations
+
+from sluiceway_lab.check.peer import Peer
+from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
+from sluiceway_lab.check.transcript import Part
+
+_NEVER = "\u2603never said\u2603"
+_SPAN = 2
+"""Characters of the pieces on both sides of a border."""
+
+
+async def _ask(peer: Peer) -> Finding:
+    (prompt,) = peer.prompts("stop", 1)
+    n_tokens = peer.config.tokens
+    said = await peer.stream(prompt, n_tokens)
+    text = said.text
+    if text != (await peer.stream(prompt, n_tokens)).text:
+        return unknown("the same greedy request has two answers, so nobody can say where it should stop")
+    faults, stops = [], stops_across(said.deltas)
+    for stop in stops:
+        expected = text[: text.index(stop)]
+        streamed, whole = (
+            await peer.stream(prompt, n_tokens, stop=[stop]),
+            await peer.plain(prompt, n_tokens, stop=[stop]),
+        )
+        faults += faults_of("streamed", streamed.text, expected, stop) + faults_of("whole", whole.text, expected, stop)
+        if streamed.finish_reasons != ["stop"]:
+            faults.append(f"the finish reason at a stop string is {streamed.finish_reasons}")
+    held = await peer.stream(prompt, n_tokens, stop=[text[-_SPAN:] + _NEVER])
+    if held.text != text:
+        faults.append(f"{lost(text, held.text)}, where it ends like the beginning of a stop string")
+    return by_faults(faults, [], f"{len(stops)} stop strings across pieces: the text ends right before each")
+
+
+def lost(text: str, held: str) -> str:
+    if text.startswith(held):
+        return f"the stream lost its last {len(text) - len(held)} characters {text[len(held) :]!r}"
+    return f"the stream has {len(held)} characters and not {len(text)}"
+
+
+def stops_across(deltas: list[Part]) -> list[str]:
+    """One across the border of two pieces, one across three pieces, where the text has them."""
+    middle = len(deltas) // 2
+    texts = [part.text for part in deltas[middle - 1 : middle + 2]]
+    if len(texts) < 2:
+        return []
+    pair = texts[0][-_SPAN:] + texts[1][:_SPAN]
+    return [pair, texts[0][-_SPAN:] + texts[1] + texts[2][:_SPAN]] if len(texts) > _SPAN else [pair]
+
+
+def faults_of(form: str, text: str, expected: str, stop: str) -> list[str]:
+    if text == expected:
+        return []
+    leaked = text.removeprefix(expected)
+    if text.startswith(expected) and stop.startswith(leaked):
+        return [f"{form}: {len(leaked)} characters of the stop string {stop!r} leaked"]
+    return [f"{form}: the answer has {len(text)} characters and not the {len(expected)} before {stop!r}"]
+
+
+QUESTION = Question("stop-strings", "Does the text end right before a stop string, wherever the pieces part?", _ask)

@@ -1,0 +1,126 @@
+"""What one stream said, event by event, in whatever form: nothing of it is refused here, so that it can be judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sluiceway.sse.decoder import Decoder
+from sluiceway_lab.load.answers import complaint
+from sluiceway_lab.load.replies import LoadError, Read, Reply
+
+_DONE = "[DONE]"
+_COMMENT = re.compile(rb"^:", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an event says of one choice."""
+
+    at_s: float
+    index: int
+    text: str
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`data` is the decoded object; None for the event that ends the stream."""
+
+    at_s: float
+    data: dict[str, Any] | None
+
+    @property
+    def parts(self) -> list[Part]:
+        return [_part(self.at_s, choice) for choice in (self.data or {}).get("choices") or []]
+
+    @property
+    def usage(self) -> Any:
+        return (self.data or {}).get("usage")
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """`is_whole` is whether the framing of HTTP says that nothing is missing."""
+
+    events: tuple[Event, ...]
+    n_comments: int
+    is_whole: bool
+
+    @property
+    def parts(self) -> list[Part]:
+        return [part for event in self.events for part in event.parts]
+
+    @property
+    def deltas(self) -> list[Part]:
+        """The parts with text, of the first choice."""
+        return [part for part in self.parts if part.text and part.index == 0]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.deltas)
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of the first choice."""
+        return [part.finish_reason for part in self.parts if part.finish_reason and part.index == 0]
+
+    @property
+    def errors(self) -> list[str]:
+        found = [event.data["error"] for event in self.events if event.data is not None and event.data.get("error")]
+        return [str(error.get("message", error)) if isinstance(error, dict) else str(error) for error in found]
+
+    @property
+    def ids(self) -> set[str]:
+        return {str(event.data["id"]) for event in self.events if event.data is not None and "id" in event.data}
+
+    @property
+    def n_after_done(self) -> int | None:
+        """Events after the first that ends the stream; None where none does."""
+        ends = [place for place, event in enumerate(self.events) if event.data is None]
+        return len(self.events) - 1 - ends[0] if ends else None
+
+
+def read_transcript(reply: Reply) -> Transcript:
+    """Raises `LoadError` for a refusal, and for an event that is no JSON object."""
+    if reply.status != 200:
+        raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
+    return Transcript(tuple(_events(reply.pieces)), len(_COMMENT.findall(reply.body)), reply.is_whole)
+
+
+def read_plain(reply: Reply) -> Part:
+    """The first choice of an answer that was not streamed. Raises `LoadError` for a refusal and for another form."""
+    if reply.status != 200:
+        raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
+    parts = Event(0.0, _object(reply.body)).parts
+    if not reply.is_whole or not parts:
+        raise LoadError("the server broke off its answer" if parts else "the server answered without a choice")
+    return parts[0]
+
+
+def _events(pieces: list[Read]) -> Iterator[Event]:
+    decoder = Decoder()
+    for at_s, raw in pieces:
+        for event in decoder.feed(raw):
+            yield Event(at_s, None if event.data == _DONE else _object(event.data))
+
+
+def _object(raw: str | bytes) -> dict[str, Any]:
+    """Python's own decoder lets half of a surrogate pair pass, which is a finding and no reason to stop."""
+    try:
+        decoded = json.loads(raw)
+    except ValueError as fault:
+        raise LoadError(f"the server sent what is no JSON: {fault}") from None
+    if not isinstance(decoded, dict):
+        raise LoadError(f"the server sent no JSON object but {type(decoded).__name__}")
+    return decoded
+
+
+def _part(at_s: float, choice: dict[str, Any]) -> Part:
+    """Of a completion, or of a chat in either form."""
+    said = choice.get("delta") or choice.get("message") or {}
+    text = choice.get("text") or said.get("content") or ""
+    return Part(at_s, int(choice.get("index") or 0), str(text), choice.get("finish_reason"))

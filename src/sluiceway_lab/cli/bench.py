@@ -1,0 +1,203 @@
+"""`sluiceway bench`: measure a server that speaks the OpenAI protocol, alone or against another."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import sys
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluiceway.cli.exits import FAILED, INTERRUPTED, command
+from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option, typed_flags
+from sluiceway.config import Dtype, ModelFiles
+from sluiceway.errors import ConfigError
+from sluiceway.store.catalog import DEFAULT_MODEL, Source
+from sluiceway_lab.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
+
+if TYPE_CHECKING:
+    from sluiceway_lab.load.record import Record
+    from sluiceway_lab.session import Own
+
+_PIPE_COLUMNS = 200
+"""So that no column is folded where there is no screen to say how wide it is."""
+_SEEDS = 2**32
+
+BenchModel = Annotated[
+    str | None,
+    typer.Argument(
+        help="The model of a server of its own, as for serve (default: smollm2-135m); with --url, the server's name "
+        "for it (default: its first).",
+        envvar="SLUICEWAY_MODEL",
+    ),
+]
+Url = Annotated[str | None, option("--url", "The server to measure; without it, one is started for the purpose.")]
+Vs = Annotated[str | None, option("--vs", "A second server, which takes turns with the first; ratios are printed.")]
+VsModel = Annotated[str | None, option("--vs-model", "The second server's name for its model (default: its first).")]
+ApiKey = Annotated[str | None, option("--api-key", "Sent to --url and --vs as a bearer token.")]
+Pid = Annotated[int | None, option("--pid", "First process of --url, if it runs here: its processor time and memory.")]
+VsPid = Annotated[int | None, option("--vs-pid", "First process of --vs, if it runs here.")]
+WeightFiles = Annotated[
+    str | None,
+    option("--weights", "The model that --url computes, as for serve: for its bytes and operations a second."),
+]
+Levels = Annotated[str, option("--levels", "How many streams at once, one number after another, with commas.")]
+Repeats = Annotated[
+    int, option("--repeats", "Runs of the lowest and highest level, and back-to-back; three of the others.", min=1)
+]
+Tokens = Annotated[int, option("--tokens", "Tokens of each answer.", min=2)]
+BenchSeed = Annotated[
+    int | None,
+    option("--seed", "Draws the prompts (default: new ones each time, as a server may have kept those of the last)."),
+]
+Scenario = Annotated[
+    list[str] | None,
+    option(
+        "--scenario", "Only this: streams, prefill, joiner, close, memory, start, soak; may be given several times."
+    ),
+]
+Requests = Annotated[int, option("--requests", "Short requests of the scenario soak, which runs only if it is named.")]
+Quick = Annotated[
+    bool,
+    option("--quick", "One run of three levels with shorter answers, where no flag says else: a look, not a claim."),
+]
+NoFloor = Annotated[bool, option("--no-floor", "Do not measure what the machine gives: memory, matrix products.")]
+ServeArgs = Annotated[str, option("--serve-args", "Flags for the server that is started, in one text.")]
+
+
+@command
+def bench(
+    context: typer.Context,
+    model: BenchModel = None,
+    url: Url = None,
+    vs: Vs = None,
+    vs_model: VsModel = None,
+    api_key: ApiKey = None,
+    pid: Pid = None,
+    vs_pid: VsPid = None,
+    weights: WeightFiles = None,
+    levels: Levels = "1,2,4,8,16,32",
+    repeats: Repeats = 5,
+    tokens: Tokens = 64,
+    seed: BenchSeed = None,
+    scenario: Scenario = None,
+    requests: Requests = 100_000,
+    quick: Quick = False,
+    no_floor: NoFloor = False,
+    json_file: JsonFile = None,
+    plot: PlotFile = None,
+    dtype: DtypeOption = DEFAULT.dtype,
+    threads: Threads = DEFAULT.threads,
+    serve_args: ServeArgs = "",
+    source: ModelSource = Source.AUTO,
+) -> None:
+    """Measure a server, or two in turns. Streams at rising concurrency, long prompts, newcomers, leavers, memory.
+
+    Fails (exit code 1) if a request did; Ctrl-C ends it early (130). What was measured is printed and written anyhow.
+    """
+    from sluiceway_lab.bench import SCENARIOS, BenchConfig
+    from sluiceway_lab.load.calls import Target
+    from sluiceway_lab.session import Session, There
+
+    config = BenchConfig(
+        levels=parse_levels(levels),
+        repeats=repeats,
+        tokens=tokens,
+        seed=random.randrange(_SEEDS) if seed is None else seed,
+        requests=requests,
+        scenarios=tuple(scenario or SCENARIOS),
+    )
+    typed = typed_flags(context)
+    refuse_idle_flags(typed, context.params, config.scenarios)
+    _check_places(json_file, plot)
+    target = Target.parse(url, api_key) if url else None
+    session = Session(
+        config=config.quick(typed) if quick else config,
+        rival=There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None,
+        first=_own(model or DEFAULT_MODEL, source, dtype, threads, serve_args)
+        if target is None
+        else There(target=target, model=model, pid=pid, files=_files(weights), dtype=dtype, threads=threads),
+        measures_floor=not no_floor,
+        command=["sluiceway", *sys.argv[1:]],
+    )
+    record = session.run(lambda line: typer.echo(line, err=True))
+    report(record, json_file, plot)
+    if record.is_partial or any(run.errors for run in record.runs):
+        raise typer.Exit(INTERRUPTED if record.is_partial else FAILED)
+
+
+def _check_places(json_file: Path | None, plot: Path | None) -> None:
+    from sluiceway_lab.load.plot import require_plotting
+
+    require_place(json_file, "json")
+    require_place(plot, "plot")
+    if plot is not None:
+        require_plotting()
+
+
+def refuse_idle_flags(typed: Container[str], values: Mapping[str, object], scenarios: Container[str]) -> None:
+    """Raises `ConfigError` for a flag that was typed and has no effect beside the others. `values` are those of all."""
+    url, vs, weights = (bool(values[name]) for name in ("url", "vs", "weights"))
+    floor = not values["no_floor"]
+    runs_already = "means nothing with --url: that server runs already"
+    for field, is_of_use, why in (
+        ("pid", url, "means nothing without --url"),
+        ("weights", url, "means nothing without --url"),
+        ("weights", floor, "means nothing with --no-floor: both are measured together"),
+        ("vs_model", vs, "means nothing without --vs"),
+        ("vs_pid", vs, "means nothing without --vs"),
+        ("api_key", url or vs, "means nothing without --url or --vs: our own server is started without one"),
+        ("serve_args", not url, runs_already),
+        ("source", not url, runs_already),
+        ("dtype", not url or weights, f"{runs_already}; beside --weights it says in which format"),
+        ("threads", not url or floor, f"{runs_already}, and with --no-floor nothing else is computed"),
+        ("tokens", "streams" in scenarios, "means nothing without the scenario streams"),
+        ("requests", "soak" in scenarios, "means nothing without --scenario soak"),
+    ):
+        if field in typed and not is_of_use:
+            raise ConfigError(field, why)
+    if url and "start" in scenarios and "scenario" in typed:
+        raise ConfigError("scenario", "start is measured of a server that is started: it means nothing with --url")
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Raises `ConfigError`. In rising order, each once."""
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise ConfigError("levels", f"must be numbers with commas between them, not {text!r}") from None
+
+
+def report(record: Record, json_file: Path | None, plot: Path | None) -> None:
+    """Tables for a person; then JSON for a program, which gets standard output for itself if it wants it.
+
+    Files come last, so that a full disk costs only them.
+    """
+    from sluiceway_lab.load.plot import draw
+    from sluiceway_lab.load.tables import show
+
+    show(record, console_beside(json_file, _PIPE_COLUMNS))
+    write_record(record, json_file)
+    if plot is not None:
+        draw(record, plot)
+
+
+def _files(weights: str | None) -> ModelFiles | None:
+    """Where they lie on this machine, if they are named."""
+    from sluiceway.store.models import resolve
+
+    return None if weights is None else resolve(weights)
+
+
+def _own(model: str, source: Source, dtype: Dtype, threads: int, serve_args: str) -> Own:
+    from sluiceway.cli.pull import fetch
+    from sluiceway_lab.session import Own
+
+    try:
+        flags = tuple(shlex.split(serve_args))
+    except ValueError as fault:
+        raise ConfigError("serve_args", f"cannot be split: {fault}") from None
+    return Own(files=fetch(model, source), dtype=dtype, threads=threads, flags=flags)

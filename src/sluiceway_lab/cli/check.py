@@ -1,0 +1,98 @@
+"""`sluiceway check`: put the questions of the lab to any server that speaks the OpenAI protocol."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluiceway.cli.exits import FAILED, command
+from sluiceway.cli.options import finite, option
+from sluiceway.errors import ConfigError
+from sluiceway_lab.cli.records import JsonFile, console_beside, require_place, write_record
+
+if TYPE_CHECKING:
+    from sluiceway_lab.check.card import CheckRecord
+
+_PIPE_COLUMNS = 160
+"""So that sentences stay on few lines where there is no screen to say how wide it is."""
+
+CheckUrl = Annotated[
+    str | None,
+    typer.Argument(help="The server, like http://127.0.0.1:8000.", envvar="SLUICEWAY_URL", metavar="URL"),
+]
+CheckModel = Annotated[str | None, option("--model", "The server's name for its model (default: its first).")]
+CheckKey = Annotated[str | None, option("--api-key", "Sent as a bearer token.")]
+Only = Annotated[list[str] | None, option("--only", "Ask only this question; may be given several times. See --list.")]
+CheckPid = Annotated[int | None, option("--pid", "First process of the server, if it runs here: for its memory.")]
+DrainPid = Annotated[
+    int | None, option("--drain-pid", "Process that is told to end (SIGTERM) by the last question; it is over then.")
+]
+Timeout = Annotated[
+    float, option("--timeout", "Seconds for each question; what is not over then is unknown.", min=1.0, callback=finite)
+]
+Total = Annotated[
+    float,
+    option("--total", "Seconds for all questions; those that are left then are not asked.", min=1.0, callback=finite),
+]
+ListQuestions = Annotated[bool, option("--list", "Say what would be asked, and leave.")]
+
+
+@command
+def check(
+    url: CheckUrl = None,
+    model: CheckModel = None,
+    api_key: CheckKey = None,
+    only: Only = None,
+    json_file: JsonFile = None,
+    pid: CheckPid = None,
+    drain_pid: DrainPid = None,
+    timeout: Timeout = 120.0,
+    total: Total = 1800.0,
+    list_questions: ListQuestions = False,
+) -> None:
+    """Ask a server how it treats its streams: overlap, isolation, slow and leaving readers, ends, overload, drain.
+
+    Any server that speaks the OpenAI protocol; it takes minutes and all of the server's time. Fails (exit code 1) if
+    the server failed a question.
+    """
+    from sluiceway_lab.check.peer import CheckConfig
+    from sluiceway_lab.check.registry import chosen
+    from sluiceway_lab.check.session import CheckSession
+    from sluiceway_lab.load.calls import Target
+
+    questions = chosen(only or [])
+    if list_questions:
+        for question in questions:
+            typer.echo(f"{question.name:<20}{question.asks}")
+        return
+    if url is None:
+        raise ConfigError("URL", "name a server, like http://127.0.0.1:8000")
+    require_place(json_file, "json")
+    session = CheckSession(
+        target=Target.parse(url, api_key, flag="URL"),
+        questions=questions,
+        config=CheckConfig(timeout_s=timeout),
+        model=model,
+        pid=pid,
+        drain_pid=drain_pid,
+        total_s=total,
+        command=["sluiceway", *sys.argv[1:]],
+    )
+    record = session.run(lambda line: typer.echo(line, err=True))
+    report(record, json_file)
+    if record.has_failed:
+        raise typer.Exit(FAILED)
+
+
+def report(record: CheckRecord, json_file: Path | None) -> None:
+    """The score card for a person; then JSON for a program, which gets standard output for itself if it wants it.
+
+    The file comes last, so that a full disk costs only it.
+    """
+    from sluiceway_lab.check.card import show
+
+    show(record, console_beside(json_file, _PIPE_COLUMNS))
+    write_record(record, json_file)

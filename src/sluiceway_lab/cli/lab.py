@@ -1,0 +1,116 @@
+"""`sluiceway lab`: one experiment about streams, its table, and which of its hypotheses stood."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluiceway.cli.exits import FAILED, command
+from sluiceway.cli.options import ModelSource, option
+from sluiceway.errors import ConfigError
+from sluiceway.store.catalog import DEFAULT_MODEL, Source
+from sluiceway_lab.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
+
+if TYPE_CHECKING:
+    from sluiceway_lab.experiments.experiment import Experiment, LabRecord
+    from sluiceway_lab.session import Own, There
+
+_PIPE_COLUMNS = 160
+"""So that sentences stay on few lines where there is no screen to say how wide it is."""
+_SMOKE_FLAGS = ("--fake-step", "0.002")
+"""So slow that a stream is still there when something happens to it."""
+
+LabName = Annotated[
+    str | None, typer.Argument(help="Which experiment; see --list.", metavar="NAME", show_default=False)
+]
+LabModel = Annotated[
+    str | None,
+    typer.Argument(
+        help="The model of servers of its own, as for serve (default: smollm2-135m); with --url, the server's name for "
+        "it (default: its first).",
+        envvar="SLUICEWAY_MODEL",
+    ),
+]
+Smoke = Annotated[
+    bool, option("--smoke", "As little as shows that it works, on the fake model, in seconds: no claim about times.")
+]
+LabUrl = Annotated[str | None, option("--url", "A server that runs already, where the experiment can do with one.")]
+LabKey = Annotated[str | None, option("--api-key", "Sent to --url as a bearer token.")]
+LabSeed = Annotated[int, option("--seed", "Draws the prompts.")]
+ListExperiments = Annotated[bool, option("--list", "Say which experiments there are, and leave.")]
+
+
+@command
+def lab(
+    name: LabName = None,
+    model: LabModel = None,
+    smoke: Smoke = False,
+    url: LabUrl = None,
+    api_key: LabKey = None,
+    seed: LabSeed = 0,
+    json_file: JsonFile = None,
+    plot: PlotFile = None,
+    source: ModelSource = Source.AUTO,
+    list_experiments: ListExperiments = False,
+) -> None:
+    """Run an experiment about streams: what they owe each other, what slow, lost and leaving readers cost.
+
+    A hypothesis that falls is a result (exit code 0); a request that fails is none (exit code 1).
+    """
+    from sluiceway_lab.experiments.registry import experiment_of, experiments
+    from sluiceway_lab.experiments.session import LabSession
+    from sluiceway_lab.load.plot import require_plotting
+
+    if list_experiments:
+        for one in experiments():
+            typer.echo(f"{one.name:<14}{one.question}")
+        return
+    if name is None:
+        raise ConfigError("NAME", "say which experiment; --list says which there are")
+    experiment = experiment_of(name)
+    require_place(json_file, "json")
+    require_place(plot, "plot")
+    if plot is not None:
+        require_plotting()
+    session = LabSession(
+        experiment=experiment,
+        first=_first(model, source, url, api_key, is_smoke=smoke),
+        is_smoke=smoke,
+        seed=seed,
+        command=["sluiceway", *sys.argv[1:]],
+    )
+    record = session.run(lambda line: typer.echo(line, err=True))
+    report(record, experiment, json_file, plot)
+    if any(run.errors for run in record.runs):
+        raise typer.Exit(FAILED)
+
+
+def report(record: LabRecord, experiment: Experiment, json_file: Path | None, plot: Path | None) -> None:
+    """Table and verdicts for a person; then JSON for a program, which gets standard output for itself if it wants it.
+
+    Files come last, so that a full disk costs only them.
+    """
+    from sluiceway_lab.experiments.report import draw, show
+
+    show(record, experiment, console_beside(json_file, _PIPE_COLUMNS))
+    write_record(record, json_file)
+    if plot is not None:
+        draw(record, experiment, plot)
+
+
+def _first(model: str | None, source: Source, url: str | None, api_key: str | None, *, is_smoke: bool) -> Own | There:
+    """The server that runs already, or what it takes to start one. Raises `ConfigError` for flags without effect."""
+    from sluiceway.cli.pull import fetch
+    from sluiceway_lab.load.calls import Target
+    from sluiceway_lab.session import Own, There
+
+    if url is not None:
+        return There(target=Target.parse(url, api_key), model=model)
+    if api_key is not None:
+        raise ConfigError("api_key", "means nothing without --url: our own server is started without one")
+    if is_smoke:
+        return Own(files=fetch("fake", source), flags=_SMOKE_FLAGS)
+    return Own(files=fetch(model or DEFAULT_MODEL, source))

@@ -1,0 +1,154 @@
+"""A reader that never reads: how much do the buffers between the server and it take before the server feels it?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from sluiceway.config import ModelKind
+from sluiceway_lab.check.line import dial
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.padded import padded_server
+from sluiceway_lab.experiments.readers import Habit, read
+from sluiceway_lab.load.calls import get
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.session import Own
+
+_PADS = (0, 1024, 16 * 1024, 64 * 1024)
+_SMOKE_PADS = (16 * 1024,)
+_LIMITS = {"ours": (), "the system's": ("--unsent-bytes", "0")}
+_MANY_TOKENS, _TOKENS = 8000, 2000
+"""Of the fake model, and of one that computes them. With the system's own limits all of them may be absorbed."""
+_SAMPLE_TOKENS = 9
+_POLL_S = 0.1
+_ID_LENGTH = 32
+"""Of the ids that the server makes: each event has one."""
+_STILL_S = 0.5
+"""So long nothing is taken: nothing will be."""
+_LIMIT_S = 60.0
+_TENS = 100
+_QUARTER_BYTES = 250_000
+_BYTES, _EVENTS, _EVENT, _OURS = "absorbed_bytes", "absorbed_events", "event_bytes", "events_on_our_side"
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    n_tokens = _MANY_TOKENS if isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE else _TOKENS
+    for n_pad in _SMOKE_PADS if lab.is_smoke else _PADS:
+        for limits, flags in _LIMITS.items():
+            if lab.is_smoke and flags:
+                continue
+            async with padded_server(lab, n_pad, *flags) as subject:
+                event_bytes = await _event_bytes(subject)
+                for is_narrow in (False,) if lab.is_smoke else (False, True):
+                    figures = {_EVENT: event_bytes} | await _absorbed(subject, n_tokens, event_bytes, is_narrow)
+                    scenario = f"{limits} limits, {'narrow' if is_narrow else 'usual'} reader, {n_pad} bytes more"
+                    lab.note(Run(subject=subject.name, scenario=scenario, streams=0, repeat=0, figures=figures))
+    return verdicts(lab)
+
+
+async def _event_bytes(subject: Subject) -> float:
+    """Of one more token in an answer, with its framing."""
+    short = await read(subject.target, subject.request("once", 1), Habit())
+    longer = await read(subject.target, subject.request("once", _SAMPLE_TOKENS), Habit())
+    return (longer.n_bytes - short.n_bytes) / (_SAMPLE_TOKENS - 1)
+
+
+async def _absorbed(subject: Subject, n_tokens: int, event_bytes: float, is_narrow: bool) -> dict[str, float]:
+    """What the server could write to a reader that takes nothing, at most all of it, and what of that the reader's own
+    kernel has. Raises `LoadError` where neither is known after a minute."""
+    stream_id = f"{'narrow' if is_narrow else 'usual':0>{_ID_LENGTH}}"
+    wish = {"stream_id": stream_id, "slow_client": "unbounded"}
+    async with dial(subject.target, is_narrow=is_narrow) as line:
+        line.stall()
+        await line.send(subject.request("once", n_tokens, sluiceway=wish))
+        n_written, grown_s, started_s = 0, time.perf_counter(), time.perf_counter()
+        while (now_s := time.perf_counter()) - started_s < _LIMIT_S:
+            n_generated, n_delivered = await _tokens(subject, stream_id)
+            if n_delivered > n_written:
+                n_written, grown_s = n_delivered, now_s
+            if n_written == n_tokens or (n_generated > n_written and now_s - grown_s > _STILL_S):
+                absorbed_bytes = n_written * event_bytes
+                n_ours = max(0.0, absorbed_bytes - line.unread_bytes) / event_bytes
+                return {_EVENTS: float(n_written), _BYTES: absorbed_bytes, _OURS: n_ours}
+            await asyncio.sleep(_POLL_S)
+    raise LoadError(f"a reader that does not read was written to for {_LIMIT_S:g} s")
+
+
+async def _tokens(subject: Subject, stream_id: str) -> tuple[int, int]:
+    """Generated, and handed to the transport."""
+    stream = msgspec.json.decode((await get(subject.target, f"/v1/streams/{stream_id}")).body)
+    tokens = stream.get("tokens", {"generated": 0, "delivered": 0})
+    return int(tokens["generated"]), int(tokens["delivered"])
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    found = {run.scenario: run.figures for run in lab.runs}
+    ours = {place: figures for place, figures in found.items() if place.startswith("ours")}
+    most = max(figures[_BYTES] for place, figures in ours.items() if "usual" in place)
+    return [
+        Verdict(
+            "a usual reader absorbs less than a quarter of a megabyte, however long the events",
+            most < _QUARTER_BYTES,
+            f"at most {most / 1e3:.0f} kB",
+        ),
+        _felt("a reader with a small buffer that has stopped is felt after tens of ordinary events", _EVENTS, ours),
+        _felt("on this side of the reader's kernel, tens of ordinary events wait at most", _OURS, ours),
+        _by_limits(found),
+    ]
+
+
+def _felt(hypothesis: str, figure: str, found: Mapping[str, Mapping[str, float]]) -> Verdict:
+    """By all readers of ordinary events whom the figure tells something about."""
+    ordinary = {
+        place: figures
+        for place, figures in found.items()
+        if place.endswith(" 0 bytes more") and (figure == _OURS or "narrow" in place)
+    }
+    counted = "; ".join(
+        f"{figures[figure]:.0f} events of {figures[_EVENT]:.0f} bytes ({place.split(', ')[1]})"
+        for place, figures in ordinary.items()
+    )
+    stood = all(figures[figure] < _TENS for figures in ordinary.values()) if ordinary else None
+    return Verdict(hypothesis, stood, counted or "no ordinary events in this run")
+
+
+def _by_limits(found: Mapping[str, Mapping[str, float]]) -> Verdict:
+    """Each run with our limit on what the kernel holds unsent against the same one without."""
+    pairs = {
+        place.removeprefix("ours limits, "): (figures[_BYTES], found[other][_BYTES])
+        for place, figures in found.items()
+        if place.startswith("ours") and (other := place.replace("ours", "the system's", 1)) in found
+    }
+    return Verdict(
+        "a limit on what the kernel has not sent makes it less",
+        all(ours < systems for ours, systems in pairs.values()) if pairs else None,
+        "; ".join(
+            f"{place}: {ours / 1e3:.0f} kB, {systems / 1e3:.0f} without" for place, (ours, systems) in pairs.items()
+        )
+        or "not compared in this run",
+    )
+
+
+EXPERIMENT = Experiment(
+    name="buffers",
+    question="How much does a reader that never reads absorb before a write blocks?",
+    run=_run,
+    columns=(
+        Column(_EVENT, "event bytes", digits=0),
+        Column(_EVENTS, "events written", digits=0),
+        Column(_BYTES, "absorbed kB", 1e-3, 0),
+        Column(_OURS, "events on our side", digits=0),
+    ),
+    drawn=(_BYTES,),
+    not_shown=(
+        "the reader's own kernel has a share in it that no server sets: the narrow reader has a buffer of 4 kB and "
+        "short segments, the usual one what the system gives it",
+        "real networks, where what is under way is in it too",
+    ),
+)

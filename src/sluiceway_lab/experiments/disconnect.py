@@ -1,0 +1,284 @@
+"""A client closes its connection: how long until the engine has given back what the stream held."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sluiceway_lab.check.line import Line, dial
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge
+from sluiceway_lab.experiments.native import generate_request, stream_request
+from sluiceway_lab.experiments.readers import Reading
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.scrape import total
+from sluiceway_lab.load.statistics import percentile
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import long_prompt
+
+_REPEATS, _TOKENS, _PROMPT_WORDS = 5, 100, 400
+_SMOKE_TOKENS, _SMOKE_PROMPT_WORDS = 24, 100
+_STEP_TOKENS = 64
+_ENDLESS = 1500
+_QUEUED, _PREFILL, _FIRST, _MIDDLE, _END = "queued", "prefill", "first token", "middle", "end"
+_WHEN = (_QUEUED, _PREFILL, _FIRST, _MIDDLE, _END)
+_LEAVES: dict[str, Callable[[Line], None]] = {"FIN": Line.finish, "RST": Line.reset}
+_STREAMED, _PLAIN = "streamed", "plain"
+_OWN, _FRAMEWORK, _WRITE_ONLY = "own", "starlette", "write-only"
+_RELEASE, _NOTICED, _STEPS = "release_s", "noticed_to_release_s", "release_steps"
+_COMPUTED, _UNREAD, _BEGUN = "tokens_computed", "tokens_unread", "tokens_begun_after"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One client: when it leaves, in which way, from which kind of answer, and whose response that is."""
+
+    when: str
+    how: str
+    kind: str
+    response: str = _OWN
+
+    @property
+    def scenario(self) -> str:
+        named = (self.when, self.how, self.kind)
+        return ", ".join(named if self.response == _OWN else (*named, self.response))
+
+    def stream_id(self, lab: Lab, repeat: int) -> str:
+        return f"lab-{self.scenario.replace(', ', '-').replace(' ', '-')}-{lab.seed}-{repeat}"
+
+
+_CASES = tuple(Case(*named) for named in itertools.product(_WHEN, _LEAVES, (_STREAMED, _PLAIN)))
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    await _compared(lab, _CASES, 1 if lab.is_smoke else _REPEATS)
+    for response in (_FRAMEWORK, _WRITE_ONLY):
+        # Where nobody listens to the one that is queued, nobody does to the one before it: nothing would come of it.
+        others = [replace(case, response=response) for case in _CASES if case.when in (_PREFILL, _FIRST, _MIDDLE)]
+        shown = [case for case in others if case.when == _MIDDLE and case.how == "FIN"] if lab.is_smoke else others
+        await _compared(lab, shown, 1, "--lab-response", response)
+    return verdicts(lab)
+
+
+async def _compared(lab: Lab, cases: Sequence[Case], n_repeats: int, *flags: str) -> None:
+    """On one server. One slot, so that a second stream is queued; small steps, so that a long prompt takes several."""
+    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS), *flags) as subject:
+        for repeat in range(n_repeats):
+            # Each time anew: what else the machine does changes.
+            decode_s, prefill_s = await _decode_step_s(subject), await _prefill_step_s(lab, subject, repeat)
+            for case in cases:
+                step_s = prefill_s if case.when == _PREFILL else decode_s
+                figures = await _left(lab, subject, case, repeat, step_s)
+                figures |= {_STEPS: figures[_RELEASE] / step_s, "step_s": step_s}
+                run = Run(subject=subject.name, scenario=case.scenario, streams=0, repeat=repeat, figures=figures)
+                lab.note(run)
+
+
+async def _decode_step_s(subject: Subject) -> float:
+    """From one token of a stream to the next, where it is alone."""
+    reading = Reading(time.perf_counter())
+    async with dial(subject.target) as line:
+        await line.send(stream_request(subject, "once", 32))
+        while raw := await line.read_some(LIMIT_S):
+            reading.take(raw)
+    return statistics.median(reading.gaps_s)
+
+
+async def _prefill_step_s(lab: Lab, subject: Subject, repeat: int) -> float:
+    """Of the steps of a long prompt, on average: they have more tokens than others."""
+    async with dial(subject.target) as line, dial(subject.target) as own:
+        before = await Gauge(subject, own).samples()
+        await line.send(generate_request(subject, _prompt(lab, f"before {repeat}", is_long=True), 1))
+        await line.read_reply(LIMIT_S)
+        after = await Gauge(subject, own).samples()
+    seconds, steps = (
+        total(after, f"sluiceway_step_seconds_{what}") - total(before, f"sluiceway_step_seconds_{what}")
+        for what in ("sum", "count")
+    )
+    return seconds / steps
+
+
+async def _left(lab: Lab, subject: Subject, case: Case, repeat: int, step_s: float) -> dict[str, float]:
+    """What became of one client."""
+    stream_id = case.stream_id(lab, repeat)
+    is_queued, drawing = case.when == _QUEUED, random.Random(stream_id)
+    async with _occupied(subject, is_queued), dial(subject.target) as line, dial(subject.target) as own:
+        gauge = Gauge(subject, own)
+        (n_told, told_s), n_before = await gauge.told(), await gauge.computed()
+        reading = Reading(time.perf_counter()) if case.kind == _STREAMED and not is_queued else None
+        await line.send(_request(lab, subject, case, stream_id))
+        await _moment(gauge, line, case.when, stream_id, _n_tokens(lab), reading)
+        # Whoever leaves does so at any time within a step.
+        n_read = await _linger(gauge, line, stream_id, reading, drawing.random() * step_s)
+        left_s = time.perf_counter()
+        _LEAVES[case.how](line)
+        await gauge.until_released(n_others=int(is_queued))
+        figures = {_RELEASE: time.perf_counter() - left_s}
+        told = await gauge.told()
+        if told[0] == n_told + 1:
+            figures[_NOTICED] = told[1] - told_s
+        if not is_queued:  # there, somebody else's go on
+            figures |= _tokens(await gauge.computed() - n_before, n_read)
+        return figures
+
+
+def _tokens(n_computed: int, n_read: int) -> dict[str, float]:
+    """The first token that was not read was begun when the last one that was read was done: before its reader left."""
+    return {_COMPUTED: n_computed, _UNREAD: n_computed - n_read, _BEGUN: max(0, n_computed - n_read - 1)}
+
+
+def _n_tokens(lab: Lab) -> int:
+    return _SMOKE_TOKENS if lab.is_smoke else _TOKENS
+
+
+def _prompt(lab: Lab, name: str, *, is_long: bool) -> str:
+    n_words = (_SMOKE_PROMPT_WORDS if lab.is_smoke else _PROMPT_WORDS) if is_long else 10
+    return long_prompt(lab.seed, name, n_words)
+
+
+def _request(lab: Lab, subject: Subject, case: Case, stream_id: str) -> bytes:
+    """The native stream has an event for each token, also for one without text: what was read can be counted."""
+    ask = stream_request if case.kind == _STREAMED else generate_request
+    prompt = _prompt(lab, stream_id, is_long=case.when == _PREFILL)
+    return ask(subject, prompt, _n_tokens(lab), stream_id=stream_id)
+
+
+async def _moment(gauge: Gauge, line: Line, when: str, stream_id: str, n_tokens: int, reading: Reading | None) -> None:
+    """Waits until it is so far: by what it reads, or else by the server's numbers."""
+    if when == _QUEUED:
+        await gauge.until("a queue", lambda samples: total(samples, "sluiceway_requests_waiting") > 0)
+        return
+    if when == _PREFILL:
+        await gauge.until("a prefill", lambda samples: total(samples, "sluiceway_requests_running") > 0)
+        return
+    n_wanted = {_FIRST: 1, _MIDDLE: n_tokens // 2, _END: n_tokens - 2}[when]
+    if reading is None:
+        await gauge.until_generated(stream_id, n_wanted)
+        return
+    await _read_to(line, reading, n_wanted)
+
+
+async def _read_to(line: Line, reading: Reading, n_tokens: int) -> None:
+    """Until so many have come. Raises `LoadError` if they do not."""
+    while reading.n_tokens < n_tokens:
+        if not (raw := await line.read_some(LIMIT_S)):
+            raise LoadError(f"an answer ended before its {n_tokens} tokens")
+        reading.take(raw)
+
+
+async def _linger(gauge: Gauge, line: Line, stream_id: str, reading: Reading | None, for_s: float) -> int:
+    """Stays so long, reading what comes; how many tokens there are then."""
+    until_s = time.perf_counter() + for_s
+    if reading is None:
+        await asyncio.sleep(for_s)
+        return await gauge.generated(stream_id)
+    with contextlib.suppress(LoadError):  # it is said of a silence, too
+        while (left_s := until_s - time.perf_counter()) > 0 and (raw := await line.read_some(left_s)):
+            reading.take(raw)
+    return reading.n_tokens
+
+
+@contextlib.asynccontextmanager
+async def _occupied(subject: Subject, is_wanted: bool) -> AsyncIterator[None]:
+    """Somebody has the only slot meanwhile."""
+    async with dial(subject.target) as line:
+        if is_wanted:
+            await line.send(stream_request(subject, "again", _ENDLESS))
+            await _read_to(line, Reading(time.perf_counter()), 1)
+        yield
+    if is_wanted:
+        async with dial(subject.target) as own:
+            await Gauge(subject, own).until_released()
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    ours = _runs(lab, _CASES)
+    steps, release_s = _figures(ours, _STEPS), _figures(ours, _RELEASE)
+    unread, begun = _figures(ours, _UNREAD), _figures(ours, _BEGUN)
+    worst = max(ours, key=lambda run: run.figures[_STEPS])
+    return [
+        lab.timed(
+            "half of them are released within one step",
+            statistics.median(steps) < 1,
+            f"the median of {len(steps)} is {statistics.median(steps):.2f} steps, "
+            f"{statistics.median(release_s) * 1e3:.1f} ms; {_since_noticed(ours)}",
+        ),
+        lab.timed(
+            "all of them are released within two steps",
+            max(steps) < 2,
+            f"worst {max(steps):.2f} steps, {max(release_s) * 1e3:.1f} ms ({worst.scenario}); "
+            f"p99 {percentile(release_s, 99) * 1e3:.1f} ms",
+        ),
+        lab.timed(
+            "at most one token is begun after a client has left",
+            max(begun) <= 1,
+            f"no more than {sum(begun):.0f} after {len(begun)} clients, {max(begun):.0f} after one; with what was "
+            f"under way or on its way, {sum(unread):.0f} were not read, at most {max(unread):.0f} of one",
+        ),
+        *_of_others(lab),
+    ]
+
+
+def _since_noticed(ours: Sequence[Run]) -> str:
+    noticed_s = _figures(ours, _NOTICED)
+    if not noticed_s:
+        return "the server does not say"
+    return f"by the server's clock, from when it had noticed, {statistics.median(noticed_s) * 1e3:.1f} ms"
+
+
+def _of_others(lab: Lab) -> Iterator[Verdict]:
+    """What the other responses come to, where they were tried."""
+    others = [replace(case, response=response) for case in _CASES for response in (_FRAMEWORK, _WRITE_ONLY)]
+    listening = _runs(lab, [case for case in others if case.response == _FRAMEWORK and case.kind == _STREAMED])
+    deaf = _runs(lab, [case for case in others if case.response == _WRITE_ONLY or case.kind == _PLAIN])
+    if listening:
+        steps = _figures(listening, _STEPS)
+        yield lab.timed(
+            "a stream of the framework's own response is released within two steps too",
+            max(steps) < 2,
+            f"worst {max(steps):.2f} steps of {len(steps)}",
+        )
+    if deaf:
+        whole = [run for run in deaf if run.figures[_COMPUTED] == _n_tokens(lab)]
+        yield Verdict(
+            "all of an answer is computed where nobody listens: a plain one of the framework, any that is only written",
+            len(whole) == len(deaf),
+            f"{len(whole)} of {len(deaf)} ran to their {_n_tokens(lab)} tokens",
+        )
+
+
+def _runs(lab: Lab, cases: Sequence[Case]) -> list[Run]:
+    scenarios = {case.scenario for case in cases}
+    return [run for run in lab.runs if run.scenario in scenarios]
+
+
+def _figures(runs: Sequence[Run], name: str) -> list[float]:
+    return [run.figures[name] for run in runs if name in run.figures]
+
+
+EXPERIMENT = Experiment(
+    name="disconnect",
+    question="How long after a client's close is what its stream held given back?",
+    run=_run,
+    columns=(
+        Column(_RELEASE, "release ms", 1e3, 1, True),
+        Column(_NOTICED, "of it after notice ms", 1e3, 1, True),
+        Column(_STEPS, "steps", digits=2, is_spread=True),
+        Column(_UNREAD, "tokens unread", digits=0, is_spread=True),
+        Column(_BEGUN, "begun after", digits=0, is_spread=True),
+        Column("step_s", "step ms", 1e3),
+    ),
+    drawn=(_STEPS, _UNREAD),
+    not_shown=(
+        "the time from a client's close holds that of an answer to the question whether all is given back: 1 or 2 ms",
+        "clients that leave behind a proxy, or without a word",
+    ),
+)

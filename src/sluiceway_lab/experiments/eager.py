@@ -1,0 +1,234 @@
+"""Events formatted when they are made, as the product does it, or when they are written: what slow readers cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import statistics
+import time
+
+import msgspec
+
+from sluiceway_lab.check.line import Line, dial
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.padded import padded_server
+from sluiceway_lab.load.calls import Target, get
+from sluiceway_lab.load.held import Spoken, Way
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.scrape import total
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.way_out import Question, way_out
+from sluiceway_lab.load.workload import prompts
+
+WAYS: tuple[Way, ...] = ("when made", "when written")
+ORDINARY: tuple[Spoken, ...] = ("chat", "completions", "native")
+PADDED, KEPT_UP, SERVER = "padded", "read at once", "padded, the server"
+_SLOW = 4
+_FAST = 32
+_PAD_BYTES = 64 * 1024
+_PADDED_TOKENS = 64
+_PLAIN_TOKENS = 8000
+_FAST_TOKENS = 1000
+_SMOKE_TOKENS = 20
+_REPEATS = 3
+_FAST_REPEATS = 7
+_SILENCE_S = 60.0
+_LIMIT_S = 60.0
+_POLL_S = 0.05
+_HELD, _EVENT, _CPU, _SAME = "held_per_reader_bytes", "held_per_event_bytes", "cpu_per_event_s", "is_same"
+_LITTLE, _TENTH, _HALF, _NO_MORE, _ALIKE = 1.15, 0.1, 0.5, 1.05, 0.15
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    name = lab.first.files.name if lab.first.files is not None else ""
+    for repeat in range(1 if lab.is_smoke else _REPEATS):
+        await _of_the_server(lab, repeat)
+        await _both(lab, PADDED, repeat, _slow(lab, "completions", "x" * _PAD_BYTES, _PADDED_TOKENS))
+        for spoken in ORDINARY[:1] if lab.is_smoke else ORDINARY:
+            await _both(lab, spoken, repeat, _slow(lab, spoken, name, _PLAIN_TOKENS))
+    for repeat in range(1 if lab.is_smoke else _FAST_REPEATS):
+        n_tokens = _SMOKE_TOKENS if lab.is_smoke else _FAST_TOKENS
+        fast = Question(
+            way="when made",
+            spoken="completions",
+            model=name,
+            n_readers=_FAST,
+            n_tokens=n_tokens,
+            waits=True,
+            seed=lab.seed,
+        )
+        await _both(lab, KEPT_UP, repeat, fast)
+    return verdicts(lab)
+
+
+def _slow(lab: Lab, spoken: Spoken, model: str, n_tokens: int) -> Question:
+    n_tokens = _SMOKE_TOKENS if lab.is_smoke else n_tokens
+    return Question(way="when made", spoken=spoken, model=model, n_readers=_SLOW, n_tokens=n_tokens, seed=lab.seed)
+
+
+async def _both(lab: Lab, scenario: str, repeat: int, question: Question) -> None:
+    """The way that goes first changes."""
+    written: list[list[str]] = []
+    for way in WAYS if repeat % 2 == 0 else WAYS[::-1]:
+        figures, digests = await _measure(msgspec.structs.replace(question, way=way))
+        written.append(digests)
+        if len(written) == len(WAYS):
+            figures[_SAME] = float(written[0] == written[1])
+        place = f"{scenario}, {way}"
+        lab.note(Run(subject="way out", scenario=place, streams=question.n_readers, repeat=repeat, figures=figures))
+
+
+async def _measure(question: Question) -> tuple[dict[str, float], list[str]]:
+    """The figures, and a digest of what each reader got. Readers that the server does not wait for stop at once."""
+    async with way_out(question) as server:
+        begin = asyncio.Event()
+        if question.waits:
+            begin.set()
+        readers = [asyncio.create_task(_digest(server.target, begin)) for _ in range(question.n_readers)]
+        try:
+            backlog = await server.backlog()
+            begin.set()
+            spent = await server.spent()
+            digests = sorted(await asyncio.gather(*readers))
+        finally:
+            for reader in readers:
+                reader.cancel()
+    figures = {_CPU: spent.cpu_s / spent.n_events}
+    if not question.waits:
+        figures |= {
+            _HELD: backlog.grown_bytes / question.n_readers,
+            _EVENT: backlog.grown_bytes / max(backlog.n_events, 1),
+        }
+    return figures, digests
+
+
+async def _digest(target: Target, begin: asyncio.Event) -> str:
+    """Of all that a reader gets, who reads nothing before it may begin."""
+    digest = hashlib.sha256()
+    async with dial(target, is_narrow=not begin.is_set()) as line:
+        line.stall()
+        await begin.wait()
+        line.resume()
+        while part := await line.read_some(_SILENCE_S):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+async def _of_the_server(lab: Lab, repeat: int) -> None:
+    """The product itself: by how much its API process grows for readers that read nothing."""
+    n_tokens = _SMOKE_TOKENS if lab.is_smoke else _PADDED_TOKENS
+    async with padded_server(lab, _PAD_BYTES) as subject, contextlib.AsyncExitStack() as lines:
+        opened = [await lines.enter_async_context(dial(subject.target, is_narrow=True)) for _ in range(_SLOW)]
+        before_bytes = _api_bytes(subject)
+        for index, (line, prompt) in enumerate(zip(opened, prompts(lab.seed, "eager", _SLOW), strict=True)):
+            await _ask_and_stall(line, subject, prompt, n_tokens, _stream_id(index))
+        await _until_generated(subject, n_tokens)
+        n_held = total(await subject.samples(), "sluiceway_stream_backlog_events")
+        grown_bytes = _api_bytes(subject) - before_bytes
+        figures = {_HELD: grown_bytes / _SLOW, _EVENT: grown_bytes / max(n_held, 1)}
+        lab.note(Run(subject=subject.name, scenario=SERVER, streams=_SLOW, repeat=repeat, figures=figures))
+
+
+async def _ask_and_stall(line: Line, subject: Subject, prompt: str, n_tokens: int, stream_id: str) -> None:
+    line.stall()
+    wish = {"stream_id": stream_id, "slow_client": "unbounded"}
+    await line.send(subject.request(prompt, n_tokens, sluiceway=wish))
+
+
+async def _until_generated(subject: Subject, n_tokens: int) -> None:
+    """All tokens of all streams. Raises `LoadError` where that takes too long."""
+    started_s = time.perf_counter()
+    while time.perf_counter() - started_s < _LIMIT_S:
+        streams = [
+            msgspec.json.decode((await get(subject.target, f"/v1/streams/{_stream_id(index)}")).body)
+            for index in range(_SLOW)
+        ]
+        if all(stream.get("tokens", {}).get("generated", 0) >= n_tokens for stream in streams):
+            return
+        await asyncio.sleep(_POLL_S)
+    raise LoadError(f"{n_tokens} tokens of {_SLOW} streams took more than {_LIMIT_S:g} s")
+
+
+def _stream_id(index: int) -> str:
+    return f"lab-eager-{index}"
+
+
+def _api_bytes(subject: Subject) -> int:
+    """Resident. Raises `LoadError` where that cannot be seen."""
+    found = subject.usages().get("api")
+    if not found:
+        raise LoadError("the memory of the server's processes cannot be seen on this system")
+    return found[0].rss_bytes
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    held = {place: statistics.median(lab.figures(_HELD, place)) for place in _places(lab, _HELD)}
+    cpu = {way: statistics.median(lab.figures(_CPU, f"{KEPT_UP}, {way}")) for way in WAYS}
+    made, written = (held[f"{PADDED}, {way}"] for way in WAYS)
+    server = held[SERVER]
+    events_bytes = _PAD_BYTES * _PADDED_TOKENS
+    n_same = [run.figures[_SAME] for run in lab.runs if _SAME in run.figures]
+    return [
+        Verdict(
+            "both ways write the same bytes",
+            all(n_same),
+            f"in {sum(n_same):.0f} of {len(n_same)} pairs of runs",
+        ),
+        lab.timed(
+            "events that are formatted when made cost a slow reader their own bytes and little more",
+            server <= _LITTLE * events_bytes,
+            f"{server / 1e6:.2f} MB a reader of {_PADDED_TOKENS} events of {_PAD_BYTES / 1024:.0f} KiB",
+        ),
+        lab.timed(
+            "the way out alone holds what the server does",
+            abs(made / server - 1) <= _ALIKE,
+            f"{made / 1e6:.2f} MB a reader, the server {server / 1e6:.2f}",
+        ),
+        lab.timed(
+            "formatted when written, padded events cost less than a tenth of that",
+            written < _TENTH * made,
+            f"{written / 1e6:.2f} MB a reader in place of {made / 1e6:.2f}",
+        ),
+        *(_ordinary(lab, spoken) for spoken in ORDINARY if f"{spoken}, {WAYS[0]}" in held),
+        lab.timed(
+            "to readers that keep up, an event costs no more time when it is formatted late",
+            cpu["when written"] <= _NO_MORE * cpu["when made"],
+            f"{cpu['when written'] * 1e6:.2f} µs an event, {cpu['when made'] * 1e6:.2f} when formatted at once",
+        ),
+    ]
+
+
+def _ordinary(lab: Lab, spoken: Spoken) -> Verdict:
+    made, written = (statistics.median(lab.figures(_EVENT, f"{spoken}, {way}")) for way in WAYS)
+    return lab.timed(
+        f"formatted when written, ordinary events of {spoken} cost less than half",
+        written < _HALF * made,
+        f"{written:.0f} bytes of memory an event in place of {made:.0f}",
+    )
+
+
+def _places(lab: Lab, figure: str) -> list[str]:
+    return list(dict.fromkeys(run.scenario for run in lab.runs if figure in run.figures))
+
+
+EXPERIMENT = Experiment(
+    name="eager",
+    question="Format events when made or when written: what do four slow readers hold under unbounded?",
+    run=_run,
+    columns=(
+        Column(_HELD, "held a reader kB", 1e-3, 0, True),
+        Column(_EVENT, "memory an event, bytes", digits=0),
+        Column(_CPU, "µs an event", 1e6, 2, True),
+        Column(_SAME, "same bytes %", 100, 0),
+    ),
+    drawn=(_HELD, _CPU),
+    not_shown=(
+        "the product formats when made; formatting when written is measured on the way out alone, which has its "
+        "messages, framers, replay and connection limits, but no HTTP and no policy",
+        "events with log-probabilities, whose text is several times as long as what it is made from",
+        "what a stream costs that can be resumed, whose events would be formatted for each of its readers",
+    ),
+)

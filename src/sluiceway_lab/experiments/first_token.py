@@ -1,0 +1,85 @@
+"""Whether the first token waits for others' prefills: many prompts at once, in one step or in several."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.load.streams import observe, stream_run, together
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import prompts
+
+_VARIANTS = {
+    "one step for all": ("--max-step-tokens", "8192", "--step-target", "60"),
+    "as usual": (),
+    "small steps": ("--max-step-tokens", "64"),
+}
+"""A token is delivered at the end of its step: how much one step computes decides who waits for whom."""
+_ALL, _USUAL, _SMALL = _VARIANTS
+_STREAMS, _REPEATS, _TOKENS = 32, 5, 8
+_SMOKE_STREAMS = 8
+_MIN, _MEDIAN, _P99 = "first_token_min_s", "first_token_p50_s", "first_token_p99_s"
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    for name, flags in _VARIANTS.items():
+        if name != _SMALL or not lab.is_smoke:
+            async with lab.server(*flags, name=name) as subject:
+                await _measure(lab, subject)
+    return verdicts(lab)
+
+
+async def _measure(lab: Lab, subject: Subject) -> None:
+    n = _SMOKE_STREAMS if lab.is_smoke else _STREAMS
+    for repeat in range(-1, 1 if lab.is_smoke else _REPEATS):
+        requests = [subject.request(text, _TOKENS) for text in prompts(lab.seed, f"first-token/{repeat}", n)]
+        seen = await observe(subject, None, functools.partial(together, subject, requests))
+        if repeat >= 0:  # the one before is a warm-up
+            lab.note(stream_run(subject, "together", n, repeat, seen, _TOKENS))
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    first, middle, last = (
+        {name: statistics.median(lab.figures(figure, "together", subject=name)) for name in (_ALL, _USUAL)}
+        for figure in (_MIN, _MEDIAN, _P99)
+    )
+    told = {
+        name: f"{first[name] * 1e3:.0f} ms the first, {middle[name] * 1e3:.0f} the median, {last[name] * 1e3:.0f} p99"
+        for name in (_ALL, _USUAL)
+    }
+    return [
+        lab.timed(
+            "where one step computes all prompts, everybody waits for the last (median within 10 % of p99)",
+            middle[_ALL] > 0.9 * last[_ALL],
+            told[_ALL],
+        ),
+        lab.timed(
+            "as usual, who is first in line does not wait for the last (median below 0.8 of p99)",
+            middle[_USUAL] < 0.8 * last[_USUAL],
+            told[_USUAL],
+        ),
+        lab.timed(
+            "and the last pays no more than a tenth for it",
+            last[_USUAL] <= 1.1 * last[_ALL],
+            f"p99 {last[_USUAL] * 1e3:.0f} ms against {last[_ALL] * 1e3:.0f}; "
+            f"the median {middle[_USUAL] * 1e3:.0f} against {middle[_ALL] * 1e3:.0f}",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="first-token",
+    question="Does the first token wait for others' prefills?",
+    run=_run,
+    columns=(
+        Column(_MIN, "first token ms, first", 1e3, 0, True),
+        Column(_MEDIAN, "p50", 1e3, 0, True),
+        Column(_P99, "p99", 1e3, 0, True),
+        Column("gap_p50_s", "gap ms, p50", 1e3),
+        Column("gap_max_s", "max", 1e3, 0),
+    ),
+    drawn=(_MEDIAN, _P99),
+    not_shown=("delivery from the middle of a step: a step's tokens are sampled together, at its end",),
+)

@@ -1,0 +1,169 @@
+"""The batch is full and half of its readers have stopped: how long do fast requests wait for the slots of these?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from sluiceway.stream.policy import POLICIES, PolicyName
+from sluiceway_lab.check.line import dial
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.padded import padded_server
+from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
+from sluiceway_lab.load.calls import get
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.scrape import total
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import prompts
+
+_SLOTS, _STALLED, _FAST = 8, 4, 4
+_PAD_BYTES = 16 * 1024
+_ENDLESS, _SHORT = 1500, 16
+_PARK_S, _SMOKE_PARK_S = 2.0, 0.5
+_WAIT_S, _SMOKE_WAIT_S = 6.0, 1.5
+_POLL_S = 0.02
+_SLACK = 1.25
+"""Times `park_after_s`: the server looks four times a second, and the first token takes a step or two more."""
+_PATIENCE_S = 60.0
+_DEGREES = "pause-park-drop"
+_LIMIT_BYTES = POLICIES[PolicyName.PAUSE_PARK_DROP].limit_bytes or 0
+_FIRST, _SERVED, _PAUSED, _HELD = "fast_first_token_s", "fast_served", "slots_of_paused", "held_bytes"
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    park_s = _SMOKE_PARK_S if lab.is_smoke else _PARK_S
+    policies: dict[str, Any] = {
+        "pause": "pause",
+        _DEGREES: {"policy": _DEGREES, "park_after_s": park_s, "drop_after_s": 30 * park_s},
+    }
+    async with padded_server(lab, _PAD_BYTES, "--max-running", str(_SLOTS)) as subject:
+        for name, wish in policies.items():
+            figures = await _full(lab, subject, wish)
+            lab.note(Run(subject=subject.name, scenario=name, streams=_STALLED, repeat=0, figures=figures))
+            await _until_idle(subject)
+    return verdicts(lab, park_s)
+
+
+async def _full(lab: Lab, subject: Subject, wish: Any) -> dict[str, float]:
+    """Four that have stopped, four that go on; then four that want little and want it now."""
+    wait_s = _SMOKE_WAIT_S if lab.is_smoke else _WAIT_S
+    texts = prompts(lab.seed, "full-batch", _SLOTS + _FAST)
+    fields = {"sluiceway": {"slow_client": wish}}
+    residents = [subject.request(text, _ENDLESS, **fields) for text in texts[:_SLOTS]]
+    async with contextlib.AsyncExitStack() as stack:
+        for request in residents[:_STALLED]:
+            line = await stack.enter_async_context(dial(subject.target))
+            line.stall()
+            await line.send(request)
+        going_on = [
+            asyncio.create_task(read(subject.target, request, Habit(for_s=_PATIENCE_S)))
+            for request in residents[_STALLED:]
+        ]
+        stack.push_async_callback(_ended, going_on)
+        n_paused = await _paused(subject)
+        short = [subject.request(text, _SHORT) for text in texts[_SLOTS:]]
+        fast = [asyncio.create_task(read(subject.target, request, Habit(for_s=wait_s))) for request in short]
+        held_bytes = await _most_held(subject, fast)
+        return figures_of([one.result() for one in fast], wait_s) | {_PAUSED: n_paused, _HELD: held_bytes}
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Reading]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _paused(subject: Subject) -> int:
+    """How many sequences keep their slots without moving, once all that have stopped do. Raises `LoadError`."""
+    deadline_s = time.perf_counter() + _PATIENCE_S
+    while (n := (await _engine(subject))["paused"]) < _STALLED:
+        if time.perf_counter() > deadline_s:
+            raise LoadError(f"only {n} of {_STALLED} sequences are paused after {_PATIENCE_S:g} s")
+        await asyncio.sleep(_POLL_S)
+    return int(n)
+
+
+async def _engine(subject: Subject) -> dict[str, Any]:
+    stats: dict[str, Any] = msgspec.json.decode((await get(subject.target, "/stats")).body)["engine"]
+    return stats
+
+
+async def _most_held(subject: Subject, tasks: Sequence[asyncio.Task[Reading]]) -> float:
+    """The most bytes that the server held for readers until all these were done."""
+    most = 0.0
+    while not all(task.done() for task in tasks):
+        most = max(most, total(await subject.samples(), "sluiceway_stream_backlog_bytes"))
+        await asyncio.sleep(_POLL_S)
+    return most
+
+
+async def _until_idle(subject: Subject) -> None:
+    deadline_s = time.perf_counter() + _PATIENCE_S
+    while not await subject.is_idle():
+        if time.perf_counter() > deadline_s:
+            raise LoadError(f"the server still runs something {_PATIENCE_S:g} s after all had left")
+        await asyncio.sleep(_POLL_S)
+
+
+def figures_of(readings: Sequence[Reading], wait_s: float) -> dict[str, float]:
+    """Who has no token when it gives up has waited for as long as anybody did."""
+    waits_s = [reading.token_s[0] - reading.started_s if reading.token_s else wait_s for reading in readings]
+    return {
+        _FIRST: statistics.median(waits_s),
+        "fast_first_token_max_s": max(waits_s),
+        _SERVED: sum(reading.end == WHOLE for reading in readings),
+    }
+
+
+def verdicts(lab: Lab, park_s: float) -> list[Verdict]:
+    by_policy = {run.scenario: run.figures for run in lab.runs}
+    pause, degrees = by_policy["pause"], by_policy[_DEGREES]
+    cap_bytes = _SLOTS * _LIMIT_BYTES
+    return [
+        Verdict(
+            "paused streams keep their slots: with pause alone nobody gets one of them",
+            pause[_SERVED] == 0,
+            f"{pause[_SERVED]:.0f} of {_FAST} fast requests were served while {pause[_PAUSED]:.0f} of {_SLOTS} slots "
+            "were held by streams that do not move",
+        ),
+        Verdict(
+            "with pause-park-drop all of them are served",
+            degrees[_SERVED] == _FAST,
+            f"{degrees[_SERVED]:.0f} of {_FAST} fast requests were served",
+        ),
+        lab.timed(
+            "they wait no longer than until the stopped ones are parked",
+            degrees["fast_first_token_max_s"] <= park_s * _SLACK,
+            f"first tokens after {degrees[_FIRST]:.2f} s, at most {degrees['fast_first_token_max_s']:.2f} s, where "
+            f"parking is after {park_s:g} s",
+        ),
+        Verdict(
+            "what is held for readers stays below its limit",
+            degrees[_HELD] <= cap_bytes,
+            f"at most {degrees[_HELD] / 1e3:.0f} kB, of {cap_bytes / 1e3:.0f}",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="full-batch",
+    question="How many slots do paused streams hold when the batch is full, and what do fast requests pay?",
+    run=_run,
+    columns=(
+        Column(_PAUSED, "paused hold slots", digits=0),
+        Column(_FIRST, "fast: first token s, median", digits=2),
+        Column("fast_first_token_max_s", "worst", digits=2),
+        Column(_SERVED, "served", digits=0),
+        Column(_HELD, "held kB", 1e-3, 0),
+    ),
+    drawn=(_FIRST, _HELD),
+    not_shown=("how long fast requests wait with pause alone: they give up, since the stopped ones stay for minutes",),
+)

@@ -1,0 +1,115 @@
+"""Whether an answer depends on its neighbours: token ids of concurrent streams against the same prompts alone.
+
+Each token is told with the two likeliest in its place, so that where answers part it is known by how much the likelier
+one had led: a lead of the size of a rounding error is one thing, a larger one another.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluiceway_lab.experiments import native
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import prompts
+
+_DTYPES = ("float32", "bfloat16", "int8")
+_TOKENS, _SMOKE_TOKENS = 64, 8
+_SAMPLED = "sampled"
+_LEVELS = {"greedy": (1, 2, 4, 8, 16, 32), _SAMPLED: (1, 2, 4, 8)}
+_SMOKE_LEVELS = {"greedy": (2, 4), _SAMPLED: (2, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The tokens of one answer, and in each place by how much the likeliest was ahead of the next."""
+
+    token_ids: tuple[int, ...]
+    leads: tuple[float, ...]
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    if lab.is_smoke or not lab.is_own:
+        async with lab.server() as subject:
+            await _measure(lab, subject)
+        return [verdict(lab, subject.name, scenario) for scenario in _LEVELS]
+    for dtype in _DTYPES:
+        async with lab.server("--dtype", dtype, name=dtype) as subject:
+            await _measure(lab, subject)
+    return [verdict(lab, dtype, scenario) for dtype in _DTYPES for scenario in _LEVELS]
+
+
+async def _measure(lab: Lab, subject: Subject) -> None:
+    """Each prompt alone, then all of a level at once; greedily, and sampled with a seed for each prompt."""
+    n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
+    for scenario, levels in (_SMOKE_LEVELS if lab.is_smoke else _LEVELS).items():
+        texts = prompts(lab.seed, f"isolation/{scenario}", max(levels))
+        is_sampled = scenario == _SAMPLED
+        drawn = [{"temperature": 1.0, "seed": place} if is_sampled else {} for place in range(len(texts))]
+        fields = [{"logprobs": 2, **own} for own in drawn]
+        pairs = zip(texts, fields, strict=True)
+        alone = [_told(await native.stream(subject, text, n_tokens, **own)) for text, own in pairs]
+        for level in levels:
+            crowd = await native.streams(subject, texts[:level], n_tokens, fields[:level])
+            figures = compared(alone[:level], [_told(one) for one in crowd])
+            lab.note(Run(subject=subject.name, scenario=scenario, streams=level, repeat=0, figures=figures))
+
+
+def _told(stream: native.NativeStream) -> Told:
+    return Told(stream.token_ids, stream.leads)
+
+
+def compared(alone: Sequence[Told], crowd: Sequence[Told]) -> dict[str, float]:
+    """How many are the same, and the closest lead of all; where the first of the others parts, and the lead there.
+
+    The leads are those of the answers alone. Where one of two answers has just ended there is none.
+    """
+    parted = []
+    for one, other in zip(alone, crowd, strict=True):
+        if one.token_ids != other.token_ids:
+            place = len(os.path.commonprefix((one.token_ids, other.token_ids)))
+            parted.append((place, one.leads[place : place + 1]))
+    figures = {
+        "answers": float(len(alone)),
+        "same": float(len(alone) - len(parted)),
+        "least_lead": min(lead for one in alone for lead in one.leads),
+    }
+    if parted:
+        place, leads = min(parted)
+        figures["first_divergence_tokens"] = float(place)
+        if leads:
+            figures["divergence_lead"] = leads[0]
+    return figures
+
+
+def verdict(lab: Lab, subject: str, scenario: str) -> Verdict:
+    def figures(name: str) -> list[float]:
+        return lab.figures(name, scenario, subject=subject)
+
+    same, answers = sum(figures("same")), sum(figures("answers"))
+    sentence = f"{same:.0f} of {answers:.0f} answers have the token ids that they have alone"
+    if parted := figures("first_divergence_tokens"):
+        sentence += f", the first to part did so after {min(parted):.0f} tokens"
+    if leads := figures("divergence_lead"):
+        sentence += f", and where they part the likeliest token had led by at most {max(leads):.3g}"
+    sentence += f"; the closest lead of all was {min(figures('least_lead')):.3g} in log-probability"
+    return Verdict(f"{subject}, {scenario}: an answer does not depend on its neighbours", same == answers, sentence)
+
+
+EXPERIMENT = Experiment(
+    name="isolation",
+    question="Is a stream's answer independent of its neighbours?",
+    run=_run,
+    columns=(
+        Column("answers", "answers", digits=0),
+        Column("same", "same as alone", digits=0),
+        Column("least_lead", "closest lead", digits=6),
+        Column("first_divergence_tokens", "first parts after", digits=0),
+        Column("divergence_lead", "lead there", digits=6),
+    ),
+    drawn=("answers", "same"),
+)

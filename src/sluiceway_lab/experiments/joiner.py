@@ -1,0 +1,130 @@
+"""What a newcomer pays among streams that run, and what those pay for it: short prompts, then a long one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import statistics
+from collections.abc import AsyncIterator, Sequence
+
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.load.answers import Answer, read_answer, text_times
+from sluiceway_lab.load.calls import Call, record
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.scenarios import until_settled
+from sluiceway_lab.load.statistics import distribution
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import JOINER_WORDS, long_prompt, prompts
+
+_RESIDENTS = (0, 8, 24)
+_NEWCOMERS, _TOKENS, _RESIDENT_TOKENS, _MEAN_PAUSE_S = 12, 8, 1000, 0.2
+_SMOKE_RESIDENTS = (0, 4)
+_SMOKE_NEWCOMERS, _SMOKE_WORDS, _SMOKE_PAUSE_S = 3, 100, 0.02
+_MEDIAN, _LONG_S, _GAP, _LONGEST = "first_token_p50_s", "joiner_first_token_s", "gap_p50_s", "longest_gap_s"
+_BOUND_S = 0.15
+"""Three times what a step should take (`--step-target`)."""
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    async with lab.server() as subject:
+        await record(subject.target, subject.request("warm up", _TOKENS))
+        for level in _SMOKE_RESIDENTS if lab.is_smoke else _RESIDENTS:
+            for scenario in ("short", "long"):
+                lab.note(await _joined(lab, subject, scenario, level))
+    return verdicts(lab)
+
+
+async def _joined(lab: Lab, subject: Subject, scenario: str, level: int) -> Run:
+    """Newcomers one after another, at random moments, while the residents stream."""
+    drawing = random.Random(f"{lab.seed}/{scenario}/{level}")
+    joined = []
+    async with _residents(lab, subject, f"{scenario}/{level}", level) as residents:
+        for text in _newcomers(lab, scenario, level):
+            await asyncio.sleep(drawing.expovariate(1 / (_SMOKE_PAUSE_S if lab.is_smoke else _MEAN_PAUSE_S)))
+            joined.append(read_answer(await record(subject.target, subject.request(text, _TOKENS))))
+        n_ended = sum(call.is_over for call in residents)
+    times = [text_times(await call.end()) for call in residents]
+    figures = joined_figures(scenario, joined, times) | {"residents_ended": float(n_ended)}
+    return Run(subject=subject.name, scenario=scenario, streams=level, repeat=0, figures=figures)
+
+
+def _newcomers(lab: Lab, scenario: str, level: int) -> list[str]:
+    """Several short prompts, or one that takes more than a step."""
+    name = f"joiner/{scenario}/{level}"
+    if scenario == "long":
+        return [long_prompt(lab.seed, name, _SMOKE_WORDS if lab.is_smoke else JOINER_WORDS)]
+    return prompts(lab.seed, name, _SMOKE_NEWCOMERS if lab.is_smoke else _NEWCOMERS)
+
+
+@contextlib.asynccontextmanager
+async def _residents(lab: Lab, subject: Subject, name: str, level: int) -> AsyncIterator[list[Call]]:
+    """So many long streams, under way; they are left with the block."""
+    texts = prompts(lab.seed, f"joiner/residents/{name}", level)
+    calls = [await Call.open(subject.target, subject.request(text, _RESIDENT_TOKENS)) for text in texts]
+    try:
+        await until_settled(calls)
+        yield calls
+    finally:
+        for call in calls:
+            call.leave()
+
+
+def joined_figures(scenario: str, joined: Sequence[Answer], residents: Sequence[Sequence[float]]) -> dict[str, float]:
+    """First tokens of the newcomers; gaps of the residents, from the first newcomer's request to the last's end."""
+    first_tokens = [answer.first_token_s for answer in joined]
+    figures = distribution("first_token", first_tokens) if scenario == "short" else {_LONG_S: first_tokens[0]}
+    start_s, end_s = joined[0].started_s, joined[-1].chunk_s[-1]
+    gaps = [
+        later_s - earlier_s
+        for times in residents
+        for earlier_s, later_s in zip(times, times[1:], strict=False)
+        if later_s >= start_s and earlier_s <= end_s
+    ]
+    return figures | ({_GAP: statistics.median(gaps), _LONGEST: max(gaps)} if gaps else {})
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    levels = sorted({run.streams for run in lab.runs})
+    few, many = next(level for level in levels if level), levels[-1]
+    wait = {level: lab.figures(_MEDIAN, "short", level)[0] for level in levels}
+    p99 = {level: lab.figures("first_token_p99_s", "short", level)[0] for level in levels}
+    return [
+        lab.timed(
+            f"a newcomer's wait grows slower than the number of residents ({many} against {few})",
+            wait[many] / wait[few] < many / few,
+            "first token "
+            + ", ".join(f"with {level}: {wait[level] * 1e3:.0f} ms (p99 {p99[level] * 1e3:.0f})" for level in levels),
+        ),
+        *(
+            lab.timed(
+                f"{who} keeps no resident waiting longer than {_BOUND_S:g} s",
+                max(lab.figures(_LONGEST, scenario)) <= _BOUND_S,
+                ", ".join(
+                    f"longest gap with {level}: {lab.figures(_LONGEST, scenario, level)[0] * 1e3:.0f} ms "
+                    f"(median {lab.figures(_GAP, scenario, level)[0] * 1e3:.0f})"
+                    for level in levels
+                    if level
+                ),
+            )
+            for scenario, who in (("short", "a short newcomer"), ("long", f"a prompt of {JOINER_WORDS} words"))
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="joiner",
+    question="What does a newcomer pay, and what do the residents?",
+    run=_run,
+    columns=(
+        Column(_MEDIAN, "short newcomer's first token ms, p50", 1e3, 0),
+        Column("first_token_p99_s", "p99", 1e3, 0),
+        Column(_LONG_S, "long newcomer's first token ms", 1e3, 0),
+        Column(_GAP, "residents' gap ms, p50", 1e3),
+        Column(_LONGEST, "longest", 1e3, 0),
+        Column("residents_ended", "residents that ended before", digits=0),
+    ),
+    drawn=(_MEDIAN, _LONGEST),
+    not_shown=("newcomers that come at the same moment: see first-token",),
+)

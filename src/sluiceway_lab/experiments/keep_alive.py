@@ -1,0 +1,308 @@
+"""A stream is silent behind nginx: what does the proxy do with it, with comments of ours and without?
+
+Everything is faster than it would be: nginx waits two seconds in place of its sixty, and comments come every half
+second in place of every fifteen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from sluiceway_lab.check.line import dial
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.padded import padded_server
+from sluiceway_lab.load.calls import get, record
+from sluiceway_lab.load.nginx import ProxyRules, own_proxy, require_nginx
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import long_prompt, prompts
+
+_TOKENS = 16
+_STEP_TOKENS = 8
+"""Small steps, so that a prompt takes long."""
+_TRIED_WORDS, _MORE_WORDS = 60, 1.3
+_PAD_BYTES, _PADDED_TOKENS = 16 * 1024, 64
+"""More than the sockets between hold: a reader that stops is felt, unless somebody reads in its place."""
+_LIMIT_S = 60.0
+_POLL_S = 0.05
+_COMMENT = re.compile(rb"^:", re.MULTILINE)
+_EVENT = re.compile(rb"^data: ", re.MULTILINE)
+_IGNORED, _IGNORED_CHUNKS = "header ignored", "ignored over 1.1"
+_PROXIES = {
+    "as it comes": ProxyRules(),
+    "buffering off": ProxyRules(http_version="1.1", buffers=False),
+    _IGNORED: ProxyRules(heeds_header=False),
+    _IGNORED_CHUNKS: ProxyRules(http_version="1.1", heeds_header=False),
+}
+_QUEUED, _PREFILL, _STOPPED = "queued", "prefill", "reader stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How long a stream is silent, nginx waits, and the server is silent between two comments."""
+
+    silence_s: float
+    timeout_s: float
+    comments_s: float
+
+    @property
+    def stopped_s(self) -> float:
+        """How long a reader takes nothing: longer, since nginx's patience begins anew with each piece of the answer."""
+        return 1.5 * self.silence_s
+
+
+_FULL, _SMOKE = Scale(4.0, 2.0, 0.5), Scale(1.2, 0.7, 0.2)
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    require_nginx()
+    scale = _SMOKE if lab.is_smoke else _FULL
+    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS)) as subject:
+        with _proxies(subject, scale) as found:
+            await _queued(lab, subject, found, scale)
+            await _prefilled(lab, subject, found, scale)
+    async with padded_server(lab, _PAD_BYTES, "--max-running", str(len(_PROXIES))) as subject:
+        with _proxies(subject, scale) as found:
+            await _stopped(lab, subject, found, scale)
+    return verdicts(lab, scale)
+
+
+@contextlib.contextmanager
+def _proxies(subject: Subject, scale: Scale) -> Iterator[dict[str, Subject]]:
+    """The server as it is found behind each of them."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for name, rules in _PROXIES.items():
+            hurried = replace(rules, read_timeout_s=scale.timeout_s, send_timeout_s=scale.timeout_s)
+            found[name] = replace(subject, target=stack.enter_context(own_proxy(subject.target, hurried)))
+        yield found
+
+
+def _choices(found: dict[str, Subject], scale: Scale) -> list[tuple[str, Subject, float]]:
+    """Each proxy without comments and with them: what it is called, where the server is, and how often they come."""
+    said = {"no comments": 0.0, "comments": scale.comments_s}
+    return [
+        (f"{proxy}, {words}", subject, comments_s)
+        for (proxy, subject), (words, comments_s) in itertools.product(found.items(), said.items())
+    ]
+
+
+async def _queued(lab: Lab, subject: Subject, found: dict[str, Subject], scale: Scale) -> None:
+    """All at once behind somebody who has the only slot."""
+    choices = _choices(found, scale)
+    texts = prompts(lab.seed, "keep-alive", len(choices))
+    async with _occupied(subject, scale.silence_s):
+        recordings = await asyncio.gather(
+            *(
+                record(where.target, where.request(text, _TOKENS, sluiceway={"keep_alive_s": comments_s}), _LIMIT_S)
+                for text, (_, where, comments_s) in zip(texts, choices, strict=True)
+            )
+        )
+    for (name, _, _), recording in zip(choices, recordings, strict=True):
+        _note(lab, subject, f"{_QUEUED}, {name}", figures_of(recording))
+
+
+@contextlib.asynccontextmanager
+async def _occupied(subject: Subject, for_s: float) -> AsyncIterator[None]:
+    """Somebody has the slot for so long. It is the server's first, and so runs before all who come."""
+    async with dial(subject.target) as line:
+        await line.send(subject.request("once", 100_000))
+        await line.read_some(_LIMIT_S)
+        left = asyncio.get_running_loop().call_later(for_s, line.finish)
+        try:
+            yield
+        finally:
+            left.cancel()
+
+
+async def _prefilled(lab: Lab, subject: Subject, found: dict[str, Subject], scale: Scale) -> None:
+    """One after another, each with a prompt that takes so long to compute."""
+    choices = _choices(found, scale)
+    for name, where, comments_s in choices[:2] if lab.is_smoke else choices:
+        n_words = await _words_for(lab, subject, name, scale.silence_s)
+        prompt = long_prompt(lab.seed, f"keep-alive/{name}", n_words)
+        request = where.request(prompt, _TOKENS, sluiceway={"keep_alive_s": comments_s})
+        _note(lab, subject, f"{_PREFILL}, {name}", figures_of(await record(where.target, request, _LIMIT_S)))
+
+
+async def _words_for(lab: Lab, subject: Subject, name: str, silence_s: float) -> int:
+    """At the pace of a short prompt just now; some more, as a long one has less overhead."""
+    request = subject.request(long_prompt(lab.seed, f"keep-alive/pace/{name}", _TRIED_WORDS), 1)
+    took_s = figures_of(await record(subject.target, request, _LIMIT_S))["first_event_s"]
+    return math.ceil(_MORE_WORDS * _TRIED_WORDS * silence_s / took_s)
+
+
+async def _stopped(lab: Lab, subject: Subject, found: dict[str, Subject], scale: Scale) -> None:
+    """All at once: each takes nothing for so long, and then the rest."""
+    names = [f"{_STOPPED}, {proxy}, comments" for proxy in found]
+    figures = await asyncio.gather(
+        *(
+            _unread(subject, where, f"lab-keep-alive-{lab.seed}-{number}", scale)
+            for number, where in enumerate(found.values())
+        )
+    )
+    for name, one in zip(names, figures, strict=True):
+        _note(lab, subject, name, one)
+
+
+async def _unread(subject: Subject, where: Subject, stream_id: str, scale: Scale) -> dict[str, float]:
+    wish = {"stream_id": stream_id, "keep_alive_s": scale.comments_s, "slow_client": "pause"}
+    async with dial(where.target, is_narrow=True) as line:
+        line.stall()
+        await line.send(where.request("once", _PADDED_TOKENS, sluiceway=wish))
+        await asyncio.sleep(scale.stopped_s)
+        line.resume()
+        raw = await line.read_rest(_LIMIT_S)
+    stream = await _over(subject, stream_id)
+    is_whole, computed = parse_reply([(0.0, raw)]).is_whole, stream["tokens"]["generated"]
+    figures = {"whole": float(is_whole), "computed_tokens": float(computed), "longest_silence_s": scale.stopped_s}
+    # Of a stream that had ended for the server before, only nginx knows when it was cut.
+    is_known = not is_whole and computed < _PADDED_TOKENS
+    return figures | ({"cut_after_s": stream["ended"] - stream["created"]} if is_known else {})
+
+
+async def _over(subject: Subject, stream_id: str) -> dict[str, Any]:
+    """What the server has to say of a stream once that has ended. Raises `LoadError` if it does not."""
+    deadline_s = time.perf_counter() + _LIMIT_S
+    while True:
+        reply = await get(subject.target, f"/v1/streams/{stream_id}")
+        stream: dict[str, Any] = msgspec.json.decode(reply.body)
+        if stream.get("ended") is not None:
+            return stream
+        if time.perf_counter() > deadline_s:
+            raise LoadError(f"the stream {stream_id} has not ended after {_LIMIT_S:g} s")
+        await asyncio.sleep(_POLL_S)
+
+
+def _note(lab: Lab, subject: Subject, scenario: str, figures: dict[str, float]) -> None:
+    lab.note(Run(subject=subject.name, scenario=scenario, streams=0, repeat=0, figures=figures))
+
+
+def figures_of(recording: Recording) -> dict[str, float]:
+    """What a client saw of its stream. Raises `LoadError` where it was refused."""
+    reply = parse_reply(recording.reads)
+    if reply.status not in (200, 504):
+        raise LoadError(f"the server refused ({reply.status})")
+    event_s = [at_s for at_s, raw in reply.pieces for _ in _EVENT.findall(raw)] if reply.status == 200 else []
+    before = [raw for at_s, raw in reply.pieces if not event_s or at_s < event_s[0]]
+    heard_s = [recording.started_s, *(at_s for at_s, _ in recording.reads), recording.ended_s]
+    is_whole = reply.status == 200 and reply.is_whole and b"data: [DONE]" in reply.body
+    figures = {
+        "whole": float(is_whole),
+        "comments": float(len(_COMMENT.findall(b"".join(before)))),
+        "longest_silence_s": max(later - earlier for earlier, later in itertools.pairwise(heard_s)),
+    }
+    if event_s:
+        figures |= {"first_event_s": event_s[0] - recording.started_s, "events_over_s": event_s[-1] - event_s[0]}
+    return figures | ({} if is_whole else {"cut_after_s": recording.ended_s - recording.started_s})
+
+
+def verdicts(lab: Lab, scale: Scale) -> list[Verdict]:
+    idle = [run for run in lab.runs if not run.scenario.startswith(_STOPPED)]
+    mute = [run for run in idle if run.scenario.endswith("no comments")]
+    said = [run for run in idle if run not in mute]
+    found = [
+        _mute(mute, scale),
+        Verdict(
+            "with comments none is cut, whatever nginx does with them",
+            all(run.figures["whole"] for run in said),
+            f"{sum(run.figures['whole'] for run in said):.0f} of {len(said)} came to their end",
+        ),
+        *_heard(said),
+        *_stops([run for run in lab.runs if run not in idle]),
+    ]
+    return [lab.timed(one.hypothesis, one.stood, one.sentence) for one in found]
+
+
+def _mute(runs: Sequence[Run], scale: Scale) -> Verdict:
+    mute = [run for run in runs if not run.figures["whole"] or run.figures["longest_silence_s"] > scale.timeout_s]
+    cut_s = [run.figures["cut_after_s"] for run in mute if not run.figures["whole"]]
+    spread = f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""
+    return Verdict(
+        "without comments nginx cuts every stream that is silent for longer than its proxy_read_timeout",
+        len(cut_s) == len(mute),
+        f"{len(cut_s)} of {len(mute)} were cut{spread}, where it waits {scale.timeout_s:g} s",
+    )
+
+
+def _heard(said: Sequence[Run]) -> Iterator[Verdict]:
+    """Whether what the server says reaches the client when it is said."""
+    by_proxy = {name: [run for run in said if run.scenario.split(", ")[1] == name] for name in _PROXIES}
+    held, chunked = by_proxy.pop(_IGNORED), by_proxy.pop(_IGNORED_CHUNKS)
+    yield _through(
+        "`X-Accel-Buffering: no` is as good as `proxy_buffering off`: comments arrive, and events one by one",
+        [run for runs in by_proxy.values() for run in runs],
+    )
+    most_s = max(run.figures.get("events_over_s", 0.0) for run in held)
+    yield Verdict(
+        "where nginx ignores the header and speaks HTTP/1.0, all arrives at once when the answer is over, comments too",
+        all(run.figures["comments"] == 0 for run in held),
+        f"{sum(run.figures['comments'] for run in held):.0f} comments in {len(held)} silences of up to "
+        f"{max(run.figures['longest_silence_s'] for run in held):.1f} s; then all events within {most_s * 1e3:.0f} ms",
+    )
+    yield _through("over HTTP/1.1 it passes every chunk on, though it ignores the header and buffers", chunked)
+
+
+def _through(hypothesis: str, runs: Sequence[Run]) -> Verdict:
+    counts = ", ".join(f"{run.scenario.removesuffix(', comments')} {run.figures['comments']:.0f}" for run in runs)
+    return Verdict(
+        hypothesis,
+        all(run.figures["comments"] > 0 and run.figures.get("events_over_s", 0.0) > 0 for run in runs),
+        f"comments before the first event: {counts}",
+    )
+
+
+def _stops(stopped: Sequence[Run]) -> Iterator[Verdict]:
+    """Readers that take nothing for longer than nginx waits for them."""
+    computed = {run.scenario.split(", ")[1]: run.figures["computed_tokens"] for run in stopped}
+    n_cut = sum(not run.figures["whole"] for run in stopped)
+    cut_s = [run.figures["cut_after_s"] for run in stopped if "cut_after_s" in run.figures]
+    told = ", ".join(f"{name} {n_tokens:.0f}" for name, n_tokens in computed.items())
+    yield Verdict(
+        "a reader that takes nothing for longer than nginx's send_timeout is cut, comments or not",
+        n_cut == len(stopped),
+        f"{n_cut} of {len(stopped)} were cut" + (f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""),
+    )
+    yield Verdict(
+        "where nginx buffers, the server does not feel such a reader and computes all of its answer; else it pauses",
+        all((n_tokens == _PADDED_TOKENS) == (not _passes_on(_PROXIES[name])) for name, n_tokens in computed.items()),
+        f"of {_PADDED_TOKENS} tokens were computed: {told}",
+    )
+
+
+def _passes_on(rules: ProxyRules) -> bool:
+    """Whether it takes no more of an answer than the client does; our server asks for that."""
+    return not rules.buffers or rules.heeds_header
+
+
+EXPERIMENT = Experiment(
+    name="keep-alive",
+    question="A stream is silent behind nginx: what does the proxy do with it?",
+    run=_run,
+    columns=(
+        Column("whole", "whole", digits=0),
+        Column("cut_after_s", "cut after s", digits=2),
+        Column("comments", "comments heard", digits=0),
+        Column("longest_silence_s", "longest silence s", digits=2),
+        Column("first_event_s", "first event s", digits=2),
+        Column("events_over_s", "events over ms", 1e3, 0),
+        Column("computed_tokens", "tokens computed", digits=0),
+    ),
+    drawn=("comments", "longest_silence_s"),
+    not_shown=(
+        "nginx's own times, a minute each: everything is thirty times as fast here",
+        "other proxies: what they do with a silence is theirs",
+    ),
+)

@@ -1,0 +1,228 @@
+"""Many streams on few slots, most of which are left: what is kept afterwards, and what was computed for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from sluiceway.config import ModelKind
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Habit, Reading, read
+from sluiceway_lab.load.calls import get
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import prompts
+from sluiceway_lab.session import Own
+
+_SLOTS = 8
+_CLIENTS, _STREAMS, _TOKENS = 48, 300, 64
+_FAKE_STREAMS = 10_000
+_SMOKE_CLIENTS, _SMOKE_STREAMS, _SMOKE_TOKENS = 12, 40, 24
+_SLOW_S, _SMOKE_SLOW_S = 0.25, 0.02
+_SETTLE_S = 10.0
+_POLL_S = 0.05
+_MOST_PER_READ = 1.1
+_LEAVING = "leaving"
+_WRITE_ONLY = "write-only"
+_RESPONSES = ("starlette", _WRITE_ONLY)
+
+Stats = dict[str, Any]
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    n_streams = _n_streams(lab)
+    await _left(lab, n_streams)
+    if lab.is_own:
+        n_compared = min(n_streams, _STREAMS)
+        if n_compared < n_streams:
+            await _left(lab, n_compared)
+        for response in _RESPONSES:
+            await _left(lab, n_compared, response)
+    return verdicts(lab)
+
+
+async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
+    """So many streams from one server, with another response than ours if one is named."""
+    habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
+    flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
+    async with lab.server(*flags, *(() if response is None else ("--lab-response", response))) as subject:
+        before = await _settled(subject)
+        started_s = time.perf_counter()
+        readings, errors = await _read_all(lab, subject, habits)
+        wall_s = time.perf_counter() - started_s
+        after = await _settled(subject)
+    lab.note(
+        Run(
+            subject=subject.name,
+            scenario=_LEAVING if response is None else f"{_LEAVING}, {response}",
+            streams=n_streams,
+            repeat=0,
+            figures={"wall_s": wall_s, **figures_of(readings, before, after)},
+            errors=errors + after["violations"],
+        )
+    )
+
+
+def _n_streams(lab: Lab) -> int:
+    """More of them where a token costs nothing."""
+    if lab.is_smoke:
+        return _SMOKE_STREAMS
+    is_fake = isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
+    return _FAKE_STREAMS if is_fake else _STREAMS
+
+
+def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
+    """35 of 100 read to the end, 50 leave after 0 to 40 tokens, 15 are slow and leave after 3 or 10 reads."""
+    habits = [Habit() for _ in range(round(0.35 * n))]
+    habits += [
+        Habit(sleep_s=slow_s, n_reads=drawing.choice((3, 10)), resets=drawing.random() < 0.5, is_narrow=True)
+        for _ in range(round(0.15 * n))
+    ]
+    while len(habits) < n:
+        habits.append(Habit(n_tokens=drawing.randint(0, 40), resets=drawing.random() < 0.5))
+    drawing.shuffle(habits)
+    return habits
+
+
+async def _read_all(lab: Lab, subject: Subject, habits: Sequence[Habit]) -> tuple[list[Reading], list[str]]:
+    """Each client takes the next stream as soon as it is done with one."""
+    n_clients, n_tokens = _SMOKE_CLIENTS if lab.is_smoke else _CLIENTS, _n_tokens(lab)
+    waiting = iter(zip(habits, prompts(lab.seed, "leak", len(habits)), strict=True))
+    readings: list[Reading] = []
+    errors: list[str] = []
+
+    async def client() -> None:
+        for habit, prompt in waiting:
+            try:
+                readings.append(await read(subject.target, subject.request(prompt, n_tokens), habit))
+            except LoadError as fault:
+                errors.append(str(fault))
+
+    await asyncio.gather(*(client() for _ in range(n_clients)))
+    return readings, errors + [f"an answer ended with {one.end}" for one in readings if one.end not in (WHOLE, LEFT)]
+
+
+def _n_tokens(lab: Lab) -> int:
+    return _SMOKE_TOKENS if lab.is_smoke else _TOKENS
+
+
+async def _settled(subject: Subject) -> Stats:
+    """The server's account once nothing lives; after some seconds, with what still does."""
+    deadline_s = time.perf_counter() + _SETTLE_S
+    while True:
+        stats: Stats = msgspec.json.decode((await get(subject.target, "/stats")).body)
+        if "engine" not in stats:
+            raise LoadError(f"{subject.target.url}/stats is not that of Sluiceway")
+        if not (held_of(stats) or stats["stale"]) or time.perf_counter() > deadline_s:
+            return stats
+        await asyncio.sleep(_POLL_S)
+
+
+def held_of(stats: Stats) -> int:
+    """Everything that is held for somebody: sequences, open answers, states of decoders, blocks."""
+    engine, api, tokenizer = stats["engine"], stats["api"], stats["tokenizer"] or {}
+    blocks = engine["blocks_total"] - engine["blocks_free"] - engine["blocks_cached"]
+    return int(
+        len(stats["live"])
+        + blocks
+        + sum(api[name] for name in ("sessions", "live", "tombstones"))
+        + sum(tokenizer.values())
+    )
+
+
+def figures_of(readings: Sequence[Reading], before: Stats, after: Stats) -> dict[str, float]:
+    """By the client's count of what it read, and the server's accounts before and after."""
+
+    def grown(name: str) -> int:
+        return int(after["engine"][name] - before["engine"][name])
+
+    n_read = sum(reading.n_tokens for reading in readings)
+    generated = grown("generated_tokens_total") + grown("wasted_tokens_total")
+    return {
+        "tokens_read": n_read,
+        "tokens_generated": generated,
+        "generated_per_read": generated / max(n_read, 1),
+        "accepted": grown("accepted_total"),
+        "released": grown("released_total"),
+        "violations": len(after["violations"]),
+        "held": held_of(after),
+        "cut": sum(reading.end == CUT for reading in readings),
+    }
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    ours = [run for run in lab.runs if run.scenario == _LEAVING]
+    others = [run for run in lab.runs if run.scenario != _LEAVING]
+    return [
+        *_of_what_is_held(lab.runs),
+        lab.timed(
+            "at most 1.1 tokens are generated for each that is read",
+            all(run.figures["generated_per_read"] <= _MOST_PER_READ for run in ours),
+            "; ".join(map(_waste, ours)),
+        ),
+        *(_of_what_only_writes(lab, ours[-1], run) for run in others if run.scenario.endswith(_WRITE_ONLY)),
+    ]
+
+
+def _of_what_is_held(runs: Sequence[Run]) -> Iterator[Verdict]:
+    """Whoever answers: it is the engine and its account that are asked."""
+
+    def sum_of(name: str) -> float:
+        return sum(run.figures[name] for run in runs)
+
+    yield Verdict(
+        "afterwards nothing is held and every rule holds",
+        sum_of("held") == 0 and sum_of("violations") == 0,
+        f"{sum_of('held'):.0f} things are held and {sum_of('violations'):.0f} rules broken after "
+        f"{sum_of('accepted'):.0f} sequences",
+    )
+    yield Verdict(
+        "what a stream held is given back exactly once",
+        all(run.figures["released"] == run.figures["accepted"] for run in runs),
+        ", ".join(f"{run.figures['released']:.0f} released of {run.figures['accepted']:.0f}" for run in runs),
+    )
+
+
+def _of_what_only_writes(lab: Lab, ours: Run, other: Run) -> Verdict:
+    """`ours` is of as many streams."""
+    n_whole = other.streams * _n_tokens(lab)
+    more = other.figures["wall_s"] / ours.figures["wall_s"] - 1.0
+    return lab.timed(
+        "a response that never listens computes all that anybody has asked for",
+        other.figures["tokens_generated"] == n_whole,
+        f"{_waste(other)}, {n_whole} asked for; ours: {_waste(ours)}; it takes {more * 100:.0f} % more time",
+    )
+
+
+def _waste(run: Run) -> str:
+    figures = run.figures
+    return (
+        f"{figures['tokens_generated']:.0f} generated, {figures['tokens_read']:.0f} read: "
+        f"{figures['generated_per_read']:.3f}"
+    )
+
+
+EXPERIMENT = Experiment(
+    name="leak",
+    question="What is left behind by hundreds of streams that are left, and how much is computed for nobody?",
+    run=_run,
+    columns=(
+        Column("wall_s", "wall s", digits=1),
+        Column("accepted", "accepted", digits=0),
+        Column("released", "released", digits=0),
+        Column("held", "held after", digits=0),
+        Column("violations", "violations", digits=0),
+        Column("tokens_generated", "tokens generated", digits=0),
+        Column("tokens_read", "read", digits=0),
+        Column("generated_per_read", "generated per read", digits=3),
+    ),
+    drawn=("tokens_generated", "tokens_read"),
+    not_shown=("clients that leave behind a proxy, or without a word",),
+)

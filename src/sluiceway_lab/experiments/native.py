@@ -1,0 +1,101 @@
+"""The native protocol, spoken for experiments: token ids over the wire, event by event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.event import ServerEvent
+from sluiceway_lab.load.answers import complaint
+from sluiceway_lab.load.calls import record
+from sluiceway_lab.load.replies import LoadError, Reply, parse_reply
+from sluiceway_lab.load.subject import Subject
+
+_GREEDY = {"temperature": 0, "ignore_eos": True}
+"""Every answer has all of its tokens, and is the same each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStream:
+    """A streamed answer, whole."""
+
+    events: tuple[ServerEvent, ...]
+    n_bytes: int
+    """Of the body: the events and what is between them."""
+
+    def fields(self, name: str) -> list[dict[str, Any]]:
+        """What the events of this name say."""
+        return [msgspec.json.decode(event.data) for event in self.events if event.event == name]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token["id"] for token in self.fields("token") if token["id"] is not None)
+
+    @property
+    def leads(self) -> tuple[float, ...]:
+        """By how much the likeliest token was ahead of the next, in log-probability, in the place of each token.
+
+        Only where the request had `logprobs` of 2 or more.
+        """
+        tops = [token["top"] for token in self.fields("token") if token["id"] is not None]
+        return tuple(top[0]["logprob"] - top[1]["logprob"] for top in tops)
+
+    @property
+    def text(self) -> str:
+        return "".join(token["text"] for token in self.fields("token"))
+
+
+def stream_request(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+    """Greedy to the last token, unless `fields` say else."""
+    return _request(subject, "/v1/stream", prompt, n_tokens, fields)
+
+
+def generate_request(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+    """For the same answer as one object."""
+    return _request(subject, "/v1/generate", prompt, n_tokens, fields)
+
+
+async def generate(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
+    """The answer to that. Raises `LoadError`."""
+    reply = await _asked(subject, generate_request(subject, prompt, n_tokens, **fields))
+    answer: dict[str, Any] = msgspec.json.decode(reply.body)
+    return answer
+
+
+async def stream(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> NativeStream:
+    """Raises `LoadError` for a refusal, and for a stream without `done`."""
+    return read_stream(await _asked(subject, stream_request(subject, prompt, n_tokens, **fields)))
+
+
+async def streams(
+    subject: Subject, texts: Sequence[str], n_tokens: int, fields: Sequence[Mapping[str, Any]]
+) -> list[NativeStream]:
+    """All at once, each on a connection of its own, each with fields of its own."""
+    pairs = zip(texts, fields, strict=True)
+    return list(await asyncio.gather(*(stream(subject, text, n_tokens, **own) for text, own in pairs)))
+
+
+def read_stream(reply: Reply) -> NativeStream:
+    """Raises `LoadError` for a stream without `done`."""
+    decoder = Decoder()
+    events = tuple(decoder.feed(reply.body))
+    if not events or events[-1].event != "done":
+        raise LoadError(f"the stream did not end with done: {events[-1].data if events else 'it was empty'}")
+    return NativeStream(events, len(reply.body))
+
+
+def _request(subject: Subject, path: str, prompt: str, n_tokens: int, fields: dict[str, Any]) -> bytes:
+    body = {"model": subject.model, "prompt": prompt, "max_tokens": n_tokens, **_GREEDY} | fields
+    return subject.target.request("POST", path, body)
+
+
+async def _asked(subject: Subject, request: bytes) -> Reply:
+    reply = parse_reply((await record(subject.target, request)).reads)
+    if reply.status != 200:
+        raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
+    return reply

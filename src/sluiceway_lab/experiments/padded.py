@@ -1,0 +1,37 @@
+"""A server whose events are as long as one likes: each of them names the model, and the model may have a long name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from sluiceway.errors import ConfigError
+from sluiceway_lab.experiments.experiment import Lab
+from sluiceway_lab.load.own_server import own_server
+from sluiceway_lab.load.subject import Subject, meet
+from sluiceway_lab.session import There
+
+_GOODBYE_S = 0.05
+
+
+@contextlib.asynccontextmanager
+async def padded_server(lab: Lab, n_bytes: int, *flags: str) -> AsyncIterator[Subject]:
+    """A server of our own with these flags of `serve`, whose events are longer by so many bytes; 0: as they are.
+
+    The record has the model's own name in place of the long one. Raises `LoadError` for one that does not serve,
+    `ConfigError` where another one was named.
+    """
+    if isinstance(lab.first, There):
+        raise ConfigError("url", "this experiment starts its servers itself, each with flags of its own")
+    padding = ("--served-model-name", "x" * n_bytes) if n_bytes else ()
+    said = [*lab.first.serve_flags, *flags]
+    lab.say(f"starting a server with events of {n_bytes} bytes more: {lab.first.files.name} {' '.join(flags)}".rstrip())
+    with own_server(lab.first.files.path or lab.first.files.name, [*said, *padding]) as server:
+        await server.ready()
+        subject = await meet(server.target, pid=server.pid)
+        lab.subjects.append(replace(subject, model=lab.first.files.name).facts(said))
+        yield subject
+        # A connection closes in the loop's next turn, which the server's end would hold up: it would drain for nobody.
+        await asyncio.sleep(_GOODBYE_S)

@@ -1,0 +1,117 @@
+"""Readers with habits: fast or slow, to the end or not; what each of them got, and how it ended for it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass, field
+
+from sluiceway_lab.check.line import Line, dial
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.replies import LoadError
+
+_TEXT = b'"text":"'
+"""In every event with a token, of every protocol but chat, and in no other."""
+_TAIL_BYTES = 4096
+_CODE = re.compile(rb'"error":\{.*?"code":"(\w+)"', re.DOTALL)
+_DONE = b"data: [DONE]"
+_SILENCE_S = 60.0
+
+WHOLE, CUT, LEFT = "whole", "cut", "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """How somebody reads. A narrow line is felt by the server as soon as it is not read."""
+
+    sleep_s: float = 0.0
+    """After each read."""
+    n_tokens: int | None = None
+    """It leaves when it has read so many; None: it reads to the end."""
+    n_reads: int | None = None
+    """It leaves after so many reads."""
+    for_s: float = 600.0
+    """It leaves when so much time has passed."""
+    resets: bool = False
+    """It leaves at once (RST) and not in order (FIN)."""
+    is_narrow: bool = False
+
+
+@dataclass(slots=True)
+class Reading:
+    """`token_s` is when each token had arrived; `end` is `WHOLE`, `CUT`, `LEFT` or the code of an error."""
+
+    started_s: float
+    token_s: list[float] = field(default_factory=list)
+    n_bytes: int = 0
+    end: str = LEFT
+    ended_s: float = 0.0
+    _tail: bytes = b""
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.token_s)
+
+    @property
+    def completion_s(self) -> float:
+        """From its request to its last token."""
+        return self.token_s[-1] - self.started_s if self.token_s else 0.0
+
+    @property
+    def gaps_s(self) -> list[float]:
+        return [later - earlier for earlier, later in zip(self.token_s, self.token_s[1:], strict=False)]
+
+    def take(self, raw: bytes) -> None:
+        """One read; empty when the server has closed."""
+        self.n_bytes += len(raw)
+        # What was counted before must not be in what is searched now: less than one pattern of it is kept for that.
+        searched = self._tail[len(self._tail) - len(_TEXT) + 1 :] + raw if self._tail else raw
+        self.token_s += [time.perf_counter()] * searched.count(_TEXT)
+        self._tail = (self._tail + raw)[-_TAIL_BYTES:]
+
+    def close(self) -> None:
+        """The server has closed: what its last words were."""
+        code = _CODE.search(self._tail)
+        self.end = code[1].decode() if code else WHOLE if _DONE in self._tail else CUT
+
+
+async def read(target: Target, request: bytes, habit: Habit) -> Reading:
+    """One stream, read so. Raises `LoadError` where nobody listens, and for a silence of a minute."""
+    reading = Reading(time.perf_counter())
+    async with dial(target, is_narrow=habit.is_narrow) as line:
+        await line.send(request)
+        await _read(line, habit, reading)
+        reading.ended_s = time.perf_counter()
+        if reading.end == LEFT and habit.resets:
+            line.reset()
+    return reading
+
+
+async def _read(line: Line, habit: Habit, reading: Reading) -> None:
+    n_reads = 0
+    while not _has_enough(habit, reading, n_reads):
+        left_s = reading.started_s + habit.for_s - time.perf_counter()
+        try:
+            raw = await line.read_some(min(left_s, _SILENCE_S))
+        except LoadError:
+            if left_s < _SILENCE_S:
+                return
+            raise
+        if not raw:
+            reading.close()
+            return
+        reading.take(raw)
+        n_reads += 1
+        if habit.sleep_s:
+            line.stall()
+            await asyncio.sleep(habit.sleep_s)
+            line.resume()
+
+
+def _has_enough(habit: Habit, reading: Reading, n_reads: int) -> bool:
+    return (
+        (habit.n_tokens is not None and reading.n_tokens >= habit.n_tokens)
+        or (habit.n_reads is not None and n_reads >= habit.n_reads)
+        or time.perf_counter() - reading.started_s > habit.for_s
+    )

@@ -1,0 +1,152 @@
+"""Connections are cut at random tokens, and streams go on with `Last-Event-ID`: are they the uncut ones?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sluiceway_lab.experiments.cut_streams import (
+    Client,
+    Course,
+    Resumed,
+    browser_client,
+    library_client,
+    own_client,
+    resumed,
+)
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.load.browser import browser_command
+from sluiceway_lab.load.nginx import ProxyRules, nginx_command, own_proxy
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import prompts
+
+_STREAMS, _TOKENS, _CUTS = 50, 64, 4
+_BROWSER_TOKENS = 400
+"""Else a stream would be over before a browser comes back, three seconds after a cut, and be a replay."""
+_SMOKE_STREAMS, _SMOKE_TOKENS = 2, 24
+_AT_ONCE = 6
+"""A browser opens no more connections to one server."""
+_OWN, _LIBRARY, _BROWSER = "our client", "httpx-sse", "a browser's EventSource"
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    """All clients at the same time: a browser waits for seconds before it comes back."""
+    async with lab.server() as subject:
+        with _way(subject) as (found, way):
+            async with asyncio.TaskGroup() as clients:
+                clients.create_task(_measure(lab, found, f"{_OWN}, {way}", own_client))
+                clients.create_task(_measure(lab, found, f"{_LIBRARY}, {way}", library_client))
+                if browser_command() is not None and found is not subject:
+                    clients.create_task(_browse(lab, subject, way))
+    return verdicts(lab)
+
+
+@contextlib.contextmanager
+def _way(subject: Subject) -> Iterator[tuple[Subject, str]]:
+    """Where the server is found behind a proxy, or, where there can be none, itself; and what is between."""
+    if nginx_command() is None or subject.target.is_tls:
+        yield subject, "no proxy"
+        return
+    with own_proxy(subject.target, ProxyRules(http_version="1.1")) as target:
+        yield replace(subject, target=target), "nginx"
+
+
+async def _browse(lab: Lab, subject: Subject, way: str) -> None:
+    async with browser_client(subject) as (found, client):
+        await _measure(lab, found, f"{_BROWSER}, {way}", client)
+
+
+async def _measure(lab: Lab, subject: Subject, scenario: str, client: Client) -> None:
+    free = asyncio.Semaphore(_AT_ONCE)
+    courses = _courses(lab, scenario)
+
+    async def one(course: Course) -> Resumed:
+        async with free:
+            return await resumed(subject, course, client)
+
+    found = await asyncio.gather(*map(one, courses))
+    lab.note(Run(subject=subject.name, scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found)))
+
+
+def _courses(lab: Lab, scenario: str) -> list[Course]:
+    name = f"lab-resume-{lab.seed}-{re.sub('[^a-z]+', '-', scenario.lower())}"
+    if lab.is_smoke:
+        # One is cut and another heard out, since each of these costs a browser three seconds.
+        first, second = prompts(lab.seed, name, _SMOKE_STREAMS)
+        cut = Course.drawn(f"{name}-0", first, _SMOKE_TOKENS, 1, hears_out=False)
+        return [cut, Course.drawn(f"{name}-1", second, _SMOKE_TOKENS, 0)]
+    n_tokens = _BROWSER_TOKENS if scenario.startswith(_BROWSER) else _TOKENS
+    texts = prompts(lab.seed, name, _STREAMS)
+    return [Course.drawn(f"{name}-{number}", text, n_tokens, _CUTS) for number, text in enumerate(texts)]
+
+
+def figures_of(found: Sequence[Resumed]) -> dict[str, float]:
+    waits_s = [wait_s for one in found for wait_s in one.brought.waits_s]
+    figures: dict[str, float] = {
+        "cuts": sum(one.brought.n_cuts for one in found),
+        "after_end": sum(one.brought.n_after_end for one in found),
+        "same_bytes": sum(one.has_same_bytes for one in found),
+        "same_text": sum(one.has_same_text for one in found),
+        "in_order": sum(one.is_in_order for one in found),
+        "kept_bytes_per_stream": statistics.mean(len(one.replay) for one in found),
+    }
+    return figures | ({"first_event_s": statistics.median(waits_s)} if waits_s else {})
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    claims = {
+        "same_bytes": "what the parts come to is the stream that the server has kept, byte by byte",
+        "in_order": "no event is missing and none comes twice",
+        "same_text": "the text is that of the same request without a cut",
+    }
+    found = [
+        Verdict(
+            claim,
+            all(run.figures[figure] == run.streams for run in lab.runs),
+            "; ".join(_counted(run, figure) for run in lab.runs),
+        )
+        for figure, claim in claims.items()
+    ]
+    return [*found, _stops(lab)]
+
+
+def _counted(run: Run, figure: str) -> str:
+    held, cuts = run.figures[figure], run.figures["cuts"]
+    return f"{run.scenario}: {held:.0f} of {run.streams} streams, cut {cuts:.0f} times"
+
+
+def _stops(lab: Lab) -> Verdict:
+    claim = "an EventSource, which comes back after the end too, is told then that there is no more, and stops"
+    browsed = [run for run in lab.runs if run.scenario.startswith(_BROWSER)]
+    if not browsed:
+        return Verdict(claim, None, "left out: it takes nginx and Chromium, and a server that speaks no TLS")
+    n_streams, n_told = browsed[0].streams, browsed[0].figures["after_end"]
+    n_heard = 1 if lab.is_smoke else n_streams
+    return Verdict(claim, n_told == n_heard, f"{n_told:.0f} of {n_heard}")
+
+
+EXPERIMENT = Experiment(
+    name="resume",
+    question="A stream is cut at random tokens and gone on with: is it the uncut one?",
+    run=_run,
+    columns=(
+        Column("cuts", "cuts", digits=0),
+        Column("same_bytes", "same bytes", digits=0),
+        Column("in_order", "in order", digits=0),
+        Column("same_text", "same text", digits=0),
+        Column("after_end", "told to stop", digits=0),
+        Column("first_event_s", "next event ms, p50", 1e3),
+        Column("kept_bytes_per_stream", "kept kB a stream", 1e-3),
+    ),
+    drawn=("cuts", "same_bytes", "first_event_s"),
+    not_shown=(
+        "streams of which a part is not kept any more",
+        "how soon a browser could come back: it waits for three seconds of its own before it does",
+    ),
+)

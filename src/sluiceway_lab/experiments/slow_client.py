@@ -1,0 +1,257 @@
+"""Some of several readers are slow: what the others notice under each policy, what is held, what the slow are told."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from sluiceway.config import ModelKind
+from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.padded import padded_server
+from sluiceway_lab.experiments.readers import CUT, Habit, Reading, read
+from sluiceway_lab.load.calls import get
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.scrape import total
+from sluiceway_lab.load.statistics import percentile
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.workload import prompts
+from sluiceway_lab.session import Own
+
+_STREAMS = 8
+_PAD_BYTES = 64 * 1024
+_POLL_S = 0.2
+_LINGER_S = 1.0
+"""Long enough for looks at what is held for slow readers alone."""
+_SAMPLE_TOKENS = 32
+_MOST = 1.05
+_STALL = 2.0
+_NAIVE, _DROP, _DEGREES = "naive", "drop", "pause-park-drop"
+_DONE, _RATIO, _TOLD, _OUT, _CUT = "healthy_completion_s", "healthy_ratio", "slow_told", "slow_out_s", "slow_cut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much is asked: `n_tokens`, or, of a model that computes them, what takes about `for_s`. Under each policy so
+    many rounds, so often; the one that all wait under is asked once."""
+
+    name: str
+    pad_bytes: int = 0
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What a request says of its events."""
+    n_tokens: int
+    for_s: float
+    sleep_s: float
+    """Of a slow reader, after each read."""
+    fake_step_s: float
+    n_slow: tuple[int, ...] = (1, 2, 4)
+    repeats: int = 1
+    park_after_s: float = 1.0
+    drop_after_s: float = 4.0
+
+    @property
+    def policies(self) -> dict[str, Any]:
+        """What a request says for each of them."""
+        return {
+            "unbounded": "unbounded",
+            "pause": "pause",
+            _DROP: {"policy": _DROP, "drop_after_s": self.park_after_s},
+            _DEGREES: {"policy": _DEGREES, "park_after_s": self.park_after_s, "drop_after_s": self.drop_after_s},
+        }
+
+
+_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=2)
+_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=3.5, sleep_s=2.0, fake_step_s=0.001, repeats=2)
+_SMOKE_POLICIES = ("unbounded", _DEGREES)
+_SMOKE = Scale(
+    name="padded", pad_bytes=_PAD_BYTES, n_tokens=16, for_s=0.1, sleep_s=0.2, fake_step_s=0.0,
+    n_slow=(1,), park_after_s=0.1, drop_after_s=0.3,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What every stream of a scale is asked for here, and how long that takes where nobody is slow."""
+
+    subject: Subject
+    scale: Scale
+    n_tokens: int
+    usual_s: float
+
+    def requests(self, seed: int, wish: Any) -> list[bytes]:
+        fields = dict(self.scale.fields) | ({} if wish is None else {"sluiceway": {"slow_client": wish}})
+        texts = prompts(seed, "slow-client", _STREAMS)
+        return [self.subject.request(text, self.n_tokens, **fields) for text in texts]
+
+    def slow(self, policy: str) -> Habit:
+        """It leaves when the others are done, or, where they wait for it, when they would have been long ago."""
+        for_s = self.usual_s * (_STALL + 1 if policy == _NAIVE else 1.1) + _LINGER_S
+        return Habit(sleep_s=self.scale.sleep_s, for_s=for_s, is_narrow=not self.scale.pad_bytes)
+
+
+async def _run(lab: Lab) -> list[Verdict]:
+    for scale in [_SMOKE] if lab.is_smoke else [_PADDED, _REAL]:
+        steps = _steps(lab, scale)
+        async with padded_server(lab, scale.pad_bytes, *steps) as subject:
+            load = await _sized(lab, subject, scale)
+            for repeat in range(scale.repeats):
+                for name, wish in scale.policies.items():
+                    if not lab.is_smoke or name in _SMOKE_POLICIES:
+                        await _compared(lab, load, name, wish, repeat)
+        if not lab.is_smoke:
+            async with padded_server(lab, scale.pad_bytes, *steps, "--slow-client", _NAIVE) as subject:
+                await _compared(lab, await _sized(lab, subject, scale), _NAIVE, None, 0)
+    return verdicts(lab)
+
+
+def _steps(lab: Lab, scale: Scale) -> tuple[str, ...]:
+    """How long steps of the fake model take: large events need long ones, or the machine does nothing but copy them."""
+    return ("--fake-step", str(scale.fake_step_s)) if _is_fake(lab) else ()
+
+
+def _is_fake(lab: Lab) -> bool:
+    return isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
+
+
+async def _sized(lab: Lab, subject: Subject, scale: Scale) -> Load:
+    """Of the tokens that are wanted as many as this server says in the time, and no fewer than tell something."""
+    sample = Load(subject=subject, scale=scale, n_tokens=_SAMPLE_TOKENS, usual_s=0.0).requests(lab.seed, None)
+    readings = await asyncio.gather(*(read(subject.target, request, Habit()) for request in sample))
+    a_token_s = statistics.median(gap_s for reading in readings for gap_s in reading.gaps_s)
+    n_in_time = scale.n_tokens if _is_fake(lab) else max(_SAMPLE_TOKENS, round(scale.for_s / a_token_s))
+    n_tokens = min(scale.n_tokens, n_in_time)
+    lab.say(f"{scale.name}: {n_tokens} tokens for each of {_STREAMS} streams, {1e3 * a_token_s:.1f} ms each")
+    return Load(subject=subject, scale=scale, n_tokens=n_tokens, usual_s=n_tokens * a_token_s)
+
+
+async def _compared(lab: Lab, load: Load, policy: str, wish: Any, repeat: int) -> None:
+    """Without slow readers, with ever more of them, and without once more."""
+    scale = load.scale
+    levels = (0, *scale.n_slow) if lab.is_smoke else (0, *scale.n_slow, 0)
+    rounds = [await _round(load, load.requests(lab.seed, wish), n_slow, load.slow(policy)) for n_slow in levels]
+    usual_s = statistics.mean(figures[_DONE] for n_slow, figures in zip(levels, rounds, strict=True) if not n_slow)
+    for n_slow, figures in zip(levels, rounds, strict=True):
+        ratio = {_RATIO: figures[_DONE] / usual_s} if n_slow else {}
+        scenario = f"{scale.name}, {policy}"
+        lab.note(
+            Run(subject=load.subject.name, scenario=scenario, streams=n_slow, repeat=repeat, figures=figures | ratio)
+        )
+
+
+async def _round(load: Load, requests: Sequence[bytes], n_slow: int, slow: Habit) -> dict[str, float]:
+    """All of them at once, of which so many are read slowly."""
+    target, watch = load.subject.target, Watch(load.subject)
+    watching = asyncio.create_task(watch.run())
+    started_s, spent_s = time.perf_counter(), time.process_time()
+    try:
+        lagging = [asyncio.create_task(read(target, request, slow)) for request in requests[:n_slow]]
+        healthy = await asyncio.gather(*(read(target, request, Habit()) for request in requests[n_slow:]))
+        watch.healthy_end_s = time.perf_counter()
+        cores = (time.process_time() - spent_s) / (watch.healthy_end_s - started_s)
+        late = await asyncio.gather(*lagging)
+    finally:
+        watching.cancel()
+    figures = healthy_figures(healthy) | {"tokens": load.n_tokens, "client_cores": cores}
+    return figures | (slow_figures(late, watch) if n_slow else {})
+
+
+@dataclass(slots=True)
+class Look:
+    at_s: float
+    holders: int
+    """Sequences that have blocks, and with them a slot."""
+    blocks: int
+    backlog_bytes: float
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at what the server holds, several times a second."""
+
+    subject: Subject
+    healthy_end_s: float = float("inf")
+    started_s: float = field(default_factory=time.perf_counter)
+    looks: list[Look] = field(default_factory=list)
+
+    async def run(self) -> None:
+        while True:
+            stats = msgspec.json.decode((await get(self.subject.target, "/stats")).body)
+            backlog = total(await self.subject.samples(), "sluiceway_stream_backlog_bytes")
+            blocks = [one["blocks"] for one in stats["live"] if one["blocks"]]
+            self.looks.append(Look(time.perf_counter(), len(blocks), sum(blocks), backlog))
+            await asyncio.sleep(_POLL_S)
+
+
+def healthy_figures(readings: list[Reading]) -> dict[str, float]:
+    gaps_s = [gap_s for reading in readings for gap_s in reading.gaps_s]
+    return {
+        _DONE: statistics.mean(reading.completion_s for reading in readings),
+        "healthy_gap_p99_s": percentile(gaps_s, 99),
+    }
+
+
+def slow_figures(readings: list[Reading], watch: Watch) -> dict[str, float]:
+    """What is held once only the slow ones are left; `_OUT` is when they were last seen to hold blocks."""
+    alone = [look for look in watch.looks if look.at_s >= watch.healthy_end_s]
+    last_s = max((look.at_s for look in watch.looks if look.holders), default=watch.started_s)
+    return {
+        _OUT: last_s - watch.started_s,
+        "held_bytes": max(look.backlog_bytes for look in watch.looks),
+        "held_slots": max((look.holders for look in alone), default=0),
+        "held_blocks": max((look.blocks for look in alone), default=0),
+        _TOLD: sum(reading.end == "slow_client" for reading in readings) / len(readings),
+        _CUT: sum(reading.end == CUT for reading in readings),
+    }
+
+
+def verdicts(lab: Lab) -> list[Verdict]:
+    by_scenario: dict[str, dict[int, list[Mapping[str, float]]]] = {}
+    for run in lab.runs:
+        if run.streams:
+            by_scenario.setdefault(run.scenario, {}).setdefault(run.streams, []).append(run.figures)
+    slow = [figures for by_slow in by_scenario.values() for repeats in by_slow.values() for figures in repeats]
+    n_cut = sum(figures[_CUT] for figures in slow)
+    return [
+        *(_disturbance(lab, scenario, by_slow) for scenario, by_slow in by_scenario.items()),
+        Verdict("no slow reader is cut off without a word", n_cut == 0, f"{n_cut:.0f} were, in {len(slow)} runs"),
+    ]
+
+
+def _disturbance(lab: Lab, scenario: str, by_slow: Mapping[int, Sequence[Mapping[str, float]]]) -> Verdict:
+    """By the median of the repeats. A naive server is expected to let all wait."""
+    ratios = {n: statistics.median(figures[_RATIO] for figures in repeats) for n, repeats in by_slow.items()}
+    counted = ", ".join(f"{ratio:.3f} with {n} slow" for n, ratio in ratios.items())
+    said = f"times as long as without slow readers: {counted}"
+    if scenario.endswith(_NAIVE):
+        return lab.timed(f"{scenario}: healthy streams wait for the slow ones", min(ratios.values()) > _STALL, said)
+    return lab.timed(f"{scenario}: healthy streams take at most 5 % longer", max(ratios.values()) <= _MOST, said)
+
+
+EXPERIMENT = Experiment(
+    name="slow-client",
+    question="One, two or four of eight readers are slow: who pays, and how much?",
+    run=_run,
+    columns=(
+        Column("tokens", "tokens", digits=0),
+        Column(_DONE, "healthy s", digits=2, is_spread=True),
+        Column(_RATIO, "of usual", digits=3),
+        Column("healthy_gap_p99_s", "gap p99 ms", 1e3),
+        Column(_OUT, "slow out after s", digits=1),
+        Column("held_bytes", "held kB", 1e-3, 0),
+        Column("held_slots", "slots", digits=0),
+        Column("held_blocks", "blocks", digits=0),
+        Column(_TOLD, "told %", 100, 0),
+        Column("client_cores", "client's CPU", digits=2),
+    ),
+    drawn=(_DONE, "held_bytes"),
+    not_shown=(
+        "what is held is looked at five times a second, and not between",
+        "what becomes of a slow reader in the end where no policy ends it: it leaves when the others are done",
+    ),
+)

@@ -1,0 +1,124 @@
+"""What the machine gives, and what a step of the model needs of it: measured by torch, in a process of its own.
+
+`python -m sluiceway_lab.load.floor '{"threads": 2, ...}'` prints the answer as JSON: whoever measures a server must not
+hold torch, its threads and its memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sluiceway.config import Dtype, ModelFiles
+from sluiceway_lab.load.record import Floor, Weights
+from sluiceway_lab.load.replies import LoadError
+
+if TYPE_CHECKING:
+    import torch
+
+_TRIES = 12
+_READ_BYTES = 512 * 1024 * 1024
+"""Far more than any cache holds."""
+_MATRIX = 2048
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """`threads` 0 is one per core. Without files nothing is said of a model."""
+
+    threads: int = 0
+    dtype: Dtype = "auto"
+    files: ModelFiles | None = None
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    floor: Floor
+    weights: Weights | None
+
+
+def ask(question: Question) -> Ground:
+    """Takes seconds. Raises `LoadError` with the last line of what the process said."""
+    command = [sys.executable, "-m", "sluiceway_lab.load.floor", msgspec.json.encode(question).decode()]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise LoadError(f"the machine's floor cannot be measured: {reason}")
+    return msgspec.json.decode(done.stdout, type=Ground)
+
+
+def answer(question: Question) -> Ground:
+    """The same in this process. Loads torch."""
+    import torch
+
+    threads = question.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    weights = None if question.files is None else _weights(question.files, question.dtype, device)
+    floor = Floor(
+        device=torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        threads=threads,
+        memory_gb_per_s=_memory_gb_per_s(device),
+        bfloat16_gflop_per_s=_gflop_per_s(device, torch.bfloat16),
+        float32_gflop_per_s=_gflop_per_s(device, torch.float32),
+    )
+    return Ground(floor=floor, weights=weights)
+
+
+def weights_of(
+    shapes: Mapping[str, Sequence[int]], *, embedding: str, is_tied: bool, dtype: str, width: int
+) -> Weights:
+    """What a step reads: all of a model, but of an embedding that is not the head too, only a row for each token."""
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    parameters = sum(sizes.values()) - (0 if is_tied else sizes[embedding])
+    return Weights(dtype=dtype, parameters=parameters, head_parameters=sizes[embedding], step_bytes=parameters * width)
+
+
+def _weights(files: ModelFiles, dtype: Dtype, device: torch.device) -> Weights:
+    from sluiceway.model.checkpoint import EMBEDDING, expected_shapes
+    from sluiceway.model.forms import resolve_dtype
+    from sluiceway.model.load import open_checkpoint
+
+    _, config = open_checkpoint(files)
+    resolved = resolve_dtype(dtype, device)
+    return weights_of(
+        expected_shapes(config),
+        embedding=EMBEDDING,
+        is_tied=config.is_tied,
+        dtype=str(resolved).removeprefix("torch."),
+        width=resolved.itemsize,
+    )
+
+
+def _memory_gb_per_s(device: torch.device) -> float:
+    import torch
+
+    values = torch.ones(_READ_BYTES // 4, device=device)
+    return _READ_BYTES / _best_s(lambda: torch.dot(values, values).item()) / 1e9
+
+
+def _gflop_per_s(device: torch.device, dtype: torch.dtype) -> float:
+    import torch
+
+    left, right = (torch.randn(_MATRIX, _MATRIX, device=device).to(dtype) for _ in range(2))
+    return 2 * _MATRIX**3 / _best_s(lambda: (left @ right)[0, 0].item()) / 1e9
+
+
+def _best_s(work: Callable[[], object]) -> float:
+    """After one try that does not count. `work` ends by fetching a number, so that a GPU has done it."""
+    durations = []
+    for _ in range(_TRIES + 1):
+        started_s = time.perf_counter()
+        work()
+        durations.append(time.perf_counter() - started_s)
+    return min(durations[1:])
+
+
+if __name__ == "__main__":
+    ground = answer(msgspec.json.decode(sys.argv[1], type=Question))
+    sys.stdout.write(msgspec.json.encode(ground).decode())

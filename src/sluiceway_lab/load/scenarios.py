@@ -1,0 +1,158 @@
+"""What is asked of a server beside plain streams: long prompts, a newcomer among streams, a client that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from sluiceway_lab.load.answers import Answer, read_answer, text_times
+from sluiceway_lab.load.calls import Call
+from sluiceway_lab.load.record import Run, Weights
+from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.streams import observe, together
+from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.workload import JOINER_WORDS, PREFILL_WORDS, long_prompt, prompts
+
+PREFILL_PROMPTS = 4
+RESIDENTS = 8
+_RESIDENT_TOKENS = 256
+_JOINER_TOKENS = 8
+_LEAVER_TOKENS = 600
+_SETTLED_READS = 8
+"""So many reads into its stream a resident is past its own beginning, and a leaver in the middle."""
+_POLL_S = 0.002
+_PATIENCE_S = 120.0
+
+
+async def prefill(subject: Subject, weights: Weights | None, seed: int, repeat: int) -> Run:
+    """Four prompts of a thousand words at once, one token each. Needs the server's count of the prompts' tokens."""
+    names = [f"prefill/{repeat}/{index}" for index in range(PREFILL_PROMPTS)]
+    requests = [subject.request(long_prompt(seed, name, PREFILL_WORDS), 1) for name in names]
+    seen = await observe(subject, weights, lambda: together(subject, requests))
+    makespan_s = max(one.chunk_s[-1] for one in seen.answers) - min(one.started_s for one in seen.answers)
+    figures = {"makespan_s": makespan_s, **seen.costs}
+    counts = [answer.prompt_tokens for answer in seen.answers]
+    known = [count for count in counts if count is not None]
+    if len(known) == len(counts):
+        figures |= {"prompt_tokens": float(sum(known)), "prompt_tokens_per_s": sum(known) / makespan_s}
+    return _run(subject, "prefill", PREFILL_PROMPTS, repeat, figures, seen.errors)
+
+
+async def joiner(subject: Subject, seed: int, repeat: int) -> Run:
+    """A prompt of 1,500 words joins eight streams: what they notice of it, and when it gets its own first token."""
+    residents = [
+        await Call.open(subject.target, subject.request(prompt, _RESIDENT_TOKENS))
+        for prompt in prompts(seed, f"joiner/{repeat}", RESIDENTS)
+    ]
+    try:
+        await until_settled(residents)
+        newcomer = subject.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
+        joined = read_answer(await (await Call.open(subject.target, newcomer)).end())
+        answers = [read_answer(await resident.end()) for resident in residents]
+    finally:
+        for resident in residents:
+            resident.leave()
+    return _run(subject, "joiner", RESIDENTS, repeat, joiner_figures(joined, answers), [])
+
+
+def joiner_figures(joined: Answer, residents: Sequence[Answer]) -> dict[str, float]:
+    """Gaps that touch the time from the newcomer's request to its first token, against those before."""
+    during_s, before_s = [0.0], [0.0]
+    for resident in residents:
+        for earlier_s, later_s in itertools.pairwise(resident.chunk_s):
+            if later_s <= joined.started_s:
+                before_s.append(later_s - earlier_s)
+            elif earlier_s <= joined.chunk_s[0]:
+                during_s.append(later_s - earlier_s)
+    return {
+        "joiner_first_token_s": joined.first_token_s,
+        "resident_longest_gap_s": max(during_s),
+        "resident_longest_gap_before_s": max(before_s),
+    }
+
+
+async def leaver(subject: Subject, seed: int, repeat: int, *, is_streaming: bool) -> Run:
+    """A client closes its connection in the middle of an answer: how long until nothing runs, by the server's gauges.
+
+    Seen from outside, so with the time of a scrape in it. Only for a server whose gauges are known.
+    """
+    scenario = "close_stream" if is_streaming else "close_plain"
+    await _until_idle(subject)
+    prompt = prompts(seed, f"{scenario}/{repeat}", 1)[0]
+    fields = {} if is_streaming else {"stream": False, "stream_options": None}
+    call = await Call.open(subject.target, subject.request(prompt, _LEAVER_TOKENS, **fields))
+    try:
+        if is_streaming:
+            await until_settled([call])
+        else:
+            await _until_busy(subject)
+    finally:
+        call.leave()
+    left_s = time.perf_counter()
+    await _until_idle(subject)
+    figures = {"until_idle_s": time.perf_counter() - left_s}
+    if is_streaming:
+        figures["chunks_read"] = float(len(text_times(await call.end())))
+    return _run(subject, scenario, 1, repeat, figures, [])
+
+
+def memory(subject: Subject) -> Run:
+    """What all processes of the server hold now."""
+    return _run(subject, "memory", 0, 0, memory_figures(subject), [])
+
+
+def memory_figures(subject: Subject) -> dict[str, float]:
+    """Bytes by process, and of all; empty where they cannot be seen."""
+    usages = subject.usages()
+    figures = {f"pss_{name}_bytes": float(sum(used.pss_bytes for used in found)) for name, found in usages.items()}
+    if figures:
+        figures["pss_bytes"] = sum(figures.values())
+        figures["rss_bytes"] = float(sum(used.rss_bytes for found in usages.values() for used in found))
+    return figures
+
+
+def start(subject: Subject, ready_s: float) -> Run:
+    """How long it took from its start until it served."""
+    return _run(subject, "start", 0, 0, {"ready_s": ready_s}, [])
+
+
+def _run(
+    subject: Subject, scenario: str, streams: int, repeat: int, figures: dict[str, float], errors: list[str]
+) -> Run:
+    return Run(subject=subject.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=errors)
+
+
+async def until_settled(calls: Sequence[Call]) -> None:
+    """Raises `LoadError` where a stream ends before it has begun in earnest."""
+    async with _patience("the streams to be under way"):
+        while any(call.n_reads < _SETTLED_READS for call in calls):
+            if any(call.is_over and call.n_reads < _SETTLED_READS for call in calls):
+                raise LoadError("an answer that should go on ended after a few tokens")
+            await asyncio.sleep(_POLL_S)
+
+
+async def _until_idle(subject: Subject) -> None:
+    await _until(subject, is_idle=True, what="the server to be idle")
+
+
+async def _until_busy(subject: Subject) -> None:
+    await _until(subject, is_idle=False, what="the server to be busy")
+
+
+async def _until(subject: Subject, *, is_idle: bool, what: str) -> None:
+    """Polls, as the server tells nobody on its own."""
+    async with _patience(what):
+        while await subject.is_idle() != is_idle:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+
+
+@contextlib.asynccontextmanager
+async def _patience(what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            yield
+    except TimeoutError:
+        raise LoadError(f"waited {_PATIENCE_S:g} s in vain for {what}") from None

@@ -1,0 +1,136 @@
+"""Streams on one server, all at once or one after another, and the figures of that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluiceway_lab.load.answers import Answer, read_answer
+from sluiceway_lab.load.calls import record
+from sluiceway_lab.load.engine_work import engine_figures
+from sluiceway_lab.load.processes import Usage
+from sluiceway_lab.load.record import Run, Weights
+from sluiceway_lab.load.replies import LoadError, Recording
+from sluiceway_lab.load.statistics import distribution
+from sluiceway_lab.load.subject import Subject
+
+Outcome = Recording | LoadError
+"""What became of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a piece of work brought, and what it cost whom."""
+
+    answers: list[Answer]
+    errors: list[str]
+    costs: dict[str, float]
+
+
+async def observe(
+    subject: Subject, weights: Weights | None, work: Callable[[], Awaitable[Sequence[Outcome]]]
+) -> Observed:
+    """Runs `work` between two looks at the server's numbers and processes. Reading the answers comes after the second.
+
+    Raises `LoadError` if no request was answered.
+    """
+    samples, usages, own_s = await subject.samples(), subject.usages(), time.process_time()
+    outcomes = await work()
+    costs = {"cpu_client_s": time.process_time() - own_s, **cpu_figures(usages, subject.usages())}
+    costs |= engine_figures(samples, await subject.samples(), weights)
+    answers, errors = read_all(outcomes)
+    if not answers:
+        raise LoadError(f"{subject.name}: {errors[0]}" if errors else f"{subject.name}: nothing was asked")
+    return Observed(answers, errors, costs)
+
+
+async def together(subject: Subject, requests: Iterable[bytes]) -> list[Outcome]:
+    """Each on a connection of its own, all at once."""
+    return list(await asyncio.gather(*(attempt(subject, request) for request in requests)))
+
+
+async def one_by_one(subject: Subject, requests: Iterable[bytes]) -> list[Outcome]:
+    """Each on a connection of its own, once the one before has ended."""
+    return [await attempt(subject, request) for request in requests]
+
+
+async def attempt(subject: Subject, request: bytes) -> Outcome:
+    try:
+        return await record(subject.target, request)
+    except LoadError as fault:
+        return fault
+
+
+def read_all(outcomes: Iterable[Outcome]) -> tuple[list[Answer], list[str]]:
+    """The answers, and a sentence for each request that has none."""
+    answers, errors = [], []
+    for outcome in outcomes:
+        try:
+            if isinstance(outcome, LoadError):
+                raise outcome
+            answers.append(read_answer(outcome))
+        except LoadError as fault:
+            errors.append(str(fault))
+    return answers, errors
+
+
+def stream_run(subject: Subject, scenario: str, streams: int, repeat: int, seen: Observed, n_tokens: int) -> Run:
+    """`n_tokens` is how many each was asked for. Makespan: from the first request to the last token."""
+    answers = seen.answers
+    makespan_s = max(answer.chunk_s[-1] for answer in answers) - min(answer.started_s for answer in answers)
+    tokens, chunks = sum(answer.n_tokens for answer in answers), sum(len(answer.chunk_s) for answer in answers)
+    figures = {
+        "requests": float(len(answers)),
+        "tokens": float(tokens),
+        "makespan_s": makespan_s,
+        "tokens_per_s": tokens / makespan_s,
+        **distribution("first_token", [answer.first_token_s for answer in answers]),
+        **distribution("gap", [gap_s for answer in answers for gap_s in answer.gaps_s]),
+        "bytes_per_token": sum(answer.n_bytes for answer in answers) / tokens,
+        "chunks_per_token": chunks / tokens,
+        "short_answers": float(sum(answer.n_tokens < n_tokens for answer in answers)),
+        **seen.costs,
+    }
+    if "cpu_api_s" in figures:
+        figures["cpu_api_per_chunk_s"] = figures["cpu_api_s"] / chunks
+    if "cpu_tokenizer_s" in figures:
+        figures["cpu_tokenizer_per_token_s"] = figures["cpu_tokenizer_s"] / tokens
+    return Run(
+        subject=subject.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=seen.errors
+    )
+
+
+def split_costs(long: Mapping[str, float], short: Mapping[str, float]) -> dict[str, float]:
+    """What a request costs the API process beside its events, and what each of these costs: the straight line through
+    two runs of equally many streams, whose answers are long in one and short in the other.
+
+    Empty where a run failed, where the process cannot be seen, and where the answers are equally long.
+    """
+    if not all(name in figures for figures in (long, short) for name in ("cpu_api_s", "chunks_per_token", "requests")):
+        return {}
+    (long_s, long_chunks), (short_s, short_chunks) = (
+        (figures["cpu_api_s"] / figures["requests"], _chunks(figures) / figures["requests"])
+        for figures in (long, short)
+    )
+    if long_chunks == short_chunks:
+        return {}
+    per_chunk_s = (long_s - short_s) / (long_chunks - short_chunks)
+    return {
+        "cpu_api_per_further_chunk_s": per_chunk_s,
+        "cpu_api_per_request_s": short_s - per_chunk_s * short_chunks,
+    }
+
+
+def _chunks(figures: Mapping[str, float]) -> float:
+    return figures["chunks_per_token"] * figures["tokens"]
+
+
+def cpu_figures(before: dict[str, list[Usage]], after: dict[str, list[Usage]]) -> dict[str, float]:
+    """Seconds of processor time by process name, and of all together."""
+    spent = {
+        f"cpu_{name}_s": sum(used.cpu_s for used in usages) - sum(used.cpu_s for used in before.get(name, ()))
+        for name, usages in after.items()
+    }
+    return spent | {"cpu_server_s": sum(spent.values())} if spent else {}

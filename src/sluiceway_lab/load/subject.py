@@ -1,0 +1,177 @@
+"""A server under measurement: which one it is, what it is called there, what it understands, what it holds."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from sluiceway_lab.load.answers import complaint
+from sluiceway_lab.load.calls import Target, get, record
+from sluiceway_lab.load.processes import Usage, family, usage
+from sluiceway_lab.load.record import SubjectFacts
+from sluiceway_lab.load.replies import LoadError, parse_reply
+from sluiceway_lab.load.scrape import Samples, kind_of, n_busy, parse_samples
+from sluiceway_lab.load.workload import completion
+
+COMPLETIONS = "/v1/completions"
+_IGNORE_EOS = {"ignore_eos": True}
+_USAGE = {"stream_options": {"include_usage": True}}
+_EXTRAS: tuple[dict[str, Any], ...] = ({**_IGNORE_EOS, **_USAGE}, _USAGE, _IGNORE_EOS, {})
+"""What a server is asked to understand, the most useful first."""
+
+
+class _Named(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Named]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """`processes` has names by process id; empty where they cannot be seen."""
+
+    name: str
+    target: Target
+    model: str
+    kind: str | None
+    version: str | None
+    extras: dict[str, Any]
+    processes: dict[int, str] = field(default_factory=dict)
+
+    def body(self, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
+        """`fields` go over all others; None leaves one out.
+
+        It is a completion: `logprobs=5` makes it tell each token with the five likeliest in its place.
+        """
+        body = completion(self.model, prompt, n_tokens, self.extras) | fields
+        return {name: value for name, value in body.items() if value is not None}
+
+    def request(self, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+        return self.target.request("POST", COMPLETIONS, self.body(prompt, n_tokens, **fields))
+
+    async def samples(self) -> Samples:
+        """Its own numbers; empty where it has none that are known."""
+        if self.kind is None:
+            return {}
+        return parse_samples((await get(self.target, "/metrics")).body.decode())
+
+    async def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits. Only for a server of a known kind."""
+        assert self.kind is not None
+        return n_busy(self.kind, await self.samples()) == 0
+
+    def usages(self) -> dict[str, list[Usage]]:
+        """What its processes use, by name."""
+        found: dict[str, list[Usage]] = {}
+        for pid, name in self.processes.items():
+            if (used := usage(pid)) is not None:
+                found.setdefault(name, []).append(used)
+        return found
+
+    def facts(self, serve_flags: list[str] | None = None) -> SubjectFacts:
+        return SubjectFacts(
+            name=self.name,
+            url=self.target.url,
+            kind=self.kind,
+            version=self.version,
+            model=self.model,
+            extras=self.extras,
+            serve_flags=serve_flags,
+        )
+
+
+async def meet(target: Target, *, name: str | None = None, model: str | None = None, pid: int | None = None) -> Subject:
+    """Ask a server what it is. `name` is its own kind by default. Raises `LoadError` for one that does not answer.
+
+    `pid` is its first process; of a server of ours on this machine they are known without.
+    """
+    model = model or await _first_model(target)
+    kind = kind_of(await _samples(target))
+    return Subject(
+        name=name or kind or target.url,
+        target=target,
+        model=model,
+        kind=kind,
+        version=await _version(target),
+        extras=await _understood(target, model),
+        processes=await _processes(target, kind, pid),
+    )
+
+
+async def _first_model(target: Target) -> str:
+    reply = await get(target, "/v1/models")
+    if reply.status != 200:
+        raise LoadError(f"{target.url}/v1/models is refused ({reply.status}): {complaint(reply.body)}")
+    try:
+        models = msgspec.json.decode(reply.body, type=_Models).data
+    except msgspec.DecodeError as fault:
+        raise LoadError(f"{target.url}/v1/models is not a list of models: {fault}") from fault
+    if not models:
+        raise LoadError(f"the server at {target.url} lists no model; name one")
+    return models[0].id
+
+
+async def _samples(target: Target) -> Samples:
+    return parse_samples((await _optional(target, "/metrics")).decode(errors="replace"))
+
+
+async def _optional(target: Target, path: str) -> bytes:
+    """What a server may have beside the protocol; empty where it has not, whatever it says to that."""
+    try:
+        reply = await get(target, path)
+    except LoadError:
+        return b""
+    return reply.body if reply.status == 200 else b""
+
+
+async def _understood(target: Target, model: str) -> dict[str, Any]:
+    """The most of `_EXTRAS` that it takes."""
+    for extras in _EXTRAS:
+        body = completion(model, "once", 1, extras)
+        reply = parse_reply((await record(target, target.request("POST", COMPLETIONS, body))).reads)
+        if reply.status == 200:
+            return extras
+        if reply.status not in (400, 422):
+            break
+    raise LoadError(f"{target.url}{COMPLETIONS} is refused ({reply.status}): {complaint(reply.body)}")
+
+
+async def _version(target: Target) -> str | None:
+    """As vLLM tells it, or as llama.cpp does."""
+    for path, key in (("/version", "version"), ("/props", "build_info")):
+        if said := _object(await _optional(target, path)).get(key):
+            return str(said)
+    return None
+
+
+async def _processes(target: Target, kind: str | None, pid: int | None) -> dict[int, str]:
+    named = {} if pid is None else family(pid)
+    if pid is not None and not named:
+        raise LoadError(f"there is no process {pid} on this machine")
+    if kind == "sluiceway" and _is_here(target.host):
+        roles = _object((await get(target, "/stats")).body).get("processes", {})
+        named |= {number: role for role, number in roles.items()}
+        if pid is not None:
+            named[pid] = "supervisor"
+    return named
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _is_here(host: str) -> bool:
+    """Whether process ids that it tells are those of this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

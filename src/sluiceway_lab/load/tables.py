@@ -1,0 +1,241 @@
+"""A record for a person: what was measured, beside what the machine gives, and beside the other server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from sluiceway_lab.load.record import Floor, Ratio, Record, Run, Summary, Weights
+from sluiceway_lab.load.statistics import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of the record: its heading, its unit, and what of the unit's size it is shown in.
+
+    `is_spread`: least and greatest beside the median. Not everywhere, so that a table fits a screen.
+    """
+
+    figure: str
+    heading: str
+    scale: float = 1.0
+    digits: int = 1
+    is_spread: bool = False
+
+
+_MS = 1e3
+_SPEED = "tokens_per_s"
+_MEMORY = "pss_bytes"
+_STREAMS = (
+    Column(_SPEED, "tokens/s", digits=0, is_spread=True),
+    Column("makespan_s", "makespan s", digits=2),
+    Column("first_token_min_s", "first token ms, min", _MS, 0),
+    Column("first_token_p50_s", "p50", _MS, 0),
+    Column("first_token_p99_s", "p99", _MS, 0),
+    Column("gap_p50_s", "gap ms, p50", _MS),
+    Column("gap_p99_s", "p99", _MS),
+    Column("gap_max_s", "max", _MS, 0),
+    Column("bytes_per_token", "bytes a token", digits=0),
+)
+_OTHERS = (
+    Column("prompt_tokens_per_s", "prompt tokens/s", 1.0, 0, True),
+    Column("joiner_first_token_s", "joiner's first token ms", _MS, 0, True),
+    Column("resident_longest_gap_s", "longest gap of others ms", _MS, 0, True),
+    Column("resident_longest_gap_before_s", "before it ms", _MS, 0, True),
+    Column("until_idle_s", "until idle ms", _MS, 1, True),
+    Column("requests_per_s", "requests/s", 1.0, 0, True),
+    Column("ready_s", "start to ready s", 1.0, 2, True),
+)
+_STREAM_RATIOS = (
+    Column(_SPEED, "tokens/s", digits=2, is_spread=True),
+    Column("first_token_p50_s", "first token", digits=2, is_spread=True),
+    Column("gap_p50_s", "gap", digits=2, is_spread=True),
+    Column("gap_p99_s", "gap p99", digits=2, is_spread=True),
+    Column("bytes_per_token", "bytes a token", digits=2),
+    Column("cpu_server_s", "processor time", digits=2),
+)
+_OTHER_RATIOS = (
+    Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
+    Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
+    Column("resident_longest_gap_s", "longest gap of others", digits=2, is_spread=True),
+    Column("until_idle_s", "until idle", digits=2, is_spread=True),
+    Column("requests_per_s", "requests/s", digits=2, is_spread=True),
+    Column(_MEMORY, "memory", digits=2),
+)
+_ONE_EACH = (0.95, 1.05)
+"""Events a token between which the two are as good as the same: half a character makes no event."""
+_STREAM_SCENARIOS = ("together", "together_short", "alone")
+
+_Place = TypeVar("_Place", Summary, Ratio)
+_Row = tuple[str, Mapping[str, Spread]]
+"""What was done, and the figures of it."""
+
+
+def show(record: Record, console: Console) -> None:
+    """Medians, with minimum and maximum of what matters most where there were several repeats."""
+    streams, others = _divided(record.summary)
+    show_table(console, "Streams", _STREAMS, _rows(streams))
+    for subject in record.subjects:
+        own = [row for row in streams if row.subject == subject.name]
+        show_table(console, f"Processor seconds, {subject.name}", _cpu_columns(own), _rows(own))
+    show_table(console, "Engine, a step", _engine_columns(record.floor, record.weights), _rows(record.summary))
+    show_table(console, "Beside streams", _OTHERS, _rows(others))
+    for subject in record.subjects:
+        own = [row for row in others if row.subject == subject.name]
+        title = f"Memory of {subject.name}, MB (PSS: what is shared is divided)"
+        show_table(console, title, _memory_columns(own), _rows(own))
+    title = " over ".join(subject.name for subject in record.subjects) + " (2.00: twice as much)"
+    for columns, ratios in zip((_STREAM_RATIOS, _OTHER_RATIOS), _divided(record.ratios), strict=True):
+        show_table(console, title, columns, [(_what(one.scenario, one.streams), one.figures) for one in ratios])
+    for line in (
+        *_floor_lines(record.floor),
+        *_batching_lines(record.summary),
+        *_soak_lines(record.runs),
+        *_warnings(record),
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _divided(rows: Sequence[_Place]) -> tuple[list[_Place], list[_Place]]:
+    """Those of plain streams, and all others."""
+    streams = [row for row in rows if row.scenario in _STREAM_SCENARIOS]
+    return streams, [row for row in rows if row.scenario not in _STREAM_SCENARIOS]
+
+
+def _rows(summary: Sequence[Summary]) -> list[_Row]:
+    return [(_name(row), row.figures) for row in summary]
+
+
+def show_table(console: Console, title: str, columns: Sequence[Column], rows: Sequence[_Row]) -> None:
+    """Only rows and columns that have something to say."""
+    known = [column for column in columns if any(column.figure in figures for _, figures in rows)]
+    if not known:
+        return
+    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("run", no_wrap=True)
+    for column in known:
+        table.add_column(column.heading, justify="right", overflow="fold")
+    for place, figures in rows:
+        if any(column.figure in figures for column in known):
+            table.add_row(place, *(_cell(figures.get(column.figure), column) for column in known))
+    console.print(table)
+    console.print()
+
+
+def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[Column]:
+    """With what the machine gives, where that was measured; products in the format that the model is computed in."""
+    columns = [
+        Column("step_mean_s", "ms", _MS, 2, True),
+        Column("model_step_mean_s", "model ms", _MS, 2),
+        Column("overhead_step_mean_s", "rest ms", _MS, 2),
+        Column("model_share", "model %", 100),
+        Column("scheduler_share", "plan %", 100),
+        Column("delivery_share", "send %", 100),
+        Column("weights_gb_per_s", "GB/s read"),
+    ]
+    products = Column("gflop_per_s", "GFLOP/s", digits=0)
+    if floor is None or weights is None:
+        return [*columns, products]
+    computed = floor.float32_gflop_per_s if weights.dtype == "float32" else floor.bfloat16_gflop_per_s
+    read = Column("weights_gb_per_s", "of the floor %", 100 / floor.memory_gb_per_s, 0)
+    return [*columns, read, products, Column("gflop_per_s", "of the floor %", 100 / computed, 0)]
+
+
+def _cpu_columns(rows: Sequence[Summary]) -> list[Column]:
+    """The client, all of the server, one for each of its processes, and what the way out costs them per event."""
+    per_event = [
+        Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0),
+        Column("cpu_api_per_further_chunk_s", "µs/further chunk", 1e6, 0),
+        Column("cpu_api_per_request_s", "µs/request", 1e6, 0),
+        Column("cpu_tokenizer_per_token_s", "tokenizer µs/token", 1e6, 0),
+    ]
+    known = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("cpu_"))
+    names = dict.fromkeys(["cpu_client_s", "cpu_server_s", *known])
+    processes = [Column(name, name.removeprefix("cpu_").removesuffix("_s"), digits=2) for name in names]
+    return [column for column in processes if "_per_" not in column.figure] + per_event
+
+
+def _memory_columns(rows: Sequence[Summary]) -> list[Column]:
+    names = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("pss_"))
+    processes = [Column(name, _process_of(name), 1e-6, 0, True) for name in names if name != _MEMORY]
+    return [*processes, Column(_MEMORY, "all", 1e-6, 0, True), Column("rss_bytes", "all, RSS", 1e-6, 0)]
+
+
+def _name(row: Summary) -> str:
+    return f"{row.subject}, {_what(row.scenario, row.streams)}"
+
+
+def _what(scenario: str, streams: int) -> str:
+    return f"{scenario} {streams}" if streams else scenario
+
+
+def _cell(spread: Spread | None, column: Column) -> str:
+    if spread is None:
+        return ""
+    shown: Callable[[float], str] = lambda value: f"{value * column.scale:,.{column.digits}f}"  # noqa: E731
+    if spread.n == 1 or not column.is_spread:
+        return shown(spread.median)
+    return f"{shown(spread.median)} ({shown(spread.min)}-{shown(spread.max)})"
+
+
+def _floor_lines(floor: Floor | None) -> Iterator[str]:
+    if floor is not None:
+        yield (
+            f"The machine ({floor.device}, {floor.threads} threads): memory {floor.memory_gb_per_s:.1f} GB/s, "
+            f"products {floor.bfloat16_gflop_per_s:,.0f} GFLOP/s in bfloat16, "
+            f"{floor.float32_gflop_per_s:,.0f} in float32."
+        )
+
+
+def _batching_lines(summary: Sequence[Summary]) -> Iterator[str]:
+    """What batching gives, in the numbers that it is made of."""
+    alone = {
+        one.subject: one.figures[_SPEED].median for one in summary if one.scenario == "alone" and _SPEED in one.figures
+    }
+    for one in summary:
+        if "over_alone" in one.figures:
+            batched, single = one.figures[_SPEED].median, alone[one.subject]
+            yield (
+                f"{one.subject}: {one.streams} streams batched {batched:,.1f} tokens/s, one after another "
+                f"{single:,.1f} tokens/s, ratio {one.figures['over_alone'].median:.2f}."
+            )
+
+
+def _soak_lines(runs: Sequence[Run]) -> Iterator[str]:
+    """Whether memory still grows once all has been used: the last part of the soak against the one in its middle."""
+    soaks: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.scenario == "soak":
+            soaks.setdefault(run.subject, []).append(run)
+    for subject, parts in soaks.items():
+        middle, last = parts[len(parts) // 2 - 1].figures, parts[-1].figures
+        grown = {name: last[name] / middle[name] - 1 for name in last if name.startswith("pss_") and middle.get(name)}
+        said = ", ".join(f"{_process_of(name)} {share:+.2%}" for name, share in grown.items())
+        n_requests = sum(part.figures.get("requests", 0.0) for part in parts)
+        yield f"{subject}: {n_requests:,.0f} short requests; memory in the last half: {said or 'not known'}."
+
+
+def _process_of(figure: str) -> str:
+    """`pss_api_bytes` is that of `api`."""
+    return "all" if figure == _MEMORY else figure.removeprefix("pss_").removesuffix("_bytes")
+
+
+def _warnings(record: Record) -> Iterator[str]:
+    """What makes a figure mean less than it seems to."""
+    if record.is_partial:
+        yield f"Stopped before its end: {len(record.runs)} runs had been made."
+    for one in record.summary:
+        chunks, short = one.figures.get("chunks_per_token"), one.figures.get("short_answers")
+        if chunks is not None and not _ONE_EACH[0] <= chunks.median <= _ONE_EACH[1]:
+            yield f"{_name(one)}: {chunks.median:.2f} events a token, so its gaps are not those between tokens"
+        if short is not None and short.max > 0:
+            yield f"{_name(one)}: up to {short.max:.0f} answers ended early"
+    for run in record.runs:
+        for sentence, n in {error: run.errors.count(error) for error in run.errors}.items():
+            yield f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {n} failed: {sentence}"

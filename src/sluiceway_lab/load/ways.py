@@ -1,0 +1,96 @@
+"""The ways to compute a step of one model that are compared: made from its files, the fake one from chance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from sluiceway.config import BLOCK_TOKENS, ModelFiles, ModelKind
+from sluiceway.model.checkpoint import Shape, check_shapes, expected_shapes
+from sluiceway.model.config import ModelConfig
+from sluiceway.model.forms import TorchForm, resolve_dtype
+from sluiceway.model.kernels.loader import best_kernels
+from sluiceway.model.load import load_weights, open_checkpoint
+from sluiceway.model.rope import Rope
+from sluiceway_lab.load.decoding import CPU, Gathered, Layers, Model, Nothing, Table, Way
+from sluiceway_lab.load.replies import LoadError
+
+_TINY = ModelConfig(
+    architecture="llama",
+    n_layers=2,
+    hidden_size=64,
+    intermediate_size=96,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=32,
+    vocab_size=160,
+    max_model_len=1024,
+    rms_eps=1e-5,
+    rope_theta=1e4,
+)
+_SPREAD = 0.1
+
+
+def model_of(files: ModelFiles, seed: int) -> Model:
+    """In the dtype that is best on this machine without native products. Raises `ModelSourceError`."""
+    form = TorchForm(resolve_dtype("auto", CPU), CPU)
+    checkpoint, config = (RandomCheckpoint(seed), _TINY) if files.kind is ModelKind.FAKE else open_checkpoint(files)
+    check_shapes(expected_shapes(config), checkpoint.shapes, files.path)
+    weights = load_weights(checkpoint, config, form)
+    rope = Rope(config, CPU, form.dtype, checkpoint.frequency_divisors())
+    return Model(config, weights, rope, form.dtype)
+
+
+def ways_of(model: Model, n_blocks: int, seed: int) -> tuple[Way, Way, Way]:
+    """With the gather, with the kernel, without attention; caches of so many blocks are full of the same numbers.
+
+    Raises `LoadError` where there are no kernels.
+    """
+    kernels = best_kernels()
+    if kernels is None:
+        raise LoadError("the native kernels, which are one side of this comparison, are not built here")
+    ways = Gathered(model, n_blocks), Layers(model, Table(model, n_blocks, kernels)), Layers(model, Nothing())
+    shape = (n_blocks * BLOCK_TOKENS, model.config.n_kv_heads, model.config.head_dim)
+    generator = torch.Generator().manual_seed(seed)
+    keys, values = (torch.randn(shape, generator=generator).to(model.dtype) for _ in range(2))
+    for way in ways:
+        way.fill(keys, values)
+    return ways
+
+
+@contextmanager
+def torch_threads(n: int) -> Iterator[None]:
+    """For the length of the block; 0: one for each core that the process may use."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or len(os.sched_getaffinity(0)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class RandomCheckpoint:
+    """Implements `Checkpoint` for a tiny model with numbers of chance; vectors are ones."""
+
+    def __init__(self, seed: int) -> None:
+        self.shapes: Mapping[str, Shape] = expected_shapes(_TINY)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def source_bytes(self, name: str) -> int:
+        return 0
+
+    def read_into(self, name: str, out: Tensor) -> None:
+        if out.dim() == 1:
+            out.fill_(1.0)
+        else:
+            out.normal_(0.0, _SPREAD, generator=self._generator)
+
+    def mapped(self, name: str, dtype: torch.dtype) -> Tensor | None:
+        return None
+
+    def frequency_divisors(self) -> Tensor | None:
+        return None

@@ -1,0 +1,112 @@
+"""The check as a command: its flags, its output, its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from sluiceway.cli.app import app
+from sluiceway.errors import ConfigError
+from sluiceway_lab.check.card import CheckRecord
+from sluiceway_lab.check.question import Finding, Verdict
+from sluiceway_lab.check.registry import QUESTIONS
+from sluiceway_lab.check.session import TOTAL_S, CheckSession
+from sluiceway_lab.cli.check import report
+from sluiceway_lab.load.calls import Target
+from support.check_records import check_record
+
+GOOD = Finding(Verdict.PASS, "all well", {})
+URL = "http://127.0.0.1:1"
+
+
+def check(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["check", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[CheckSession]:
+    """What would have been asked; the server fails one question of two, or none of one."""
+    made: list[CheckSession] = []
+
+    def ask(self: CheckSession, say: Any) -> CheckRecord:
+        made.append(self)
+        say("asking")
+        findings = [GOOD] + [Finding(Verdict.FAIL, "broke", {})] * (len(self.questions) - 1)
+        return check_record(list(zip(self.questions, findings, strict=True)))
+
+    monkeypatch.setattr(CheckSession, "run", ask)
+    return made
+
+
+def test_everything_is_asked_by_default(sessions: list[CheckSession]) -> None:
+    """A failed question is exit code 1, and the card is there all the same."""
+    code, out, err = check(URL)
+    (made,) = sessions
+    assert (code, err) == (1, "asking\n") and "1 pass, 16 fail" in out
+    assert made.target == Target("127.0.0.1", 1) and made.questions == list(QUESTIONS)
+    assert (made.model, made.pid, made.drain_pid, made.config.timeout_s) == (None, None, None, 120.0)
+    assert made.total_s == TOTAL_S
+
+
+def test_flags_reach_the_session(sessions: list[CheckSession], tmp_path: Path) -> None:
+    """A check without a failure is exit code 0; the file is the record."""
+    path = tmp_path / "card.json"
+    flags = ["--model", "m", "--api-key", "k", "--pid", "7", "--drain-pid", "8", "--timeout", "9", "--total", "99"]
+    code, out, _ = check(URL + "/v1", "--only", "fin", *flags, "--json", str(path))
+    (made,) = sessions
+    assert code == 0 and "all well" in out
+    assert made.target == Target("127.0.0.1", 1, api_key="k") and [one.name for one in made.questions] == ["fin"]
+    assert (made.model, made.pid, made.drain_pid, made.config.timeout_s, made.total_s) == ("m", 7, 8, 9.0, 99.0)
+    assert msgspec.json.decode(path.read_bytes(), type=CheckRecord).findings[0].question == "fin"
+    assert json.loads(path.read_bytes())["schema"] == "sluiceway.lab/1"
+
+
+def test_record_may_have_standard_output_for_itself(sessions: list[CheckSession]) -> None:
+    """For a pipe; the card is then for whoever watches."""
+    code, out, err = check(URL, "--only", "fin", "--json", "-")
+    assert code == 0 and json.loads(out)["findings"][0]["verdict"] == "pass" and "1 pass" in err
+
+
+def test_questions_are_listed(sessions: list[CheckSession]) -> None:
+    """Without a server."""
+    code, out, _ = check("--list")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == [one.name for one in QUESTIONS]
+    assert check("--list", "--only", "rst")[1].count("\n") == 1
+    assert sessions == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "error: URL: name a server, like http://127.0.0.1:8000\n"),
+        (["nowhere"], "error: URL: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
+        ([URL, "--only", "naps"], "error: --only: must be one of bad-requests, "),
+        ([URL, "--timeout", "nan"], "Usage: "),
+    ],
+)
+def test_wrong_flag_is_refused_before_anything_is_asked(
+    sessions: list[CheckSession], arguments: list[str], sentence: str
+) -> None:
+    """By its name, with exit code 2."""
+    code, _, err = check(*arguments)
+    assert code == 2 and err.startswith(sentence)
+    assert sessions == []
+
+
+def test_server_that_does_not_answer_is_a_sentence() -> None:
+    """Exit code 1."""
+    code, _, err = check(URL)
+    assert code == 1 and f"error: no answer from {URL}" in err
+
+
+def test_card_is_printed_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What took minutes is not lost with it."""
+    with pytest.raises(ConfigError, match="^json: cannot write"):
+        report(check_record([(QUESTIONS[0], GOOD)]), tmp_path / "none" / "x.json")
+    assert "1 pass" in capsys.readouterr().out

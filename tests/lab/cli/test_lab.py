@@ -1,0 +1,110 @@
+"""The experiments as a command: its flags, its output, its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sluiceway.cli.app import app
+from sluiceway.config import ModelKind
+from sluiceway.errors import ConfigError
+from sluiceway_lab.cli.lab import report
+from sluiceway_lab.experiments import registry
+from sluiceway_lab.experiments.experiment import LabRecord, Verdict
+from sluiceway_lab.experiments.registry import NAMES
+from sluiceway_lab.experiments.session import LabSession
+from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.record import Run
+from sluiceway_lab.session import Own, There
+from support.labs import experiment
+from support.subjects import NOWHERE
+
+
+def lab(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["lab", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[LabSession]:
+    """What would have been run; every name is that of an experiment which takes no time."""
+    made: list[LabSession] = []
+    run = LabSession.run
+
+    def noted(self: LabSession, say: Any) -> LabRecord:
+        made.append(self)
+        return run(self, say)
+
+    monkeypatch.setattr(LabSession, "run", noted)
+    monkeypatch.setattr(registry, "experiment_of", lambda name: experiment(name=name))
+    return made
+
+
+def test_fallen_hypothesis_is_a_result(sessions: list[LabSession], tmp_path: Path) -> None:
+    """Exit code 0; table and verdicts are printed, the files written, the progress told on stderr."""
+    json_file, plot = tmp_path / "a.json", tmp_path / "a.png"
+    code, out, err = lab("naps", "--smoke", "--seed", "3", "--json", str(json_file), "--plot", str(plot))
+    assert code == 0 and "fell  it is free: it costs 1" in out and err == "s, twice 2, repeat 0\n"
+    (made,) = sessions
+    assert isinstance(made.first, Own) and made.first.files.kind is ModelKind.FAKE
+    assert (made.is_smoke, made.seed, made.first.flags) == (True, 3, ("--fake-step", "0.002"))
+    assert json.loads(json_file.read_bytes())["verdicts"][1]["stood"] is False
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_model_is_served_without_the_flags_of_a_smoke_run(sessions: list[LabSession]) -> None:
+    """As it is."""
+    assert lab("naps", "fake")[0] == 0
+    (made,) = sessions
+    assert isinstance(made.first, Own) and (made.first.files.name, made.first.flags) == ("fake", ())
+
+
+def test_server_that_runs_already_is_taken(sessions: list[LabSession]) -> None:
+    """With the name that it has for its model."""
+    assert lab("naps", "m", "--url", "http://127.0.0.1:1/v1", "--api-key", "k")[0] == 0
+    assert sessions[0].first == There(target=Target("127.0.0.1", 1, api_key="k"), model="m")
+
+
+def test_experiments_are_listed() -> None:
+    """Each with its question."""
+    code, out, _ = lab("--list")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "error: NAME: say which experiment; --list says which there are\n"),
+        (["nothing"], "error: NAME: must be one of overlap, "),
+        (["overlap", "--url", "nowhere"], "error: --url: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
+        (["overlap", "--api-key", "k"], "error: --api-key: means nothing without --url"),
+    ],
+)
+def test_wrong_flag_is_refused_before_anything_is_started(arguments: list[str], sentence: str) -> None:
+    """By its name, with exit code 2."""
+    code, _, err = lab(*arguments)
+    assert code == 2 and err.startswith(sentence)
+
+
+def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is printed all the same."""
+
+    async def broken(lab: Any) -> list[Verdict]:
+        lab.note(Run(subject="s", scenario="a", streams=1, repeat=0, figures={"took_s": 1.0}, errors=["it broke"]))
+        return [Verdict("it holds", True, "so far")]
+
+    monkeypatch.setattr(registry, "experiment_of", lambda name: experiment(run=broken))
+    code, out, _ = lab("naps", "--smoke")
+    assert code == 1 and "stood it holds: so far" in out
+
+
+def test_table_is_printed_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What took minutes is not lost with it."""
+    record = LabSession(experiment=experiment(), first=There(target=NOWHERE)).run(lambda line: None)
+    with pytest.raises(ConfigError, match="^json: cannot write"):
+        report(record, experiment(), tmp_path / "none" / "x.json", None)
+    assert "stood it is quick" in capsys.readouterr().out
