@@ -64,13 +64,13 @@ async def _run(lab: Lab) -> list[Verdict]:
         # Where nobody listens to the one that is queued, nobody does to the one before it: nothing would come of it.
         others = [replace(case, response=response) for case in _CASES if case.when in (_PREFILL, _FIRST, _MIDDLE)]
         shown = [case for case in others if case.when == _MIDDLE and case.how == "FIN"] if lab.is_smoke else others
-        await _compared(lab, shown, 1, "--lab-response", response)
+        await _compared(lab, shown, 1, response)
     return verdicts(lab)
 
 
-async def _compared(lab: Lab, cases: Sequence[Case], n_repeats: int, *flags: str) -> None:
+async def _compared(lab: Lab, cases: Sequence[Case], n_repeats: int, front: str | None = None) -> None:
     """On one server. One slot, so that a second stream is queued; small steps, so that a long prompt takes several."""
-    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS), *flags) as subject:
+    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS), front=front) as subject:
         for repeat in range(n_repeats):
             # Each time anew: what else the machine does changes.
             decode_s, prefill_s = await _decode_step_s(subject), await _prefill_step_s(lab, subject, repeat)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.load.own_server import own_server
+from sluiceway_lab.load.own_server import front_server, own_server
 from sluiceway_lab.load.record import Record, Run, SubjectFacts
 from sluiceway_lab.load.subject import Subject, meet
 from sluiceway_lab.load.tables import Column
@@ -55,13 +55,14 @@ class Lab:
         return isinstance(self.first, Own)
 
     @contextlib.asynccontextmanager
-    async def server(self, *flags: str, name: str | None = None) -> AsyncIterator[Subject]:
+    async def server(self, *flags: str, name: str | None = None, front: str | None = None) -> AsyncIterator[Subject]:
         """A server for the length of the block: its own, with these flags of `serve`, or the one that was named.
 
-        Raises `LoadError` for one that does not serve, `ConfigError` for flags where it runs already.
+        With `front`, clients talk to that application of `fronts`, which stands before a server of its own.
+        Raises `LoadError` for one that does not serve, `ConfigError` for flags or a front where it runs already.
         """
         if isinstance(self.first, There):
-            if flags:
+            if flags or front:
                 raise ConfigError("url", f"this experiment must start its server itself, with {' '.join(flags)}")
             subject = await meet(self.first.target, name=name, model=self.first.model, pid=self.first.pid)
             self._note_subject(subject, None)
@@ -69,9 +70,15 @@ class Lab:
             return
         serve_flags = [*self.first.serve_flags, *flags]
         self.say(f"starting a server: {self.first.files.name} {' '.join(flags)}".rstrip())
-        with own_server(self.first.files.path or self.first.files.name, serve_flags) as server:
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(own_server(self.first.files.path or self.first.files.name, serve_flags))
             await server.ready()
-            subject = await meet(server.target, name=name, pid=server.pid)
+            target = server.target
+            if front is not None:
+                before = stack.enter_context(front_server(front, target))
+                await before.ready()
+                target = before.target
+            subject = await meet(target, name=name, pid=server.pid)
             self._note_subject(subject, serve_flags)
             yield subject
 

@@ -52,7 +52,7 @@ async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
     """So many streams from one server, with another response than ours if one is named."""
     habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
     flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
-    async with lab.server(*flags, *(() if response is None else ("--lab-response", response))) as subject:
+    async with lab.server(*flags, front=response) as subject:
         before = await _settled(subject)
         started_s = time.perf_counter()
         readings, errors = await _read_all(lab, subject, habits)

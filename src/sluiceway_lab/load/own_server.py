@@ -67,7 +67,21 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
     A SIGTERM for us raises `SystemExit` meanwhile: it must not leave a server behind. For the main thread.
     """
     port = free_port()
-    command = [sys.executable, "-m", "sluiceway", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags]
+    with _started(["-m", "sluiceway", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags], port) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def front_server(kind: str, upstream: Target) -> Iterator[OwnServer]:
+    """Starts one of `fronts` before that server, in the same way."""
+    port = free_port()
+    with _started(["-m", "sluiceway_lab.fronts", kind, upstream.url, str(port)], port) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def _started(arguments: Sequence[str], port: int) -> Iterator[OwnServer]:
+    command = [sys.executable, *arguments]
     with tempfile.TemporaryFile() as log, _termination_raises():
         started_s = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -1,0 +1,158 @@
+"""Small applications before a server of ours, which deliver its responses as other servers do. For comparison.
+
+::
+
+    client --HTTP--> front (uvicorn) --HTTP--> sluiceway serve
+
+starlette    the framework's own responses: `StreamingResponse` over a generator, which listens for the client while it
+             writes; an answer that is not streamed is waited for and then sent, and nothing listens before that
+write-only   writes to the end and never listens: the server's `send` says nothing about a client that has left
+naive        one task delivers the events of all streams, and waits for each reader: one slow reader holds up all
+
+A front that closes its own request cancels it upstream. Everything that is not a POST is passed on as it is, so that a
+front can be asked for the numbers of the server behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "date"})
+"""Of each connection, not of what is passed on."""
+
+Deliver = Callable[[Request, httpx.Response, Scope, Receive, Send], Awaitable[None]]
+"""Sends the response that came from upstream to the client of the front."""
+
+
+async def _starlette(request: Request, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
+    response: Response
+    if _is_stream(upstream):
+        response = StreamingResponse(upstream.aiter_raw(), upstream.status_code)
+    else:
+        response = Response(await upstream.aread(), upstream.status_code)
+    response.raw_headers = [*_passed_on(upstream), *_length_of(response)]
+    await response(scope, receive, send)
+
+
+async def _write_only(request: Request, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
+    await send(_start(upstream))
+    async for piece in upstream.aiter_raw():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body"})
+
+
+class _NaiveDelivery:
+    """One queue and one task for the messages of all responses."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Send, dict[str, Any], asyncio.Event]] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(
+        self, request: Request, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._deliver())
+        watch = asyncio.create_task(_disconnected(receive))
+        pieces = asyncio.create_task(self._enqueue(upstream, send))
+        await asyncio.wait((watch, pieces), return_when=asyncio.FIRST_COMPLETED)
+        for task in (watch, pieces):
+            task.cancel()
+
+    async def _enqueue(self, upstream: httpx.Response, send: Send) -> None:
+        self._put(send, _start(upstream))
+        async for piece in upstream.aiter_raw():
+            self._put(send, {"type": "http.response.body", "body": piece, "more_body": True})
+        await self._put(send, {"type": "http.response.body"}).wait()
+
+    def _put(self, send: Send, message: dict[str, Any]) -> asyncio.Event:
+        is_sent = asyncio.Event()
+        self._queue.put_nowait((send, message, is_sent))
+        return is_sent
+
+    async def _deliver(self) -> None:
+        while True:
+            send, message, is_sent = await self._queue.get()
+            with contextlib.suppress(OSError):
+                await send(message)
+            is_sent.set()
+
+
+def front_app(kind: str, upstream_url: str) -> ASGIApp:
+    """The application. `kind` is one of those in the module's docstring, else `KeyError`."""
+    ways: dict[str, Deliver] = {"starlette": _starlette, "write-only": _write_only, "naive": _NaiveDelivery()}
+    deliver = ways[kind]
+
+    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        client: httpx.AsyncClient = scope["app"].state.client
+        query = f"?{request.url.query}" if request.url.query else ""
+        asked = client.build_request(
+            request.method,
+            scope["path"] + query,
+            headers=[(name, value) for name, value in request.headers.items() if name not in _OWN_HEADERS],
+            content=await request.body(),
+        )
+        upstream = await client.send(asked, stream=True)
+        try:
+            if request.method == "POST":
+                await deliver(request, upstream, scope, receive, send)
+            else:
+                response = Response(await upstream.aread(), upstream.status_code)
+                response.raw_headers = [*_passed_on(upstream), *_length_of(response)]
+                await response(scope, receive, send)
+        finally:
+            await upstream.aclose()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=upstream_url, timeout=None, limits=limits, trust_env=False) as client:
+            app.state.client = client
+            yield
+
+    return Starlette(routes=[Mount("/", app=pass_on)], lifespan=lifespan)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _is_stream(upstream: httpx.Response) -> bool:
+    return str(upstream.headers.get("content-type", "")).startswith("text/event-stream")
+
+
+def _passed_on(upstream: httpx.Response) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in upstream.headers.raw if name.lower().decode() not in _OWN_HEADERS]
+
+
+def _length_of(response: Response) -> list[tuple[bytes, bytes]]:
+    if isinstance(response, StreamingResponse):
+        return []
+    return [(b"content-length", b"%d" % len(response.body))]
+
+
+def _start(upstream: httpx.Response) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": upstream.status_code, "headers": _passed_on(upstream)}
+
+
+def main(kind: str, upstream_url: str, port: int) -> None:
+    """Serves a front on loopback until a signal ends it."""
+    uvicorn.run(front_app(kind, upstream_url), host="127.0.0.1", port=port, log_level="error", access_log=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
