@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -140,21 +141,36 @@ async def test_server_tells_an_order_to_leave_from_a_reset() -> None:
 
 async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
     """Long before two megabytes; when it reads on, it gets everything."""
-    full = asyncio.Event()
-    n_bytes = 1 << 21
+    n_bytes, n_piece = 1 << 21, 1 << 14
+    sent_bytes = 0
 
-    async def write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.transport.set_write_buffer_limits(0)
-        writer.write(b"x" * n_bytes)
-        full.set()
-        await writer.drain()
+    def write(listener: socket.socket, is_stalled: threading.Event, has_stopped: threading.Event) -> None:
+        """Until the kernel takes no more, which it says; then the rest, as it goes."""
+        nonlocal sent_bytes
+        peer, _ = listener.accept()
+        with peer:
+            is_stalled.wait(LIMIT_S)
+            peer.setblocking(False)
+            try:
+                while sent_bytes < n_bytes:
+                    sent_bytes += peer.send(b"x" * n_piece)
+            except BlockingIOError:
+                pass
+            has_stopped.set()
+            peer.settimeout(LIMIT_S)
+            peer.sendall(b"x" * (n_bytes - sent_bytes))
 
-    async with serving(write) as target, dial(target, is_narrow=True) as line:
-        line.stall()
-        await full.wait()
-        await asyncio.sleep(0)
-        line.resume()
-        assert len(await line.read_rest(LIMIT_S)) == n_bytes
+    is_stalled, has_stopped = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        writing = asyncio.create_task(asyncio.to_thread(write, listener, is_stalled, has_stopped))
+        async with dial(Target("127.0.0.1", listener.getsockname()[1]), is_narrow=True) as line:
+            line.stall()
+            is_stalled.set()
+            assert await asyncio.to_thread(has_stopped.wait, LIMIT_S)
+            assert sent_bytes < n_bytes / 4
+            line.resume()
+            assert len(await line.read_rest(LIMIT_S)) == n_bytes
+        await writing
 
 
 async def test_line_tells_what_arrived_and_was_not_read() -> None:
