@@ -22,8 +22,7 @@ HOST = re.compile(
 """A name or an address, perhaps with a port: https://www.rfc-editor.org/rfc/rfc9110#section-7.2"""
 
 Dtype = Literal["auto", "float32", "bfloat16", "int8"]
-SlowClient = Literal["naive", "unbounded", "pause", "drop", "pause-park-drop"]
-LabResponse = Literal["own", "starlette", "write-only"]
+SlowClient = Literal["unbounded", "pause", "drop", "pause-park-drop"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -134,8 +133,6 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel accepts for one connection beyond what is on its way; 0: as much as it likes."""
     write_bytes: int = 0
     """What waits above the kernel before a connection counts as full."""
-    lab_response: LabResponse = "own"
-    """Whose responses answer requests. The others are there for the lab to compare ours with, and for nothing else."""
 
     def __post_init__(self) -> None:
         _check_range(self, "sse_keep_alive_s", 0.0, 86_400.0)

@@ -51,7 +51,6 @@ OF_STREAMS: dict[str, object] = {
     "detach_ahead_tokens": 7,
     "history_ttl_s": 5.5,
     "unsent_bytes": 2048,
-    "lab_response": "write-only",
 }
 """The same for the settings of streams that have a flag of their own."""
 
@@ -141,7 +140,6 @@ def test_field_of_the_streams_has_a_flag_and_a_variable(started: Started, field:
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        ("naive", {"slow_client": "naive"}),
         ("drop; drop_after_s=10; high_events=40", {"slow_client": "drop", "drop_after_s": 10, "high_events": 40}),
         ("pause; stall_timeout_s=300", {"slow_client": "pause"}),
     ],

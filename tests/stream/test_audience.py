@@ -15,7 +15,7 @@ from sluiceway.stream.replay import START, Replay, Window
 
 MARKS: dict[str, Any] = {"low_events": 1, "high_events": 2, "limit_events": 4, "low_bytes": 10, "high_bytes": 20}
 PAUSE = msgspec.structs.replace(POLICIES[PolicyName.PAUSE], **MARKS, stall_timeout_s=9.0)
-NAIVE = POLICIES[PolicyName.NAIVE]
+PATIENT = msgspec.structs.replace(POLICIES[PolicyName.UNBOUNDED], stall_timeout_s=20_000.0)
 
 
 class Hall:
@@ -142,14 +142,14 @@ def test_pressure_is_passed_on() -> None:
 
 
 def test_who_does_not_take_the_rest_stalls() -> None:
-    """Where the response is over, or for one that was dismissed; never where the policy has no timeout."""
-    hall, naive = Hall(n_readers=2), Hall(NAIVE)
+    """Where the response is over, or for one that was dismissed; by the timeout of the policy."""
+    hall, patient = Hall(n_readers=2), Hall(PATIENT)
     hall.say(1)
-    naive.say(1)
+    patient.say(1)
     assert hall.audience.stalled(hall.replay.end, 10.0, is_over=True) == [1, 2]
     assert hall.audience.stalled(hall.replay.end, 9.0, is_over=True) == []
     assert hall.audience.stalled(hall.replay.end, 10.0, is_over=False) == []
-    assert naive.audience.stalled(naive.replay.end, 1e9, is_over=True) == []
+    assert patient.audience.stalled(patient.replay.end, 1e4, is_over=True) == []
     hall.audience.dismiss([2])
     hall.audience.readers[2].set_aside(b"bye", 0.0)
     assert hall.audience.stalled(hall.replay.end, 10.0, is_over=False) == [2]

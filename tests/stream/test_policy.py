@@ -64,11 +64,6 @@ def test_the_page_tells_the_usual_values() -> None:
         assert re.search(rf"^\| {row}: .* \| {size} \| {n_events} \|$", page, re.MULTILINE), row
 
 
-def test_only_the_naive_policy_blocks_the_loop() -> None:
-    """The lab's demonstration, and nothing else, makes others wait."""
-    assert [name for name in PolicyName if POLICIES[name].blocks_the_loop] == [PolicyName.NAIVE]
-
-
 @pytest.mark.parametrize(
     ("queued_bytes", "unsent_bytes", "queued_events", "expected"),
     [(20, 0, 4, False), (21, 0, 3, True), (1, 20, 3, True), (0, 0, 5, True), (21, 20, 2, False), (0, 41, 0, False)],
@@ -171,12 +166,6 @@ def test_two_events_are_too_much_for_a_short_memory_only() -> None:
 def test_everything_is_spare_without_marks() -> None:
     """As far as amounts go."""
     assert spare(UNBOUNDED, NEAR) == (MAX_AMOUNT, MAX_AMOUNT)
-
-
-def test_the_naive_policy_decides_nothing() -> None:
-    """What it does is done by whoever waits."""
-    measure = Measure(1 << 30, 1 << 20, 1 << 20, 1e6, None)
-    assert decide(POLICIES[PolicyName.NAIVE], measure) is Decision.FLOW
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)

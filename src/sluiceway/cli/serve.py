@@ -10,12 +10,12 @@ import typer
 from sluiceway.cli.exits import command
 from sluiceway.cli.options import DEFAULT, UNFETCHED, DtypeOption, KvCacheTokens, Model, ModelSource, Threads, option
 from sluiceway.cli.pull import fetch
-from sluiceway.config import LabResponse, LogFormat, LogLevel, ServeConfig, StreamsConfig
+from sluiceway.config import LogFormat, LogLevel, ServeConfig, StreamsConfig
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 from sluiceway.stream.override import policy_from_header
 from sluiceway.stream.policy import DEFAULT as DEFAULT_POLICY
-from sluiceway.stream.policy import POLICIES, PolicyName
+from sluiceway.stream.policy import POLICIES
 from sluiceway.types import Speculation
 
 Host = Annotated[str, option("--host", "Address to listen on; 0.0.0.0 lets other machines in.")]
@@ -65,7 +65,7 @@ SlowClient = Annotated[
     option(
         "--slow-client",
         "What becomes of a reader that does not keep up: unbounded, pause, drop or pause-park-drop, with marks and "
-        "times where they are to differ, 'drop; drop_after_s=10'. naive, for the lab: everybody waits for it.",
+        "times where they are to differ, 'drop; drop_after_s=10'.",
     ),
 ]
 SseKeepAlive = Annotated[
@@ -92,14 +92,6 @@ UnsentBytes = Annotated[
         "--unsent-bytes",
         "What the kernel may hold of a connection beyond what is on its way; little shows a slow reader early. "
         "0: as much as it likes.",
-    ),
-]
-LabResponseOption = Annotated[
-    LabResponse,
-    option(
-        "--lab-response",
-        "For the lab alone, to compare ours with: a framework's own response, or one that never listens to its client.",
-        hidden=True,
     ),
 ]
 FakeStep = Annotated[float, option("--fake-step", "Seconds that a step of the model `fake` takes.")]
@@ -140,7 +132,6 @@ def serve(
     detach_ahead_tokens: DetachAhead = DEFAULT.streams.detach_ahead_tokens,
     history_ttl: HistoryTtl = DEFAULT.streams.history_ttl_s,
     unsent_bytes: UnsentBytes = DEFAULT.streams.unsent_bytes,
-    lab_response: LabResponseOption = DEFAULT.streams.lab_response,
     threads: Threads = DEFAULT.threads,
     fake_step: FakeStep = DEFAULT.fake_step_s,
     log_level: LogLevelOption = DEFAULT.log_level,
@@ -152,7 +143,6 @@ def serve(
         _with_policy(slow_client), sse_keep_alive_s=sse_keep_alive, max_stream_bytes=max_stream_bytes,
         replay_bytes=replay_bytes, replay_ttl_s=replay_ttl, detach_grace_s=detach_grace,
         detach_ahead_tokens=detach_ahead_tokens, history_ttl_s=history_ttl, unsent_bytes=unsent_bytes,
-        lab_response=lab_response,
     )  # fmt: skip
     config = ServeConfig(
         model=UNFETCHED, host=host, port=port, allowed_host=tuple(allowed_host), dtype=dtype,
@@ -178,8 +168,6 @@ def serve(
 
 def _with_policy(text: str) -> StreamsConfig:
     """The policy by name, and those of its marks and times that are not the usual ones."""
-    if text == PolicyName.NAIVE.value:
-        return StreamsConfig(slow_client="naive")
     try:
         policy = policy_from_header(text, DEFAULT_POLICY, "policy")
     except RequestError as error:

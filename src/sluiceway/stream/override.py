@@ -22,7 +22,7 @@ from sluiceway.stream.policy import POLICIES, Policy, PolicyName
 FIELD = "sluiceway.slow_client"
 HEADER = "Sluiceway-Slow-Client"
 
-_SERVED = tuple(name.value for name in PolicyName if name is not PolicyName.NAIVE)
+_SERVED = tuple(name.value for name in PolicyName)
 _MAX_NAMED = 10
 _INTEGERS = frozenset(field for field in Policy.__struct_fields__ if field.endswith(("_bytes", "_events")))
 _NUMBERS = frozenset(field for field in Policy.__struct_fields__ if field.endswith("_s"))

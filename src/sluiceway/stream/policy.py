@@ -1,7 +1,6 @@
 """What a reader that does not keep up costs, and whom: a frozen value, and the decision that follows from it.
 
 ====================  ================================================================================================
-naive                 everyone pays: whoever routes events waits for the reader. For the lab alone, to show it
 unbounded             memory pays, up to the token limit of the request
 pause                 the request pays: it is left out of the engine's plans; its blocks and its slot stay
 drop                  the request pays: it is ended with `slow_client`
@@ -36,7 +35,6 @@ MAX_AMOUNT = 1 << 40
 class PolicyName(str, enum.Enum):
     """See the module's docstring."""
 
-    NAIVE = "naive"
     UNBOUNDED = "unbounded"
     PAUSE = "pause"
     DROP = "drop"
@@ -79,7 +77,6 @@ _MARKS = ("low_bytes", "high_bytes", "limit_bytes", "low_events", "high_events",
 _TIMES = ("park_after_s", "drop_after_s", "stall_timeout_s")
 _MEANINGS: Mapping[PolicyName, frozenset[str]] = MappingProxyType(
     {
-        PolicyName.NAIVE: frozenset(),
         PolicyName.UNBOUNDED: frozenset({"stall_timeout_s"}),
         PolicyName.PAUSE: frozenset({*_MARKS, "stall_timeout_s"}),
         PolicyName.DROP: frozenset({*_MARKS, "drop_after_s", "stall_timeout_s"}),
@@ -131,11 +128,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """What no reader is reproached with, even when memory is short."""
         return _LOW_BYTES if self.low_bytes is None else self.low_bytes
 
-    @property
-    def blocks_the_loop(self) -> bool:
-        """Whether whoever routes events shall wait for this reader: the lab's demonstration."""
-        return self.name is PolicyName.NAIVE
-
     def _check(self, field: str, high: float) -> None:
         value = getattr(self, field)
         if field not in _MEANINGS[self.name]:
@@ -163,7 +155,6 @@ _BOUNDED = {
 # High water is a second or two of an ordinary stream: longer than the hiccups of a network, far shorter than a
 # conversation. The limit has room for what the engine still delivers after it was told to pause.
 _PRESETS = (
-    Policy(name=PolicyName.NAIVE),
     Policy(name=PolicyName.UNBOUNDED, stall_timeout_s=600.0),
     Policy(name=PolicyName.PAUSE, **_BOUNDED, stall_timeout_s=300.0),
     Policy(name=PolicyName.DROP, **_BOUNDED, drop_after_s=5.0, stall_timeout_s=60.0),

@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 import pytest
 import structlog.testing
 import zmq
 
-from sluiceway.config import LabResponse, ModelFiles, ModelKind, ServeConfig, StreamsConfig
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import Accepted, Delta, EngineIsUp, Events, Finished, ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToChild
@@ -117,17 +116,6 @@ def answer(request: Tokenize, *texts: str) -> Events:
     deltas = [Delta(rid, text, (1,)) for text in texts]
     end = Finished(rid=rid, reason=FinishReason.STOP, completion_tokens=len(texts))
     return Events(events=[Accepted(rid, 3, 0), *deltas, end])
-
-
-@pytest.mark.parametrize(("response", "n_warnings"), [("own", 0), ("starlette", 1), ("write-only", 1)])
-async def test_it_says_so_when_its_responses_are_those_of_the_lab(response: LabResponse, n_warnings: int) -> None:
-    """Nobody shall serve people with them without knowing."""
-    config = msgspec.structs.replace(CONFIG, streams=StreamsConfig(lab_response=response))
-    with structlog.testing.capture_logs() as lines:
-        async with running(config):
-            pass
-    said = [line for line in lines if line["event"] == "responses are those of the lab"]
-    assert [(line["log_level"], line["response"]) for line in said] == [("warning", response)] * n_warnings
 
 
 async def test_it_serves_what_upstream_answers() -> None:

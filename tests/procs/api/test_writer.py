@@ -89,25 +89,6 @@ async def test_a_paused_request_goes_on_as_soon_as_its_reader_has_taken_what_was
     await driver.done()
 
 
-async def test_a_naive_server_waits_for_its_slowest_reader() -> None:
-    """The lab shows by it what any other policy is for; a reader that leaves holds nobody up."""
-    api = Api(streams=StreamsConfig(slow_client="naive"))
-    driver = await opened(api, chunks=True)
-    told: list[str] = []
-    driver.stall()
-    api.upstream.speak("x")
-    api.hub.delivery.when_free(lambda: told.append("caught up"))
-    assert told == []
-    driver.catch_up()
-    assert told == ["caught up"] and len(driver.events) == 1
-    driver.stall()
-    api.upstream.speak("x")
-    api.hub.delivery.when_free(lambda: told.append("left"))
-    driver.vanish()
-    await driver.done()
-    assert told == ["caught up", "left"]
-
-
 @chunks_or_not
 async def test_a_dropped_reader_gets_the_reason_and_the_end(chunks: bool) -> None:
     """When it reads again, in place of what waited."""

@@ -25,7 +25,6 @@ from sluiceway.procs.api.gate import Gate
 from sluiceway.procs.api.head import RawHeaders, refusal_head
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.intake import Intake, Worker
-from sluiceway.procs.api.lab_writers import WRITERS
 from sluiceway.procs.api.stats import account, ask_for_audit
 from sluiceway.procs.api.stream_pages import StreamCancel, StreamList, StreamPage
 from sluiceway.procs.api.terms import Offer
@@ -58,10 +57,9 @@ class World:
 def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = None) -> FastAPI:
     """The application. Pages of documentation are off: every route is one that is listed here."""
     limits = limits or BodyLimits(config.max_body_bytes)
-    new_writer = WRITERS[config.streams.lab_response]
     intake = Intake(config.model.name, limits, world.worker, lambda: _max_sequence_tokens(world.hub), world.log)
     offer = Offer(config.streams)
-    door = Door(world.hub, world.metrics, world.log, intake, offer, world.now_s, world.new_id, new_writer)
+    door = Door(world.hub, world.metrics, world.log, intake, offer, world.now_s, world.new_id)
     paths: list[str] = []
     app = FastAPI(
         openapi_url=None,

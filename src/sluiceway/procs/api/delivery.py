@@ -65,8 +65,6 @@ class Delivery:
         self._is_waking = False
         self._when_empty: list[Callable[[], None]] = []
         self._when_timed: list[Callable[[], None]] = []
-        self._when_free: list[Callable[[], None]] = []
-        self._waited_for: dict[Reader, None] = {}
         self._heap = own_heap()
         streams.when_let_go = self._let_go
 
@@ -136,23 +134,6 @@ class Delivery:
             tell()
         else:
             self._when_timed.append(tell)
-
-    def hold_up(self, reader: Reader) -> None:
-        """All shall wait for this reader, which has no room: the policy `naive`, the lab's demonstration."""
-        self._waited_for[reader] = None
-
-    def go_on(self, reader: Reader) -> None:
-        """Nobody waits for this reader any more. Idempotent."""
-        self._waited_for.pop(reader, None)
-        while self._when_free and not self._waited_for:
-            self._when_free.pop()()
-
-    def when_free(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when nobody holds all others up; at once if that is so now."""
-        if self._waited_for:
-            self._when_free.append(tell)
-        else:
-            tell()
 
     def when_empty(self, tell: Callable[[], None]) -> None:
         """Call `tell` as soon as no answer is open; at once if that is so now."""

@@ -14,7 +14,6 @@ from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order
 from sluiceway.procs.api.body import sole_header_of
 from sluiceway.procs.api.caller import caller_of
-from sluiceway.procs.api.delivery import Delivery
 from sluiceway.procs.api.edge import request_id_of
 from sluiceway.procs.api.head import send_refusal
 from sluiceway.procs.api.hub import Hub
@@ -44,8 +43,6 @@ class Door:
     now_s: Callable[[], float]
     """The wall clock, seconds since 1970."""
     new_id: Callable[[], str]
-    new_writer: Callable[[Delivery, Scope, Send], Writer] = Writer
-    """Makes the owner of each answer."""
 
     async def refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
         """Answer a request that is not served."""
@@ -71,7 +68,7 @@ class Exchange:
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = self._door.new_writer(self._door.hub.delivery, scope, send)
+        writer = Writer(self._door.hub.delivery, scope, send)
         try:
             key = _text_of(scope, KEY_HEADER)
             digest = None if key is None else begin_digest(scope["path"])

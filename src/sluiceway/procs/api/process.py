@@ -92,8 +92,6 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
     n_wanted_files = config.max_running + config.max_waiting + _OWN_FILES
     if open_files() < n_wanted_files:
         log.warning("few files may be open", limit=open_files(), wanted=n_wanted_files, hint="raise it: ulimit -n")
-    if config.streams.lab_response != "own":
-        log.warning("responses are those of the lab", response=config.streams.lab_response)
     processes = {Role.API.value: os.getpid()}
     hub = Hub(
         push=pipes.push,
@@ -180,15 +178,11 @@ def url_of(host: str, port: int) -> str:
 
 
 async def _route(pipes: Pipes, hub: Hub) -> None:
-    """Hand on what comes. Under the policy `naive` one reader without room holds up all: that is what it shows."""
-    free = asyncio.Event()
+    """Hand on what comes."""
     while True:
         message = await pipes.take()
         with _serving_on("a message from the tokenizer"):
             hub.receive(message)
-        free.clear()
-        hub.delivery.when_free(free.set)
-        await free.wait()
 
 
 async def _keep_time(hub: Hub) -> None:

@@ -65,7 +65,6 @@ class Writer:
             await self._write()
         finally:
             self._delivery.leave(answer, reader_id)
-            self._delivery.go_on(self)
             watch.cancel()
 
     @property
@@ -139,9 +138,6 @@ class Writer:
             self._woken.set()
             return
         self._delivery.watch(answer)
-        if answer.stream.terms.policy.blocks_the_loop:
-            self._delivery.hold_up(self)
-            chunks.on_writable = self._make_way
 
     def _pass_on_later(self) -> None:
         """In the next turn of the loop: others have theirs first."""
@@ -159,10 +155,6 @@ class Writer:
         """The transport has let go of what it held: a request that was paused for this reader may go on at once."""
         self._delivery.look_at(self._answer)
         self.wake()
-
-    def _make_way(self) -> None:
-        self._delivery.go_on(self)
-        self._find_room()
 
     async def _watch(self, receive: Receive) -> None:
         """Leave as soon as the client has left, whatever the task waits for."""
