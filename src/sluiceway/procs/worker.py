@@ -171,7 +171,7 @@ class WorkerPool:
         """End the children, and with them the jobs that run or wait: their callers get `WorkerDied`."""
         self._is_closed = True
         for slot in self._slots:
-            slot.kill()
+            slot.close()
         for job in self._waiting:
             if not job.future.done():
                 job.future.set_exception(WorkerDied("the pool was closed"))
@@ -180,7 +180,6 @@ class WorkerPool:
         if self._tasks:
             await asyncio.wait(self._tasks)
         for slot in self._slots:
-            slot.kill()
             await slot.ended()
 
     def _dispatch(self) -> None:
@@ -239,6 +238,7 @@ class _Slot:
         self._reaping: asyncio.Future[int] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._is_closed = False
 
     @property
     def pid(self) -> int | None:
@@ -246,6 +246,8 @@ class _Slot:
 
     async def start(self) -> None:
         """Start a child and wait until it is ready. Raises `WorkerError`."""
+        if self._is_closed:
+            raise WorkerDied("the pool was closed")
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
@@ -261,6 +263,9 @@ class _Slot:
             except asyncio.CancelledError:
                 spawning.add_done_callback(_kill_spawned)
                 raise
+            if self._is_closed:  # meanwhile
+                self.kill()
+                raise WorkerDied("the pool was closed")
             # Streams take another descriptor, so that this one is closed here whatever happens.
             self._reader, self._writer = await asyncio.open_unix_connection(sock=ours.dup())
         order = msgspec.msgpack.encode((self._entry, self._init, self._limits))
@@ -315,6 +320,11 @@ class _Slot:
             process.kill()
             # In a thread: to take back a gigabyte keeps the kernel busy for a while.
             self._reaping = asyncio.get_running_loop().run_in_executor(None, process.wait)
+
+    def close(self) -> None:
+        """End the child, also one that is about to start; no other one starts after it."""
+        self._is_closed = True
+        self.kill()
 
     async def ended(self) -> int | None:
         """The exit code of the child that was killed last, when it has ended; None if none was."""
