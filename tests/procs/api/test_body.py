@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.procs.api.body import BodyLimits, BodyRoom, pass_over_body, read_json_body, sole_header_of
+from sluiceway.procs.api.body import BodyLimits, BodyRoom, pass_over_body, read_json_body
 from sluiceway.protocols.openai.body import QUICK_BYTES
 from sluiceway.refusals import OVERLOADED
 from support.asgi_driver import AsgiDriver, settle
@@ -127,21 +127,6 @@ async def test_a_body_without_a_meaning_is_left_when_it_is_too_much() -> None:
     gone = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
     gone.vanish()
     await pass_over_body(gone.receive)
-
-
-@pytest.mark.parametrize(("values", "expected"), [([], None), ([b"1"], b"1")])
-def test_a_header_that_means_one_thing_is_read(values: list[bytes], expected: bytes | None) -> None:
-    """Others beside it are none of it."""
-    headers = [(b"accept", b"a"), *((b"last-event-id", value) for value in values), (b"accept", b"b")]
-    assert sole_header_of({"type": "http", "headers": headers}, "Last-Event-ID") == expected
-
-
-def test_a_header_that_means_one_thing_and_comes_twice_is_refused_by_name() -> None:
-    """Nobody could say which of them counts, even where they are equal."""
-    scope = {"type": "http", "headers": [(b"idempotency-key", b"a"), (b"idempotency-key", b"a")]}
-    with pytest.raises(RequestError) as caught:
-        sole_header_of(scope, "Idempotency-Key")
-    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "Idempotency-Key")
 
 
 async def test_each_part_is_told_with_the_size_so_far() -> None:

@@ -6,11 +6,12 @@ import asyncio
 import json
 
 import pytest
+import structlog
 
 from sluiceway.errors import Refusal
 from sluiceway.messages.to_tokenizer import ChatPrompt, TextPrompt
 from sluiceway.procs.api.body import BODIES_HELD, BodyLimits
-from sluiceway.procs.api.intake import worker_pool
+from sluiceway.procs.api.intake import Intake, worker_pool
 from sluiceway.procs.worker import (
     WorkerBusy,
     WorkerDied,
@@ -119,6 +120,31 @@ async def test_a_client_that_leaves_while_its_body_is_read_is_noticed(api: Api) 
     api.assert_quiet()
 
 
+async def test_a_request_that_is_cancelled_while_its_job_is_given_up_ends_so() -> None:
+    """A deadline or a shutdown that comes then is not lost."""
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+
+    class SlowToLeave:
+        async def run(self, *parts: bytes) -> bytes:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_ending.set()
+                await may_end.wait()
+            return b""
+
+    intake = Intake(MODEL, BodyLimits(1 << 20), SlowToLeave(), lambda: None, structlog.get_logger())
+    driver = AsgiDriver(intake, "POST", PATH, LONG)  # type: ignore[arg-type]  # for its `receive` alone
+    reading = asyncio.ensure_future(intake.read(Endpoint.COMPLETIONS, driver.scope, driver.receive))
+    await settle()
+    driver.vanish()
+    await is_ending.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled()
+    assert intake.room.n_bytes == 0
+
+
 async def test_a_repetition_with_a_key_is_known_when_a_worker_reads_it(api: Api) -> None:
     """The digest is of the body as it comes, in whatever parts."""
     first = AsgiDriver(api.app, "POST", PATH, LONG, {"Idempotency-Key": "k"})
@@ -154,7 +180,7 @@ async def test_the_processes_of_the_server_read_bodies() -> None:
     """Those that `serve` starts, within their limits."""
     pool = worker_pool(MODEL, 16 << 20)
     try:
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(120.0):
             request = read_result(Endpoint.COMPLETIONS, await pool.run(job_head(Endpoint.COMPLETIONS, 100), LONG))
         assert request.generation.encoded_prompts is not None and request.generation.n_choices == 1
     finally:

@@ -21,6 +21,7 @@ from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, Role, Stop, ToC
 from sluiceway.messages.to_supervisor import Drained, Heartbeat, Ready, ToSupervisor
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Tokenize, ToTokenizer
 from sluiceway.procs.addresses import Addresses
+from sluiceway.procs.api import process
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.api.listener import bind, listen
 from sluiceway.procs.api.process import run_api, serve_api, url_of
@@ -32,6 +33,8 @@ from support.live_http import LiveClient
 
 CONFIG = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL), port=0)
 PATH = "/v1/completions"
+PATIENCE_S = 120.0
+"""More than anything here takes on a machine with much else to do."""
 
 
 def listening() -> socket.socket:
@@ -54,13 +57,13 @@ class Ends:
 
     async def reported(self, kind: type[ToSupervisor]) -> ToSupervisor:
         """The next report of this kind."""
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not isinstance(report := await self.reports.get(), kind):
                 pass
             return report
 
     async def request(self) -> Tokenize:
-        message = await asyncio.wait_for(self.pushed.get(), 10.0)
+        message = await asyncio.wait_for(self.pushed.get(), PATIENCE_S)
         assert isinstance(message, Tokenize)
         return message
 
@@ -84,7 +87,7 @@ class _ControlEnd:
 async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> AsyncIterator[tuple[Ends, LiveClient]]:
     """A process in this loop and a client of it; in the end the process is told to stop, and does."""
     ends = Ends()
-    process = asyncio.create_task(run_api(config, ends.pipes, ends.control, listening()))
+    running_api = asyncio.create_task(run_api(config, ends.pipes, ends.control, listening()))
     ready = await ends.reported(Ready)
     assert isinstance(ready, Ready)
     client = await LiveClient.connect(urlsplit(str(ready.facts["url"])).port or 0)
@@ -96,15 +99,15 @@ async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> Async
     try:
         yield ends, client
         ends.orders.put_nowait(Stop())
-        await asyncio.wait_for(process, 10.0)
+        await asyncio.wait_for(running_api, PATIENCE_S)
     finally:
         client.finish()
-        process.cancel()
+        running_api.cancel()
 
 
 async def status_becomes(client: LiveClient, status: int) -> None:
     """Ask for readiness until it is so."""
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             await client.request("GET", "/health/ready")
             if (await client.read_answer()).status == status:
@@ -217,13 +220,29 @@ async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.Monkey
                     broken.setattr(Hub, name, fail)
                 ends.events.put_nowait(Events(events=[]))
                 ends.orders.put_nowait(PeerUp(Role.ENGINE, 7))
-                async with asyncio.timeout(10.0):
+                async with asyncio.timeout(PATIENCE_S):
                     while len(faults(lines)) < 2:  # noqa: ASYNC110 - a log wakes nobody
                         await asyncio.sleep(0)
             await client.request("POST", PATH, completion())
             ends.events.put_nowait(answer(await ends.request(), "Hel", "lo"))
             assert (await client.read_answer()).json()["choices"][0]["text"] == "Hello"
     assert faults(lines) == {"a message from the tokenizer", "an order of the supervisor"}
+
+
+async def test_a_fault_at_a_roll_call_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sequences that it was about go on."""
+    monkeypatch.setattr(process, "QUIET_S", 0.0)
+    monkeypatch.setattr(Hub, "call_roll", fail)
+    with structlog.testing.capture_logs() as lines:
+        async with running() as (ends, client):
+            await client.request("POST", PATH, completion())
+            request = await ends.request()
+            async with asyncio.timeout(PATIENCE_S):
+                while not faults(lines):  # noqa: ASYNC110 - a log wakes nobody
+                    await asyncio.sleep(0)
+            ends.events.put_nowait(answer(request, "Hello"))
+            assert (await client.read_answer()).json()["choices"][0]["text"] == "Hello"
+    assert faults(lines) == {"a roll call"}
 
 
 async def test_a_drain_and_a_stop_are_carried_out_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
-from sluiceway.errors import RequestError, invalid
+from sluiceway.errors import RequestError
 from sluiceway.protocols.openai.body import QUICK_BYTES
 from sluiceway.protocols.openai.errors import refusal_for_status
 from sluiceway.refusals import OVERLOADED
@@ -63,14 +63,6 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return bytes(value)
     return None
-
-
-def sole_header_of(scope: Scope, name: str) -> bytes | None:
-    """The header of this name, which means one thing. Raises `RequestError` where it comes more than once."""
-    values = [value for key, value in scope["headers"] if key == name.lower().encode()]
-    if len(values) > 1:
-        raise invalid(f"The header `{name}` came {len(values)} times; it means one thing.", name)
-    return bytes(values[0]) if values else None
 
 
 async def pass_over_body(receive: Receive, max_bytes: int = 64 * 1024, timeout_s: float = 1.0) -> None:

@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.answer import Answer, Order
-from sluiceway.procs.api.body import sole_header_of
+from sluiceway.procs.api.body import header_of
 from sluiceway.procs.api.caller import caller_of
 from sluiceway.procs.api.edge import request_id_of
 from sluiceway.procs.api.head import send_refusal
@@ -126,5 +126,5 @@ def _chosen_id(scope: Scope) -> str | None:
 
 
 def _text_of(scope: Scope, name: str) -> str | None:
-    value = sole_header_of(scope, name)
+    value = header_of(scope, name.lower().encode())
     return None if value is None else value.decode("latin-1")

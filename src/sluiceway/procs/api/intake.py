@@ -8,7 +8,6 @@ milliseconds. The first body that is not quick waits until a process has started
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -21,7 +20,6 @@ from sluiceway.procs.api.body import BODIES_HELD, BodyLimits, BodyRoom, read_jso
 from sluiceway.procs.worker import (
     WorkerBusy,
     WorkerDied,
-    WorkerError,
     WorkerFault,
     WorkerLimits,
     WorkerMemoryError,
@@ -111,8 +109,7 @@ class Intake:
         finally:
             job.cancel()
             gone.cancel()
-            with contextlib.suppress(asyncio.CancelledError, WorkerError):
-                await asyncio.wait((job, gone))
+            await asyncio.gather(job, gone, return_exceptions=True)
 
 
 async def _until_gone(receive: Receive) -> None:

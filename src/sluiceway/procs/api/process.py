@@ -205,7 +205,8 @@ async def _call_roll(hub: Hub) -> None:
         hub.when_upstream(upstream.set)
         await upstream.wait()
         await asyncio.sleep(QUIET_S)
-        hub.call_roll()
+        with _serving_on("a roll call"):
+            hub.call_roll()
 
 
 async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from sluiceway.errors import Refusal, RequestError, invalid
 from sluiceway.procs.api.answer import Answer
-from sluiceway.procs.api.body import sole_header_of
+from sluiceway.procs.api.body import header_of
 from sluiceway.procs.api.caller import caller_of
 from sluiceway.procs.api.exchange import Door
 from sluiceway.procs.api.head import Head, send_head, stream_head
@@ -77,7 +77,7 @@ class Twin:
 
 def last_event_id_of(scope: Scope) -> int:
     """0 for a reader that has got nothing. Raises `RequestError` for what is no id of ours."""
-    sent = sole_header_of(scope, _LAST_EVENT_ID) or b"0"
+    sent = header_of(scope, _LAST_EVENT_ID.lower().encode()) or b"0"
     if not sent.isdigit() or len(sent) > _MAX_DIGITS:
         raise invalid(f"`{_LAST_EVENT_ID}` must be the `id` of an event of this stream.", _LAST_EVENT_ID)
     return int(sent)
