@@ -246,8 +246,7 @@ class _Slot:
 
     async def start(self) -> None:
         """Start a child and wait until it is ready. Raises `WorkerError`."""
-        if self._is_closed:
-            raise WorkerDied("the pool was closed")
+        self._check_open()
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
@@ -263,13 +262,17 @@ class _Slot:
             except asyncio.CancelledError:
                 spawning.add_done_callback(_kill_spawned)
                 raise
-            if self._is_closed:  # meanwhile
-                self.kill()
-                raise WorkerDied("the pool was closed")
+            self._check_open()
             # Streams take another descriptor, so that this one is closed here whatever happens.
             self._reader, self._writer = await asyncio.open_unix_connection(sock=ours.dup())
         order = msgspec.msgpack.encode((self._entry, self._init, self._limits))
         await self._exchange([order], _START_S)
+
+    def _check_open(self) -> None:
+        """Raises `WorkerDied` when the pool was closed, also while a child was being started."""
+        if self._is_closed:
+            self.kill()
+            raise WorkerDied("the pool was closed")
 
     async def do(self, parts: Sequence[bytes]) -> bytes:
         """The result of one job. Raises `WorkerError`."""
