@@ -371,9 +371,11 @@ def test_message_says_what_would_be_right_when_a_value_is_wrong(field: str, valu
     assert refusal_of(chat, **{field: value}).message == message
 
 
-def test_last_bias_counts_when_a_token_has_two_keys() -> None:
-    """As in JSON, where the last of two equal names counts."""
-    assert sampling(logit_bias={"5": 1, "05": 2}).logit_bias == ((5, 2.0),)
+def test_token_is_named_when_two_keys_of_the_biases_mean_it() -> None:
+    """Which of them counts would be a guess, as with two equal keys."""
+    refusal = refusal_of(chat, logit_bias={"5": 1, "05": 2, "6": 1, "7": 1, "007": 1})
+    assert refusal.param == "logit_bias"
+    assert refusal.message == "`logit_bias` has more than one key for the token `5` and `7`."
 
 
 def test_all_keys_are_named_when_several_biases_are_wrong() -> None:

@@ -40,9 +40,32 @@ def test_field_is_refused_by_name_when_it_asks(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("field", sorted(CHAT))
 def test_field_is_accepted_when_it_asks_for_nothing(field: str) -> None:
-    """Null, false, an empty list, and the field's own neutral values."""
-    for value in (None, False, [], *CHAT[field]):
+    """Null, false unless true asks for nothing, an empty list, and the field's own neutral values."""
+    off = () if any(neutral is True for neutral in CHAT[field]) else (False,)
+    for value in (None, [], *off, *CHAT[field]):
         refuse_unserved({field: value}, CHAT)
+
+
+@pytest.mark.parametrize("field", ["do_sample", "skip_special_tokens", "add_generation_prompt", "add_bos_token"])
+def test_false_is_refused_when_the_field_is_usually_true(field: str) -> None:
+    """Without sampling an answer is another one; so is one with special tokens in it."""
+    with pytest.raises(RequestError) as caught:
+        refuse_unserved({field: False}, CHAT)
+    assert caught.value.refusal.param == field
+
+
+@pytest.mark.parametrize("field", ["maxTokens", "stopSequences", "topK", "topP", "num_return_sequences", "p", "k"])
+def test_served_field_is_told_when_another_api_names_it_otherwise(field: str) -> None:
+    """In camel case, or shorter."""
+    with pytest.raises(RequestError, match=f"the field for it is `{SERVED_AS[field]}`"):
+        refuse_unserved({field: 3}, CHAT)
+
+
+def test_best_of_is_refused_when_a_chat_asks_for_it() -> None:
+    """Only completions have it in OpenAI's API."""
+    with pytest.raises(RequestError, match="`best_of` is not served"):
+        refuse_unserved({"best_of": 2}, CHAT)
+    refuse_unserved({"best_of": 2}, COMPLETIONS)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Unknown fields are ignored. Fields with an inner structure are lowered by functi
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -76,7 +77,12 @@ def _lower_logit_bias(value: object) -> tuple[tuple[int, float], ...]:
         raise wrong(value, "logit_bias", "an object of token ids and numbers")
     if len(value) > MAX_LOGIT_BIASES:
         raise invalid(f"`logit_bias` may have at most {MAX_LOGIT_BIASES} entries, not {len(value)}.", "logit_bias")
-    return tuple(dict(lower_each(_bias_of, value.items())).items())
+    biases = lower_each(_bias_of, value.items())
+    n_of = Counter(token_id for token_id, _ in biases)
+    repeated = [str(token_id) for token_id, n in n_of.items() if n > 1]  # "5" and "05"
+    if repeated:
+        raise invalid(f"`logit_bias` has more than one key for the token {listed(repeated)}.", "logit_bias")
+    return biases
 
 
 def _bias_of(item: tuple[str, object]) -> tuple[int, float]:

@@ -51,7 +51,7 @@ HARMLESS = frozenset(
 
 _Neutral = tuple[object, ...]
 _NOTHING: _Neutral = (None, False, [])
-"""Values that ask for nothing, whatever the field."""
+"""Values that ask for nothing, whatever the field; but where true does, false asks for the opposite."""
 
 _OPENAI: Mapping[str, _Neutral] = {
     "audio": (),
@@ -70,7 +70,7 @@ _OPENAI: Mapping[str, _Neutral] = {
 }
 
 # What other servers have: vLLM, SGLang, llama.cpp, TGI, Ollama, LMDeploy, Aphrodite, TabbyAPI, text-generation-webui,
-# MLX, LiteLLM, OpenRouter and cloud providers. Clients written for those send them to every server.
+# MLX, LiteLLM, OpenRouter, transformers and cloud providers. Clients written for those send them to every server.
 _EXTENSIONS: Mapping[str, _Neutral] = {
     "adapter": ("",),
     "adapter_id": ("",),
@@ -79,6 +79,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "add_bos_token": (True,),
     "add_generation_prompt": (True,),
     "add_vision_id": (),
+    "additionalModelRequestFields": ({},),
     "allowed_token_ids": (),
     "assistant_prefill": ("",),
     "audio_data": (),
@@ -93,8 +94,11 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "best_of_n": (1,),
     "bos_token": (),
     "cache_salt": (),
+    "candidateCount": (1,),
+    "candidate_count": (1,),
     "cfg_scale": (1,),
     "chat_format": (),
+    "chat_history": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "chat_template_name": ("",),
@@ -102,6 +106,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "context": (),
     "continue_final_message": (),
     "contrastive_alpha": (0,),
+    "countPenalty": (),
     "custom_logit_processor": ("",),
     "custom_params": ({},),
     "custom_token_bans": ("",),
@@ -127,10 +132,14 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "eta_cutoff": (0,),
     "exponential_decay_length_penalty": (),
     "extra_body": ({},),
+    "force_words_ids": (),
     "forced_bos_token_id": (),
     "forced_eos_token_id": (),
     "format": ("",),
+    "frequencyPenalty": (0,),
     "frequency_context_size": (),
+    "generationConfig": ({},),
+    "generation_config": ({},),
     "grammar": (),
     "grammar_lazy": (),
     "grammar_string": ("",),
@@ -152,6 +161,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "include_stop_str_in_output": (),
     "include_stop_token": (),
     "incremental_output": (),
+    "inferenceConfig": ({},),
     "input": (),
     "input_ids": (),
     "inputs": (),
@@ -159,9 +169,11 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "json_mode": (),
     "json_object": (),
     "json_schema": (),
+    "k": (0,),
     "keep_special_tokens": (),
     "kv_transfer_params": (),
     "length_penalty": (1,),
+    "logitBias": ({},),
     "logit_processor": (),
     "logits_bias": ({},),
     "logits_processor": (),
@@ -171,6 +183,10 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "lora_id": (),
     "lora_path": ("",),
     "lora_request": (),
+    "maxCompletionTokens": (),
+    "maxNewTokens": (),
+    "maxOutputTokens": (),
+    "maxTokens": (),
     "max_gen_len": (),
     "max_length": (),
     "max_new_tokens": (),
@@ -178,6 +194,8 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "max_temp": (),
     "max_thinking_tokens": (),
     "max_tokens_to_sample": (),
+    "minP": (0,),
+    "minTokens": (0,),
     "min_keep": (0,),
     "min_length": (0,),
     "min_new_tokens": (0,),
@@ -192,11 +210,15 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "no_repeat_ngram_size": (0,),
     "no_stop_trim": (),
     "nsigma": (0, -1),
+    "numResults": (1,),
     "num_beams": (1,),
     "num_ctx": (),
     "num_draft_tokens": (),
+    "num_generations": (1,),
     "num_predict": (),
+    "num_return_sequences": (1,),
     "options": ({},),
+    "p": (1,),
     "pad_token_id": (),
     "parameters": ({},),
     "parse_tool_calls": (),
@@ -207,13 +229,16 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "penalty_range": (),
     "plugins": (),
     "post_sampling_probs": (),
+    "preamble": ("",),
     "prefill": ("",),
     "prefix": ("",),
+    "presencePenalty": (0,),
     "presence_context_size": (),
     "preserved_tokens": (),
     "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
+    "prompt_mode": (),
     "prompt_template": ("",),
     "prompt_token_ids": (),
     "quadratic_smoothing": (0,),
@@ -225,15 +250,21 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "reasoning_format": ("none", "auto"),
     "regex": (),
     "regex_pattern": ("",),
+    "remove_invalid_values": (),
+    "renormalize_logits": (),
     "rep_pen": (1,),
-    "rep_penalty": (1,),
     "rep_pen_range": (),
     "rep_pen_slope": (),
+    "rep_penalty": (1,),
     "repeat_last_n": (-1,),
     "repeat_penalty": (1,),
+    "repetitionPenalty": (1,),
     "repetition_context_size": (),
     "repetition_detection": (),
     "repetition_range": (),
+    "responseFormat": (),
+    "responseMimeType": ("text/plain",),
+    "responseSchema": (),
     "response_fields": (),
     "response_modalities": (),
     "response_prefix": ("",),
@@ -259,8 +290,9 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "skip_special_tokens": (True,),
     "slot_id": (-1,),
     "smoothing_factor": (0,),
-    "spaces_between_special_tokens": (True,),
+    "spaces_between_special_tokens": (True, False),  # there are none: `skip_special_tokens`
     "speculative": (),
+    "stopSequences": (),
     "stop_at": (),
     "stop_regex": (),
     "stop_sequences": (),
@@ -271,6 +303,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "structured_outputs": (),
     "suppress_tokens": (),
     "system": ("",),
+    "systemInstruction": ("",),
     "system_instruction": ("",),
     "system_prompt": ("",),
     "t_max_predict_ms": (0,),
@@ -285,13 +318,18 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "tfs_z": (1,),
     "think": (),
     "thinking": ({"type": "disabled"},),
+    "thinkingConfig": (),
     "thinking_budget": (),
     "thinking_budget_tokens": (),
     "thinking_token_budget": (),
     "token_bans": (),
     "token_healing": (),
     "token_ids_logprob": (),
+    "topK": (0,),
+    "topLogprobs": (0,),
+    "topP": (1,),
     "top_a": (0,),
+    "top_h": (),
     "top_logprobs_num": (0,),
     "top_n": (0,),
     "top_n_sigma": (-1, 0),
@@ -312,24 +350,46 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
 
 SERVED_AS: Mapping[str, str] = MappingProxyType(
     {
+        "candidateCount": "n",
+        "candidate_count": "n",
+        "do_sample": "temperature",
+        "frequencyPenalty": "frequency_penalty",
+        "k": "top_k",
+        "logitBias": "logit_bias",
         "logits_bias": "logit_bias",
+        "maxCompletionTokens": "max_tokens",
+        "maxNewTokens": "max_tokens",
+        "maxOutputTokens": "max_tokens",
+        "maxTokens": "max_tokens",
         "max_gen_len": "max_tokens",
         "max_length": "max_tokens",
         "max_new_tokens": "max_tokens",
         "max_output_tokens": "max_tokens",
         "max_tokens_to_sample": "max_tokens",
+        "minP": "min_p",
+        "minTokens": "min_tokens",
         "min_new_tokens": "min_tokens",
         "n_predict": "max_tokens",
         "n_probs": "logprobs",
+        "numResults": "n",
+        "num_generations": "n",
         "num_predict": "max_tokens",
+        "num_return_sequences": "n",
+        "p": "top_p",
+        "presencePenalty": "presence_penalty",
         "random_seed": "seed",
         "rep_pen": "repetition_penalty",
         "rep_penalty": "repetition_penalty",
         "repeat_penalty": "repetition_penalty",
+        "repetitionPenalty": "repetition_penalty",
         "return_logprob": "logprobs",
+        "stopSequences": "stop",
         "stop_sequences": "stop",
         "stop_strs": "stop",
         "stop_words": "stop",
+        "topK": "top_k",
+        "topLogprobs": "logprobs",
+        "topP": "top_p",
         "top_logprobs_num": "logprobs",
     }
 )
@@ -337,7 +397,7 @@ SERVED_AS: Mapping[str, str] = MappingProxyType(
 
 # A chat template writes the special tokens itself; a plain prompt gets them from the tokenizer. The older endpoint has
 # one field for log-probabilities, not two.
-CHAT: Mapping[str, _Neutral] = MappingProxyType({**_OPENAI, **_EXTENSIONS, "add_special_tokens": ()})
+CHAT: Mapping[str, _Neutral] = MappingProxyType({**_OPENAI, **_EXTENSIONS, "add_special_tokens": (), "best_of": (1,)})
 COMPLETIONS: Mapping[str, _Neutral] = MappingProxyType(
     {**_OPENAI, **_EXTENSIONS, "add_special_tokens": (True,), "top_logprobs": (0,)}
 )
@@ -373,7 +433,8 @@ def refuse_misplaced(body: Mapping[str, Any], options: Iterable[str]) -> None:
 
 
 def _asks_for_nothing(value: object, neutral: _Neutral) -> bool:
-    return any(_is_same(value, nothing) for nothing in (*_NOTHING, *neutral))
+    nothing = neutral if value is False and any(one is True for one in neutral) else (*_NOTHING, *neutral)
+    return any(_is_same(value, one) for one in nothing)
 
 
 def _is_same(value: object, nothing: object) -> bool:
