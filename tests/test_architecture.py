@@ -18,7 +18,7 @@ TESTED_ELSEWHERE = {
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 def modules_after(statement: str) -> set[str]:

@@ -454,7 +454,7 @@ def test_a_template_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_a_chat_over_which_the_template_loops_ends_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused when its time is over; the others are answered meanwhile and after it."""
-    monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=1.0))
+    monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=4.0))
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     source = "{% if messages[0].content == 'loop' %}" + loop + "{% endif %}{{ messages[0].content }}"
     monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: Templated(source))

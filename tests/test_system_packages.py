@@ -41,7 +41,7 @@ class Place:
             env={"PATH": str(self.commands)},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=300,
         )
 
 

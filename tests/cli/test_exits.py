@@ -79,7 +79,7 @@ def test_full_disk_is_a_sentence() -> None:
         "app = typer.Typer()\napp.command()(talk)\napp()"
     )
     with open("/dev/full", "w") as full:
-        run = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        run = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert (run.returncode, run.stderr) == (1, "error: what was to be written cannot be: No space left on device\n")
 
 

@@ -68,6 +68,6 @@ def test_closed_stream_is_no_traceback(closed: str) -> None:
     command = (
         f'exec "$0" -m sluiceway generate fake --max-tokens 2 {"--prompt x" if "<" not in closed else ""} {closed}'
     )
-    run = subprocess.run(["sh", "-c", command, sys.executable], stderr=subprocess.PIPE, text=True, timeout=60)
+    run = subprocess.run(["sh", "-c", command, sys.executable], stderr=subprocess.PIPE, text=True, timeout=300)
     said = 'error: `prompt` must be a string that is not empty, not "".\n' if "<" in closed else ""
     assert (run.returncode, run.stderr) == (1 if said else 0, said)

@@ -22,7 +22,7 @@ def test_example_of_the_api_works(fake: Server, script: str) -> None:
         ["sh", "-ec", script.replace("http://127.0.0.1:8000", fake.url)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0 and done.stdout and '"error"' not in done.stdout, done

@@ -34,7 +34,7 @@ def client(fake: Server) -> Iterator[openai.OpenAI]:
 
 
 def client_of(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def whole_chat(client: openai.OpenAI, **fields: Any) -> dict[int, tuple[str, list[ChatCompletionTokenLogprob]]]:

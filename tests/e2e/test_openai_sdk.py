@@ -17,7 +17,7 @@ HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say hell
 
 @pytest.fixture
 def client(fake: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
+    with openai.OpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
         yield client
 
 
@@ -167,7 +167,7 @@ def test_a_seed_gives_the_same_text_again(client: openai.OpenAI, name: str) -> N
 
 async def test_many_answers_at_once_when_the_client_is_asynchronous(fake: Server, name: str) -> None:
     """Sixty-four conversations over one client's pool; each gets the answer that it gets alone."""
-    async with openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    async with openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
 
         async def text(prompt: str) -> str:
             answer = await client.completions.create(model=name, prompt=prompt, max_tokens=20, temperature=0)
@@ -182,7 +182,7 @@ async def test_many_answers_at_once_when_the_client_is_asynchronous(fake: Server
 async def test_a_stream_is_cancelled_when_its_task_is(fake: Server, name: str) -> None:
     """Cancellation of the client's task closes the connection, and so the request."""
     before = fake.finished("disconnected")
-    async with openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    async with openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
         started = asyncio.Event()
 
         async def read() -> None:

@@ -147,7 +147,7 @@ def chat_with_sdk(server: Server, client: openai.OpenAI, options: dict[str, Any]
 @pytest.mark.parametrize("resumable", [True, False])
 def test_sdk_reads_what_it_reads_without_when_progress_is_told(narrow: Server, resumable: bool) -> None:
     """Also where events carry ids, and keep-alives come as often as they may."""
-    with openai.OpenAI(base_url=f"{narrow.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=f"{narrow.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
         plain = chat_with_sdk(narrow, client, {}, lambda: None)
         first = occupied(narrow)
         options = {"progress": "comments", "keep_alive_s": 0.01, "resumable": resumable}

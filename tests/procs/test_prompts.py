@@ -18,7 +18,7 @@ from sluiceway.text.byte_tokenizer import BOS_ID, ByteTokenizer
 from sluiceway.text.tokenizer import ChatFormat
 from sluiceway.types import TokenId
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 class WatchedTokenizer(ByteTokenizer):

@@ -43,10 +43,17 @@ async def refusal_of(renderer: ChatRenderer, *contents: str) -> tuple[int, str, 
     return refusal.status, refusal.code, refusal.param
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with much else to do is no fault of a chat."""
+    monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=500.0))
+    monkeypatch.setattr(rendering, "_WAIT_S", 500.0)
+
+
 @pytest.fixture
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rendering has a second: much for those that end, and little to wait for those that do not."""
-    monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=1.0))
+def hurry(monkeypatch: pytest.MonkeyPatch, patience: None) -> None:
+    """A rendering has four seconds: much for those that end, and little to wait for those that do not."""
+    monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=4.0))
 
 
 async def test_a_chat_becomes_text() -> None:
@@ -172,7 +179,7 @@ async def test_a_check_fails_when_no_child_can_be_started(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("source", "reason"),
-    [(LOOP, "within 1 seconds"), ("{{ raise_exception('no') }}", ": no."), ("{{ 'a' * 2000000000 }}", "MemoryError")],
+    [(LOOP, "within 4 seconds"), ("{{ raise_exception('no') }}", ": no."), ("{{ 'a' * 2000000000 }}", "MemoryError")],
 )
 async def test_a_template_that_fails_on_a_greeting_passes_the_check_with_a_warning(
     hurry: None, source: str, reason: str

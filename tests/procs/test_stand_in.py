@@ -20,7 +20,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def ask(listener: socket.socket, path: str = "/health/ready", body: object = None) -> RawConnection:
-    connection = RawConnection(listener.getsockname()[1], timeout_s=10.0)
+    connection = RawConnection(listener.getsockname()[1], timeout_s=120.0)
     connection.request("GET" if body is None else "POST", path, body)
     return connection
 
@@ -49,7 +49,7 @@ def test_one_that_says_nothing_holds_up_nobody_and_is_answered_too(listener: soc
     """After a while, as is one that says half."""
     stand_in = StandIn(listener)
     stand_in.start()
-    with socket.create_connection(listener.getsockname(), timeout=10.0) as silent:
+    with socket.create_connection(listener.getsockname(), timeout=120.0) as silent:
         assert_refused(ask(listener))
         assert silent.recv(4096).startswith(b"HTTP/1.1 503 ")
     stand_in.stop()

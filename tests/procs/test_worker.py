@@ -127,7 +127,7 @@ async def test_a_child_that_dies_is_replaced() -> None:
             await pool.run(b"die")
         first = int(await pool.run(b"pid"))
         os.kill(first, 9)
-        await until(lambda: not lives(first))
+        await until(lambda: os.waitid(os.P_PID, first, os.WEXITED | os.WNOHANG | os.WNOWAIT))
         assert int(await pool.run(b"pid")) != first
 
 

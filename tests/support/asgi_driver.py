@@ -90,8 +90,8 @@ class FakeUpstream:
                 pass
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for something to be pushed after which the condition holds. `TimeoutError` after ten seconds."""
-        async with asyncio.timeout(10.0):
+        """Wait for something to be pushed after which the condition holds. `TimeoutError` after two minutes."""
+        async with asyncio.timeout(120.0):
             while not condition():
                 self._has_pushed.clear()
                 await self._has_pushed.wait()

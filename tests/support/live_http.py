@@ -18,7 +18,7 @@ from sluiceway.procs.api.http_protocol import Buffers
 from sluiceway.procs.api.http_server import HttpServer
 from sluiceway.procs.api.listener import bind
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from sluiceway.procs.addresses import Addresses
 from sluiceway.wire.control import ControlServer
 from sluiceway.wire.endpoint import Inlet, Outlet
 
-WAIT_S = 10
+WAIT_S = 120
 """How long a test waits, for a message or for the end of a loop, before it fails."""
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ class RawConnection:
     """One connection to a server on this machine. Every wait ends with `TimeoutError` after `timeout_s`."""
 
     port: int
-    timeout_s: float = 30.0
+    timeout_s: float = 120.0
     receive_buffer_bytes: int | None = None
     """SO_RCVBUF, set before connecting: a small one makes a stalled reader felt soon."""
     _socket: socket.socket = field(init=False)

@@ -198,7 +198,6 @@ def test_real_chat_has_the_default_system_prompt_and_special_tokens() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_real_tokens_and_chats_equal_those_of_transformers() -> None:
     """The library that defines the formats, on the same file.
 

@@ -52,7 +52,7 @@ def run(loop: Loop, scenario: Callable[[AsyncReceiver, zmq.Socket[bytes]], Corou
         attach(far, "inproc://pipe", bind=False)
         receiver = AsyncReceiver(near)
         try:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(120.0):
                 await scenario(receiver, far)
         finally:
             receiver.close()

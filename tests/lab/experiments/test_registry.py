@@ -26,7 +26,6 @@ _OF_ANSWERS_THAT_PART = {"first_divergence_tokens", "divergence_lead"}
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=needs_nginx) if name == "keep-alive" else name for name in NAMES]
 )

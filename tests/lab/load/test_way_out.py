@@ -12,7 +12,7 @@ from sluiceway_lab.load.held import Way
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.way_out import Backlog, Question, Spent, way_out
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(30)]
+pytestmark = pytest.mark.e2e
 
 SMALL = Question(way="when made", spoken="completions", model="m", n_readers=2, n_tokens=30, waits=True)
 LONG = Question(way="when written", spoken="completions", model="x" * 32_768, n_readers=1, n_tokens=30)

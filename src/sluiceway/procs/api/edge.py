@@ -15,18 +15,13 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.procs.api.body import header_of
 from sluiceway.procs.api.head import send_refusal
+from sluiceway.procs.api.http_protocol import LINGER_BYTES_PER_S, LINGER_IDLE_S, LINGER_S, MAX_LINGERING
 from sluiceway.refusals import INTERNAL_ERROR
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 LINGER_BYTES = 1 << 30
-LINGER_S = 30.0
-LINGER_IDLE_S = 5.0
-"""How much a client may go on to send that nobody wants, for how long, and how long it may be silent meanwhile."""
-LINGER_BYTES_PER_S = 64 * 1024 * 1024
-"""Read no faster, so that others can be served meanwhile."""
-MAX_LINGERING = 64
-"""Clients at a time; beyond that a connection ends as soon as the answer is written."""
+"""How much a client may go on to send that nobody wants. How long and how fast: see `http_protocol`."""
 
 
 def request_id_of(scope: Scope) -> str:
