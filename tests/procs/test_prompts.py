@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from sluiceway.errors import RequestError
+from sluiceway.lengths import LengthBound
 from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from sluiceway.procs.prompts import Encoded, PromptEncoder
 from sluiceway.procs.rendering import ChatRenderer
@@ -126,6 +127,21 @@ async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
     assert bench.tokenizer.calls == []
 
 
+async def test_bytes_of_a_long_text_are_counted_beside_the_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a short one in it."""
+    counting: list[str] = []
+
+    class Watched(LengthBound, frozen=True):
+        def min_tokens_of(self, text: str) -> int:
+            counting.append(threading.current_thread().name.rpartition("_")[0])
+            return len(text)
+
+    monkeypatch.setattr(bench.tokenizer, "length_bound", Watched())
+    for prompt in (TextPrompt("x" * 100), TextPrompt("x" * 100_000), chat("y" * 100_000)):
+        assert (await bench.refusal_of(prompt))[0] == "context_length_exceeded"
+    assert counting == ["", "count-bytes", "count-bytes"]
+
+
 async def test_a_prompt_that_fits_is_not_refused(bench: Bench) -> None:
     """One token must be left for the answer."""
     [ids] = await bench.encoded(TextPrompt("x" * 98))
@@ -139,7 +155,7 @@ async def test_a_prompt_is_refused_by_its_tokens_when_its_length_says_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No list is made of them. The error has their number."""
-    monkeypatch.setattr(bench.tokenizer, "min_tokens_of", lambda text: 0)
+    monkeypatch.setattr(bench.tokenizer, "length_bound", LengthBound())
     assert await bench.refusal_of(TextPrompt("x" * 99)) == (
         "context_length_exceeded",
         "This model's maximum context length is 100 tokens on this server. The prompt is too long: it has 100 tokens, "

@@ -175,7 +175,7 @@ def test_what_the_engine_can_hold_is_passed_on_and_known(neighbours: Neighbours)
     """A prompt that cannot fit is refused here, before it is encoded."""
     facts = EngineFacts(max_model_len=100, max_sequence_tokens=100, vocab_size=258, n_blocks=8, block_tokens=16)
     neighbours.from_engine.push(EngineUp(facts))
-    assert received(neighbours.from_tokenizer, EngineIsUp) == EngineIsUp(facts)
+    assert received(neighbours.from_tokenizer, EngineIsUp) == EngineIsUp(facts, ByteTokenizer.length_bound)
     neighbours.ask(1, LONG)
     (rejected,) = received(neighbours.from_tokenizer, Events).events
     assert isinstance(rejected, Rejected) and rejected.refusal.code == "context_length_exceeded"

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from sluiceway.errors import Refusal, RequestError
+from sluiceway.lengths import LengthBound
 from sluiceway.messages.codec import Decoder, encode
 from sluiceway.messages.to_tokenizer import FromApi, Prompt, Tokenize, TokenizeEncoded
-from sluiceway.protocols.reading import Endpoint, Request, build, job_head, read_body, read_result
+from sluiceway.protocols.reading import Endpoint, PromptRoom, Request, build, job_head, read_body, read_result
 
 CHAT = {"messages": [{"role": "user", "content": "é"}, {"role": "assistant", "content": "b", "name": "c"}]}
 TEXT = {"prompt": "x", "n": None}
@@ -34,13 +35,19 @@ def collect_garbage() -> Iterator[None]:
     gc.enable()
 
 
-def worked(endpoint: Endpoint, body: bytes, max_sequence_tokens: int | None = None) -> Request:
-    return read_result(endpoint, build(b"m")(job_head(endpoint, max_sequence_tokens) + body))
+UNKNOWN = PromptRoom()
+"""Before the engine has said how much there is."""
+BYTES = LengthBound(bytes_a_token=2, lost_bytes=b"-")
+"""Of a tokenizer whose longest token has two bytes, and which leaves hyphens out."""
 
 
-def refusal_of(endpoint: Endpoint, body: bytes, max_sequence_tokens: int | None = None) -> Refusal:
+def worked(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> Request:
+    return read_result(endpoint, build(b"m")(job_head(endpoint, room) + body))
+
+
+def refusal_of(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> Refusal:
     with pytest.raises(RequestError) as caught:
-        worked(endpoint, body, max_sequence_tokens)
+        worked(endpoint, body, room)
     return caught.value.refusal
 
 
@@ -94,6 +101,9 @@ def test_another_model_is_refused() -> None:
         (Endpoint.STREAM, {"prompt": [7] * 5}, "5"),
         (Endpoint.COMPLETIONS, {"model": "m", "prompt": [[1], [7] * 5]}, "5"),
         (Endpoint.CHAT, {"model": "m", "messages": [{"role": "user", "content": ""}] * 5}, "at least 5"),
+        (Endpoint.CHAT, {"model": "m", "messages": [{"role": "user", "content": "abcde"}] * 2}, "at least 5"),
+        (Endpoint.STREAM, {"prompt": "a-b-c-d-é-e-f-g"}, "at least 5"),
+        (Endpoint.COMPLETIONS, {"model": "m", "prompt": ["a", "😀" * 5]}, "at least 10"),
     ],
 )
 def test_what_cannot_fit_is_refused_when_the_room_is_known(
@@ -101,6 +111,11 @@ def test_what_cannot_fit_is_refused_when_the_room_is_known(
 ) -> None:
     """One token must be left for the answer. Before the engine has said how many there are, none is too many."""
     body = json.dumps(fields).encode()
-    refusal = refusal_of(endpoint, body, 5)
+    refusal = refusal_of(endpoint, body, PromptRoom(5, BYTES))
     assert refusal.code == "context_length_exceeded" and f"{n_tokens} tokens" in refusal.message
-    assert worked(endpoint, body, 6) and worked(endpoint, body, None)
+    assert worked(endpoint, body, PromptRoom(11, BYTES)) and worked(endpoint, body, PromptRoom(None, BYTES))
+
+
+def test_no_text_is_too_long_where_nothing_is_known_of_its_tokens() -> None:
+    """The tokenizer process finds out."""
+    assert worked(Endpoint.STREAM, b'{"prompt": "' + b"x" * 1000 + b'"}', PromptRoom(5))

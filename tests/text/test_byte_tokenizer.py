@@ -13,7 +13,7 @@ def test_encode_gives_one_token_a_byte_behind_bos() -> None:
     tokenizer = ByteTokenizer()
     assert tokenizer.encode("aé") == [BOS_ID, 97, 0xC3, 0xA9]
     assert tokenizer.encode("aé", add_special_tokens=False) == [97, 0xC3, 0xA9]
-    assert tokenizer.min_tokens_of("aé") == 4
+    assert tokenizer.length_bound.min_tokens_of("aé") == 4
 
 
 def test_a_rendered_chat_is_readable() -> None:

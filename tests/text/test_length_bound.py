@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from sluiceway.text.length_bound import LengthBound
+from sluiceway.lengths import LengthBound
+from sluiceway.text.length_bound import length_bound_of
 from sluiceway.text.token_bytes import token_bytes_of
 from support import vocabularies
 
@@ -19,7 +20,7 @@ def byte_level() -> tokenizers.Tokenizer:
 
 
 def bound_of(tokenizer: tokenizers.Tokenizer) -> LengthBound:
-    return LengthBound(tokenizer, token_bytes_of(tokenizer).of)
+    return length_bound_of(tokenizer, token_bytes_of(tokenizer).of)
 
 
 def test_bound_is_bytes_by_the_longest_token_for_a_byte_level_vocabulary() -> None:

@@ -40,8 +40,8 @@ def test_sizes_are_the_vocabularys() -> None:
     """Ids end where the table ends; the longest token bounds the length."""
     tokenizer = subword()
     assert tokenizer.vocab_size == vocabularies.byte_level().get_vocab_size(with_added_tokens=True)
-    assert tokenizer.max_token_bytes == len("<|im_end|>")
-    assert tokenizer.min_tokens_of("x" * 101) == 11
+    assert tokenizer.length_bound.max_token_bytes == len("<|im_end|>")
+    assert tokenizer.length_bound.min_tokens_of("x" * 101) == 11
 
 
 def test_a_vocabulary_that_cannot_be_decoded_is_refused() -> None:

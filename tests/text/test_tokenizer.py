@@ -59,7 +59,7 @@ def test_decode_gives_back_the_text_that_was_encoded(tokenizer: Tokenizer, text:
 def test_encode_stays_within_the_bounds_that_are_promised(tokenizer: Tokenizer, text: str) -> None:
     """The length bound holds, ids are below the vocabulary's size."""
     ids = tokenizer.encode(text)
-    assert len(ids) >= tokenizer.min_tokens_of(text)
+    assert len(ids) >= tokenizer.length_bound.min_tokens_of(text)
     assert all(0 <= token_id < tokenizer.vocab_size for token_id in ids)
     plain = tokenizer.encode(text, add_special_tokens=False)
     assert ids[len(ids) - len(plain) :] == plain
@@ -68,7 +68,7 @@ def test_encode_stays_within_the_bounds_that_are_promised(tokenizer: Tokenizer, 
 def test_min_tokens_grows_with_the_text_so_that_a_hopeless_prompt_is_known(tokenizer: Tokenizer) -> None:
     """A bound that is always nought would be true and useless."""
     n_chars = 1_000_000
-    assert tokenizer.min_tokens_of("x" * n_chars) >= n_chars // tokenizer.max_token_bytes
+    assert tokenizer.length_bound.min_tokens_of("x" * n_chars) >= n_chars // tokenizer.length_bound.max_token_bytes
 
 
 @pytest.mark.parametrize("text", ["\ud800", "ok \udfff\ud800 ok"])
@@ -76,7 +76,7 @@ def test_encode_refuses_text_that_is_not_unicode(tokenizer: Tokenizer, text: str
     """A lone surrogate is a 400, and its length can still be asked for."""
     with pytest.raises(RequestError, match="lone surrogate"):
         tokenizer.encode(text)
-    assert tokenizer.min_tokens_of(text) >= 0
+    assert tokenizer.length_bound.min_tokens_of(text) >= 0
 
 
 def test_a_rendered_chat_is_encoded_without_further_special_tokens(tokenizer: Tokenizer) -> None:
@@ -133,4 +133,4 @@ def test_encode_gives_the_same_ids_when_threads_encode_at_once(tokenizer: Tokeni
 @given(text=st.text(max_size=40))
 def test_encode_accepts_any_unicode_text(tokenizer: Tokenizer, text: str) -> None:
     """No text makes an encoder fail or break its length bound."""
-    assert len(tokenizer.encode(text)) >= tokenizer.min_tokens_of(text)
+    assert len(tokenizer.encode(text)) >= tokenizer.length_bound.min_tokens_of(text)

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
+from sluiceway.lengths import LengthBound
 from sluiceway.types import (
     EngineFacts,
     EngineStats,
@@ -99,9 +100,10 @@ class Events(msgspec.Struct, frozen=True, tag="events", kw_only=True):
 
 
 class EngineIsUp(msgspec.Struct, frozen=True, tag="engine_is_up"):
-    """An engine has started, for the first time or again."""
+    """An engine has started, for the first time or again. `length_bound` is the tokenizer's."""
 
     facts: EngineFacts
+    length_bound: LengthBound = LengthBound()
 
 
 ToApi: TypeAlias = Events | AuditReport | EngineIsUp

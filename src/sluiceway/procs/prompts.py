@@ -59,6 +59,7 @@ class PromptEncoder:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._thread_for_huge = ThreadPoolExecutor(1, thread_name_prefix="encode-huge")
+        self._thread_for_counting = ThreadPoolExecutor(1, thread_name_prefix="count-bytes")
         self._tasks: set[asyncio.Task[list[Sequence[TokenId]]]] = set()
         self.max_sequence_tokens: int | None = None
 
@@ -79,7 +80,7 @@ class PromptEncoder:
         """Drops all work. A thread that is encoding finishes its batch."""
         for task in self._tasks:
             task.cancel()
-        for thread in (self._thread, self._thread_for_huge):
+        for thread in (self._thread, self._thread_for_huge, self._thread_for_counting):
             thread.shutdown(wait=False, cancel_futures=True)
 
     async def _encode_all(self, prompts: Sequence[Prompt]) -> list[Sequence[TokenId]]:
@@ -98,12 +99,12 @@ class PromptEncoder:
                 self._require_room_for(len(token_ids))
                 return _Job(0, lambda: token_ids)
             case TextPrompt(text):
-                return self._text_job(text, add_special_tokens=True)
+                return await self._text_job(text, add_special_tokens=True)
             case ChatPrompt(messages):
-                return self._text_job(await self._rendered(messages), add_special_tokens=False)
+                return await self._text_job(await self._rendered(messages), add_special_tokens=False)
 
-    def _text_job(self, text: str, *, add_special_tokens: bool) -> _Job:
-        self._require_room_for(self._tokenizer.min_tokens_of(text))
+    async def _text_job(self, text: str, *, add_special_tokens: bool) -> _Job:
+        await self._require_room_for_text(text)
         return _Job(len(text) + _CALL_CHARS, lambda: self._encode(text, add_special_tokens))
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[TokenId]:
@@ -118,7 +119,7 @@ class PromptEncoder:
         if not messages:
             raise invalid("A chat needs at least one message.", "messages")
         self._require_room_for(len(messages))
-        self._require_room_for(self._tokenizer.min_tokens_of("".join(message.content for message in messages)))
+        await self._require_room_for_text("".join(message.content for message in messages))
         if self._renderer is not None:
             return await self._renderer.render(messages)
         chat_format = self._tokenizer.chat_format
@@ -129,6 +130,17 @@ class PromptEncoder:
                 code="no_chat_template",
             )
         return chat_format([msgspec.to_builtins(message) for message in messages])
+
+    async def _require_room_for_text(self, text: str) -> None:
+        """The bytes of a long text are counted beside the loop."""
+        if self.max_sequence_tokens is None:
+            return
+        min_tokens_of = self._tokenizer.length_bound.min_tokens_of
+        if len(text) <= _BATCH_CHARS:
+            at_least = min_tokens_of(text)
+        else:
+            at_least = await self._loop.run_in_executor(self._thread_for_counting, min_tokens_of, text)
+        self._require_room_for(at_least)
 
     def _require_room_for(self, at_least: int) -> None:
         """Raises `RequestError` for a prompt that has so many tokens, or more, and cannot fit.

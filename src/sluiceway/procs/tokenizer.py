@@ -10,6 +10,7 @@ from typing import Any, assert_never
 import structlog
 import zmq
 
+from sluiceway.lengths import LengthBound
 from sluiceway.messages.codec import Decoder
 from sluiceway.messages.to_api import EngineIsUp, ToApi
 from sluiceway.messages.to_child import Drain, PeerDown, PeerUp, ProcessFigures, Role, Stop
@@ -75,7 +76,7 @@ async def _serve(
     try:
         await run_until_first(
             _read_api(from_api, translator),
-            _read_engine(from_engine, translator, prompts, to_api, to_engine),
+            _read_engine(from_engine, translator, prompts, tokenizer.length_bound, to_api, to_engine),
             _obey(control, translator),
             beat(control),
         )
@@ -117,6 +118,7 @@ async def _read_engine(
     inlet: AsyncInlet[FromEngine],
     translator: Translator,
     prompts: PromptEncoder,
+    length_bound: LengthBound,
     to_api: Outlet[ToApi],
     to_engine: Outlet[ToEngine],
 ) -> None:
@@ -132,7 +134,7 @@ async def _read_engine(
                     while not to_engine.has_peer():  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
                         await asyncio.sleep(_CONNECT_POLL_S)
                     prompts.max_sequence_tokens = facts.max_sequence_tokens
-                    to_api.push(EngineIsUp(facts))
+                    to_api.push(EngineIsUp(facts, length_bound))
                 case _:
                     assert_never(message)
 

@@ -13,12 +13,13 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt, TokenPrompt
+from sluiceway.lengths import LengthBound
+from sluiceway.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
 from sluiceway.protocols.native.request import NativeRequest, parse_native
 from sluiceway.protocols.openai.chat import ChatRequest, parse_chat
 from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
@@ -55,7 +56,14 @@ _TYPES: Mapping[Endpoint, type[Request]] = MappingProxyType(
     }
 )
 
-_JOB_HEAD = struct.Struct("<BQ")
+_HEAD_SIZE = struct.Struct("<I")
+
+
+class PromptRoom(NamedTuple):
+    """How long a sequence may be (None: it is not known yet), and how few tokens a text can become."""
+
+    max_sequence_tokens: int | None = None
+    length_bound: LengthBound = LengthBound()
 
 
 class _Read(msgspec.Struct, array_like=True):
@@ -74,9 +82,10 @@ def read_body(endpoint: Endpoint, body: bytes, served_name: str) -> Request:
     return request
 
 
-def job_head(endpoint: Endpoint, max_sequence_tokens: int | None) -> bytes:
-    """What comes before the body in a job. None: it is not known yet how long a sequence may be."""
-    return _JOB_HEAD.pack(endpoint.value, max_sequence_tokens or 0)
+def job_head(endpoint: Endpoint, room: PromptRoom) -> bytes:
+    """What comes before the body in a job."""
+    head = msgspec.msgpack.encode((endpoint.value, room))
+    return _HEAD_SIZE.pack(len(head)) + head
 
 
 def build(init: bytes) -> Callable[[bytes], bytes]:
@@ -85,11 +94,12 @@ def build(init: bytes) -> Callable[[bytes], bytes]:
     gc.disable()  # JSON has no cycles, and to look for them among a million values takes as long as to read these
 
     def work(job: bytes) -> bytes:
-        number, max_sequence_tokens = _JOB_HEAD.unpack_from(job)
-        body = job[_JOB_HEAD.size :]
+        [head_size] = _HEAD_SIZE.unpack_from(job)
+        body_place = _HEAD_SIZE.size + head_size
+        number, room = msgspec.msgpack.decode(job[_HEAD_SIZE.size : body_place], type=tuple[int, PromptRoom])
         try:
-            request = read_body(Endpoint(number), body, served_name)
-            _check_lengths(request.generation.prompts, max_sequence_tokens)
+            request = read_body(Endpoint(number), job[body_place:], served_name)
+            _check_lengths(request.generation.prompts, room)
         except RequestError as error:
             return msgspec.msgpack.encode(_Read(error.refusal))
         prompts = msgspec.msgpack.encode(request.generation.prompts)
@@ -108,13 +118,19 @@ def read_result(endpoint: Endpoint, result: bytes) -> Request:
     return replace(request, generation=replace(request.generation, encoded_prompts=bytes(read.prompts)))
 
 
-def _check_lengths(prompts: tuple[Prompt, ...], max_sequence_tokens: int) -> None:
-    """Refuse what cannot fit as soon as that is known: every message and every token id costs a token at least."""
+def _check_lengths(prompts: tuple[Prompt, ...], room: PromptRoom) -> None:
+    """Refuse what cannot fit, so that no other process reads megabytes of it: in the words of the tokenizer process."""
+    if room.max_sequence_tokens is None:
+        return
     for prompt in prompts:
-        match prompt:
-            case TokenPrompt(token_ids) if 0 < max_sequence_tokens <= len(token_ids):
-                raise RequestError(prompt_too_long(f"{len(token_ids)}", max_sequence_tokens))
-            case ChatPrompt(messages) if 0 < max_sequence_tokens <= len(messages):
-                raise RequestError(prompt_too_long(f"at least {len(messages)}", max_sequence_tokens))
-            case _:
-                pass
+        if isinstance(prompt, TokenPrompt):
+            n_tokens = len(prompt.token_ids)
+        elif isinstance(prompt, TextPrompt):
+            n_tokens = room.length_bound.min_tokens_of(prompt.text)
+        else:
+            n_tokens = len(prompt.messages)  # each costs a token at least
+            if n_tokens < room.max_sequence_tokens:
+                n_tokens = room.length_bound.min_tokens_of("".join(message.content for message in prompt.messages))
+        if n_tokens >= room.max_sequence_tokens:
+            at_least = "" if isinstance(prompt, TokenPrompt) else "at least "
+            raise RequestError(prompt_too_long(f"{at_least}{n_tokens}", room.max_sequence_tokens))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from sluiceway.lengths import LengthBound
 from sluiceway.text.detokenizer import Detokenizer, TokenBytes
 from sluiceway.text.encodable import require_unicode
 from sluiceway.text.tokenizer import TooManyTokens
@@ -22,10 +23,7 @@ class ByteTokenizer:
 
     vocab_size = 258
     eos_token_ids: tuple[TokenId, ...] = (EOS_ID,)
-    max_token_bytes = 1
-
-    def min_tokens_of(self, text: str) -> int:
-        return 1 + len(text.encode("utf-8", "surrogatepass"))
+    length_bound = LengthBound(max_token_bytes=1, bytes_a_token=1, n_special=1)
 
     def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         data = require_unicode(text)

@@ -1,4 +1,4 @@
-"""How few tokens a text can become, from its length alone: enough to refuse a hopelessly long prompt at once."""
+"""The `LengthBound` of a tokenizer, found in its vocabulary and in the steps that it takes before that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
+from sluiceway.lengths import LengthBound
 from sluiceway.text.token_bytes import byte_level_alphabet, component_state, steps_of
 
 _SHRINKS = {"Prepend": 1, "Replace": 1, "NFC": 3, "NFD": 3, "NFKC": 4, "NFKD": 4}
@@ -17,21 +18,13 @@ syllable of three; NFKC writes a mathematical letter of four bytes as a plain on
 _LOSSLESS_SPLITS = ("ByteLevel", "Metaspace", "Split", "Digits", "Punctuation")
 
 
-class LengthBound:
-    """Made once for a vocabulary. `max_token_bytes` is the longest text, in UTF-8, that one token can stand for."""
-
-    def __init__(self, tokenizer: tokenizers.Tokenizer, token_bytes: Sequence[bytes]) -> None:
-        self.max_token_bytes = max(1, *_lengths(tokenizer, token_bytes))
-        self._lost_bytes = b"" if (lost := _lost_bytes(tokenizer)) is None else lost
-        shrinks = _shrinks(tokenizer)
-        self._bytes_a_token = None if lost is None or shrinks is None else self.max_token_bytes * shrinks
-
-    def min_tokens_of(self, text: str) -> int:
-        """0 where nothing can be said."""
-        if self._bytes_a_token is None:
-            return 0
-        data = text.encode("utf-8", "surrogatepass").translate(None, self._lost_bytes)
-        return -(-len(data) // self._bytes_a_token)
+def length_bound_of(tokenizer: tokenizers.Tokenizer, token_bytes: Sequence[bytes]) -> LengthBound:
+    """Made once for a vocabulary."""
+    longest = max(1, *_lengths(tokenizer, token_bytes))
+    lost, shrinks = _lost_bytes(tokenizer), _shrinks(tokenizer)
+    if lost is None or shrinks is None:
+        return LengthBound(max_token_bytes=longest)
+    return LengthBound(max_token_bytes=longest, bytes_a_token=longest * shrinks, lost_bytes=lost)
 
 
 def _lengths(tokenizer: tokenizers.Tokenizer, token_bytes: Sequence[bytes]) -> Iterator[int]:

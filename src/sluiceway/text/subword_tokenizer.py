@@ -16,7 +16,7 @@ import tokenizers
 from sluiceway.errors import ModelSourceError, SluicewayError
 from sluiceway.text.detokenizer import Detokenizer
 from sluiceway.text.encodable import require_unicode
-from sluiceway.text.length_bound import LengthBound
+from sluiceway.text.length_bound import length_bound_of
 from sluiceway.text.token_bytes import token_bytes_of
 from sluiceway.text.tokenizer import TemplateSource, TooManyTokens
 from sluiceway.types import TokenId
@@ -52,7 +52,7 @@ class SubwordTokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._token_bytes = token_bytes_of(tokenizer)
-        self._length_bound = LengthBound(tokenizer, self._token_bytes.of)
+        self.length_bound = length_bound_of(tokenizer, self._token_bytes.of)
         self.chat_format = chat_format
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
         self.encode(_PROBE)
@@ -60,13 +60,6 @@ class SubwordTokenizer:
     @property
     def vocab_size(self) -> int:
         return len(self._token_bytes.of)
-
-    @property
-    def max_token_bytes(self) -> int:
-        return self._length_bound.max_token_bytes
-
-    def min_tokens_of(self, text: str) -> int:
-        return self._length_bound.min_tokens_of(text)
 
     def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         require_unicode(text)

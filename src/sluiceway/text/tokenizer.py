@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from sluiceway.errors import SluicewayError
+from sluiceway.lengths import LengthBound
 from sluiceway.text.detokenizer import Detokenizer
 from sluiceway.types import TokenId
 
@@ -46,11 +47,8 @@ class Tokenizer(Protocol):
         """Tokens with which the model ends its answer."""
 
     @property
-    def max_token_bytes(self) -> int:
-        """UTF-8 length of the longest token, at least 1."""
-
-    def min_tokens_of(self, text: str) -> int:
-        """A lower bound of `len(encode(text))`, found without encoding: enough to refuse a hopelessly long prompt."""
+    def length_bound(self) -> LengthBound:
+        """Says how many tokens `encode` makes of a text at least, without encoding it."""
 
     @property
     def chat_format(self) -> ChatFormat | None:

@@ -9,6 +9,8 @@ import pytest
 import structlog
 
 from sluiceway.errors import Refusal
+from sluiceway.lengths import LengthBound
+from sluiceway.messages.to_api import EngineIsUp
 from sluiceway.messages.to_tokenizer import ChatPrompt, TextPrompt
 from sluiceway.procs.api.body import BODIES_HELD, BodyLimits
 from sluiceway.procs.api.intake import Intake, worker_pool
@@ -22,12 +24,13 @@ from sluiceway.procs.worker import (
     WorkerTimeout,
 )
 from sluiceway.protocols.openai.body import QUICK_BYTES, QUICK_VALUES
-from sluiceway.protocols.reading import Endpoint, job_head, read_result
+from sluiceway.protocols.reading import Endpoint, PromptRoom, job_head, read_result
 from sluiceway.refusals import INTERNAL_ERROR, OVERLOADED
-from support.asgi_driver import MODEL, Api, AsgiDriver, chat, completion, fetch, settle
+from support.asgi_driver import FACTS, MODEL, Api, AsgiDriver, chat, completion, fetch, settle
 
 PATH = "/v1/completions"
 LONG = completion(prompt="x" * QUICK_BYTES)
+BYTES = LengthBound(bytes_a_token=1, n_special=1)
 
 
 @pytest.fixture
@@ -75,9 +78,11 @@ async def test_a_long_body_that_is_wrong_is_refused(api: Api) -> None:
     assert api.worker.n_jobs == 1 and not api.upstream.pushed
 
 
-async def test_a_prompt_that_cannot_fit_is_refused_by_the_worker(api: Api) -> None:
-    """Which is told how long a sequence may be."""
-    driver = await fetch(api.app, "POST", PATH, completion(prompt=[1] * (QUICK_VALUES + 1)))
+@pytest.mark.parametrize("prompt", [[1] * (QUICK_VALUES + 1), "\U0001f600" * QUICK_BYTES], ids=["ids", "text"])
+async def test_a_prompt_that_cannot_fit_is_refused_by_the_worker(api: Api, prompt: str | list[int]) -> None:
+    """Which is told how long a sequence may be, and how few tokens a text can become."""
+    api.hub.receive(EngineIsUp(FACTS, BYTES))
+    driver = await fetch(api.app, "POST", PATH, completion(prompt=prompt))
     assert driver.status == 400 and driver.json()["error"]["code"] == "context_length_exceeded"
     assert not api.upstream.pushed
 
@@ -133,7 +138,7 @@ async def test_a_request_that_is_cancelled_while_its_job_is_given_up_ends_so() -
                 await may_end.wait()
             return b""
 
-    intake = Intake(MODEL, BodyLimits(1 << 20), SlowToLeave(), lambda: None, structlog.get_logger())
+    intake = Intake(MODEL, BodyLimits(1 << 20), SlowToLeave(), PromptRoom, structlog.get_logger())
     driver = AsgiDriver(intake, "POST", PATH, LONG)  # type: ignore[arg-type]  # for its `receive` alone
     reading = asyncio.ensure_future(intake.read(Endpoint.COMPLETIONS, driver.scope, driver.receive))
     await settle()
@@ -181,7 +186,10 @@ async def test_the_processes_of_the_server_read_bodies() -> None:
     pool = worker_pool(MODEL, 16 << 20)
     try:
         async with asyncio.timeout(120.0):
-            request = read_result(Endpoint.COMPLETIONS, await pool.run(job_head(Endpoint.COMPLETIONS, 100), LONG))
+            request = read_result(
+                Endpoint.COMPLETIONS,
+                await pool.run(job_head(Endpoint.COMPLETIONS, PromptRoom(100)), LONG),
+            )
         assert request.generation.encoded_prompts is not None and request.generation.n_choices == 1
     finally:
         await pool.close()

@@ -31,7 +31,7 @@ from sluiceway.procs.api.terms import Offer
 from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
 from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
 from sluiceway.protocols.openai.values import shorten
-from sluiceway.protocols.reading import Endpoint
+from sluiceway.protocols.reading import Endpoint, PromptRoom
 from sluiceway.refusals import LOADING
 
 _READ = ["GET", "HEAD"]
@@ -57,7 +57,7 @@ class World:
 def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = None) -> FastAPI:
     """The application. Pages of documentation are off: every route is one that is listed here."""
     limits = limits or BodyLimits(config.max_body_bytes)
-    intake = Intake(config.model.name, limits, world.worker, lambda: _max_sequence_tokens(world.hub), world.log)
+    intake = Intake(config.model.name, limits, world.worker, lambda: _prompt_room(world.hub), world.log)
     offer = Offer(config.streams)
     door = Door(world.hub, world.metrics, world.log, intake, offer, world.now_s, world.new_id)
     paths: list[str] = []
@@ -78,8 +78,8 @@ def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = Non
     return app
 
 
-def _max_sequence_tokens(hub: Hub) -> int | None:
-    return None if hub.facts is None else hub.facts.max_sequence_tokens
+def _prompt_room(hub: Hub) -> PromptRoom:
+    return PromptRoom(None if hub.facts is None else hub.facts.max_sequence_tokens, hub.length_bound)
 
 
 def _add_generation(app: FastAPI, door: Door) -> None:

@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import PeerGone, Refusal, RequestError, invalid
+from sluiceway.lengths import LengthBound
 from sluiceway.messages.to_api import (
     Accepted,
     AuditReport,
@@ -88,6 +89,8 @@ class Hub:
         """Sequences that nobody knew at the last roll call."""
         self.facts: EngineFacts | None = None
         """What the engine can hold; None before the first one has started."""
+        self.length_bound = LengthBound()
+        """How few tokens a text can become, as far as that is known."""
 
     @property
     def now_s(self) -> float:
@@ -157,8 +160,8 @@ class Hub:
                     self._metrics.engine_stepped(stats)
             case AuditReport():
                 self.audits.answered(message)
-            case EngineIsUp(facts):
-                self.facts = facts
+            case EngineIsUp(facts, length_bound):
+                self.facts, self.length_bound = facts, length_bound
                 self._readiness.engine_heard()
             case _:
                 assert_never(message)

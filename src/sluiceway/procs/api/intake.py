@@ -28,7 +28,7 @@ from sluiceway.procs.worker import (
     WorkerTimeout,
 )
 from sluiceway.protocols.openai.body import QUICK_BYTES, is_quick
-from sluiceway.protocols.reading import Endpoint, Request, job_head, read_body, read_result
+from sluiceway.protocols.reading import Endpoint, PromptRoom, Request, job_head, read_body, read_result
 from sluiceway.refusals import INTERNAL_ERROR, OVERLOADED
 
 
@@ -53,20 +53,20 @@ def worker_pool(served_name: str, max_body_bytes: int) -> WorkerPool:
 
 
 class Intake:
-    """Reads bodies. `max_sequence_tokens` says how long a sequence may be, None as long as that is not known."""
+    """Reads bodies. `prompt_room` says how long a prompt may be, as far as that is known."""
 
     def __init__(
         self,
         served_name: str,
         limits: BodyLimits,
         worker: Worker,
-        max_sequence_tokens: Callable[[], int | None],
+        prompt_room: Callable[[], PromptRoom],
         log: FilteringBoundLogger,
     ) -> None:
         self._served_name = served_name
         self._limits = limits
         self._worker = worker
-        self._max_sequence_tokens = max_sequence_tokens
+        self._prompt_room = prompt_room
         self._log = log
         self.room = BodyRoom(BODIES_HELD * limits.max_bytes)
 
@@ -92,7 +92,7 @@ class Intake:
             return await self._read_beside(endpoint, parts, receive)
 
     async def _read_beside(self, endpoint: Endpoint, parts: Sequence[bytes], receive: Receive) -> Request:
-        job = asyncio.ensure_future(self._worker.run(job_head(endpoint, self._max_sequence_tokens()), *parts))
+        job = asyncio.ensure_future(self._worker.run(job_head(endpoint, self._prompt_room()), *parts))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             await asyncio.wait((job, gone), return_when=asyncio.FIRST_COMPLETED)
