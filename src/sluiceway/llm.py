@@ -364,7 +364,7 @@ class LLM:
             for thread in self._loops:
                 if not thread.is_alive():
                     if isinstance(thread.fault, SluicewayError):
-                        raise thread.fault  # what is wrong with the model, in the words of whoever found it
+                        raise thread.fault  # it says what is wrong with the model
                     raise SluicewayError(f"the {thread.name} could not be started") from thread.fault
 
     def _stop(self) -> None:

@@ -29,7 +29,7 @@ def _replace_closed_streams() -> None:
 
 
 def leave_in_order_when_signalled() -> None:
-    """A server that is told to stop before it serves has done so: exit code 0, from the first moment to the last.
+    """From its first moment to its last a server that gets a signal to stop leaves with exit code 0.
 
     The supervisor puts handlers of its own in the place of these.
     """

@@ -120,7 +120,7 @@ TopP = Annotated[
     float, number("--top-p", "Choose among the likeliest tokens that make up this share.", TOP_P, callback=share)
 ]
 TopK = Annotated[
-    int | None, number("--top-k", "Choose among so many of the likeliest tokens; 0, or without it: among all.", TOP_K)
+    int | None, number("--top-k", "Choose among this many of the likeliest tokens; 0, or without it: among all.", TOP_K)
 ]
 MinP = Annotated[
     float | None,

@@ -40,7 +40,7 @@ _HUGE_CHARS = 256 * 1024
 
 
 class _Job(NamedTuple):
-    """A prompt that is ready to be encoded. The library's encoder lets go of the interpreter lock meanwhile."""
+    """A prompt that is ready to be encoded. The library's encoder releases the interpreter lock meanwhile."""
 
     n_chars: int
     encode: Callable[[], Sequence[TokenId]]
@@ -143,7 +143,7 @@ class PromptEncoder:
         self._require_room_for(at_least)
 
     def _require_room_for(self, at_least: int) -> None:
-        """Raises `RequestError` for a prompt that has so many tokens, or more, and cannot fit.
+        """Raises `RequestError` if a prompt of at least this many tokens cannot fit.
 
         Token ids too: the engine's loop would stand still for all while it reads a million of them.
         """

@@ -13,7 +13,7 @@ A child that dies while serving is spawned again, at once the first time and lat
 told at once, since whatever it held is lost. A child that is silent for too long is *hung*: its peers are told, but it
 is left alone, because it may come back with everything it holds (a stopped process, a machine that slept). One that
 does not come back in `restart_hung_after_s` is killed, and spawned again. The time in which the supervisor itself did
-not run is no child's silence.
+not run does not count as silence.
 
 An engine that computes says so beside its step, so no step is silence. A step that takes `MAX_STEP_FACTOR` times
 `restart_hung_after_s` does not end: then too it is killed.
@@ -245,7 +245,7 @@ class Supervision:
     # Consequences.
 
     def _forgive_own_pause(self, now_s: float) -> None:
-        """While the supervisor did not run it heard nobody: that is no silence of theirs."""
+        """The time in which the supervisor itself did not run does not count as silence of its children."""
         pause_s = 0.0 if self._last_tick_s is None else now_s - self._last_tick_s
         self._last_tick_s = now_s
         if pause_s > _OWN_PAUSE_S:

@@ -162,7 +162,10 @@ class _Supervisor:
                 if role in self._children:
                     self._children[role].kill()
             case AnswerInstead(is_on):
-                self._stand_in.start() if is_on else self._stand_in.stop()
+                if is_on:
+                    self._stand_in.start()
+                else:
+                    self._stand_in.stop()
                 self._log.info("answering for the API process", is_on=is_on)
             case CloseListener():
                 self._listener.close()

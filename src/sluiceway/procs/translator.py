@@ -74,7 +74,7 @@ class _Encoding:
     request: Tokenize
     live: set[Rid]
     drop: Callable[[], object] = field(default=lambda: None)
-    """Gives the work up: nobody is interested any more."""
+    """Cancels the encoding."""
 
 
 class Translator:

@@ -216,7 +216,7 @@ class WorkerPool:
         except WorkerError as error:
             if job is not None and not job.future.done():
                 job.future.set_exception(error)
-        except BaseException:  # the loop ends, or the machine refuses a process: nobody may wait for ever
+        except BaseException:  # the loop ends, or the machine refuses a process: no caller may wait for ever
             slot.kill()
             if job is not None and not job.future.done():
                 job.future.set_exception(WorkerDied("the job was given up"))
@@ -277,7 +277,7 @@ class _Slot:
     async def do(self, parts: Sequence[bytes]) -> bytes:
         """The result of one job. Raises `WorkerError`."""
         if self._process is not None and self._process.poll() is not None:
-            self.kill()  # it died while nobody looked
+            self.kill()  # it died between two jobs
         if self._process is None:
             await self.start()
         return await self._exchange(parts, self._limits.deadline_s)

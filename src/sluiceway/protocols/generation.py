@@ -80,11 +80,11 @@ class Framer(Protocol):
     def gather(self, index: int, delta: Delta) -> int:
         """Make JSON of what `body` will tell of this delta. Returns how many bytes it takes.
 
-        To make it of all deltas at the end holds up whoever does: for seconds where tokens are many.
+        Building the body of all deltas at the end would hold up the loop, for seconds where tokens are many.
         """
 
     def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
         """The whole answer as JSON, in pieces that are not empty (see `pieces`). It hands them over, and keeps none."""
 
     def drop(self) -> None:
-        """Nobody will ask for the body: keep nothing of what was gathered."""
+        """Drop what was gathered: there will be no body."""

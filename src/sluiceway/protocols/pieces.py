@@ -1,8 +1,8 @@
 """JSON of a whole answer in pieces: made while its tokens come, and never one object that holds all of it.
 
-To make a large body at its end holds up whoever does, and to join it takes its memory twice. So each part of it (the
-text, the token ids, the log-probabilities of a choice) is encoded as it comes and kept in pieces of a bounded size. All
-readers of the answer share them.
+Building a large body at its end would hold up the loop, and joining it would take its memory twice. So each part of it
+(the text, the token ids, the log-probabilities of a choice) is encoded as it comes, and kept in pieces of a bounded
+size. All readers of the answer share them.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def low_mark_bytes(self) -> int:
-        """What no reader is reproached with, even when memory is short."""
+        """Backlog up to this size never counts as slow, even under memory pressure."""
         return _LOW_BYTES if self.low_bytes is None else self.low_bytes
 
     def _check(self, field: str, high: float) -> None:

@@ -45,13 +45,13 @@ class Shares(Generic[T]):
     def excess(self, caller: str | None) -> T:
         """The thing that goes first when `caller` has added one too many: the oldest of a caller that has the most.
 
-        Of callers that have the same, `caller` loses it, so that nobody is pushed out by one with as much. Raises
-        `LookupError` where there is nothing.
+        Among callers that have as much, `caller` loses its own, so it never pushes out what another has. Raises
+        `LookupError` when the table is empty.
         """
         while self._heap and self._totals.get(self._heap[0][2]) != -self._heap[0][0]:
             heapq.heappop(self._heap)
         if not self._heap:
-            raise LookupError("nobody has anything")
+            raise LookupError("the table is empty")
         most, _, owner = self._heap[0]
         if caller is not None and self._totals.get(caller) == -most:
             owner = caller

@@ -2,7 +2,7 @@
 
 A process is addressed by its role. One that was started again takes the address over from the one that died. A thread
 of a process that only sends heartbeats has a socket of its own, and an address that is never written to (`is_pulse`).
-What cannot be understood, from whomever, is dropped and counted.
+A message that cannot be decoded is dropped and counted.
 """
 
 from __future__ import annotations

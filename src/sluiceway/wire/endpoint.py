@@ -8,7 +8,7 @@ Pipes have no high-water mark: a push never blocks and never drops. What can be 
 
 A message that its receiver cannot decode is dropped, and counted. A pipe has one process at each end. Nothing keeps a
 second one out that may open the socket files (same user): ZeroMQ then deals messages out to both in turn, so those that
-the stranger gets are lost. Whoever waits for one of them must not wait for ever.
+the stranger gets are lost. So nothing may wait for ever for one of them.
 """
 
 from __future__ import annotations

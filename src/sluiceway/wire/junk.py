@@ -17,7 +17,7 @@ LOG_EVERY_S = 10.0
 
 
 class DroppedMessages:
-    """Counts what this process dropped, over all of its sockets. Whoever can write to a socket can write junk to it."""
+    """Counts what this process dropped, over all of its sockets. Any process that can open one can write junk to it."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -2,7 +2,7 @@
 
 Connections are accepted here, and not by the loop: where no more files can be opened, uvloop takes connections and
 closes them without a word, and asyncio takes none. Here the last few files are kept for saying 503, and each
-connection that cannot be served is told to the log and to the metrics.
+connection that cannot be served is logged and counted.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class HttpServer(uvicorn.Server):
         on_turned_away: Callable[[str], None] = lambda why: None,
         max_files: int | None = None,
     ) -> None:
-        """`on_turned_away` is told why for each connection that is not served: there are `max_files`, or the system's
-        limit, or the system itself has no room."""
+        """`on_turned_away` is called with the reason for each connection that is not served: the process has opened
+        `max_files` (without it: what the system allows), or the system has no room."""
         super().__init__(
             uvicorn.Config(
                 app,

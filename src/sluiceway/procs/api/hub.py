@@ -178,9 +178,9 @@ class Hub:
     def call_roll(self) -> None:
         """Ask tokenizer and engine whether they know the sequences of which nothing was heard for `QUIET_S`.
 
-        To be told every few seconds while there are any. What neither knows at two roll calls in a row is lost, and
-        ends; a cancelled one that lives still gets its cancel again. Pipes keep their order, so an answer comes after
-        all that was on its way, and one that only waits, however long, is known.
+        Call this every few seconds while there are any. A sequence that neither knows at two roll calls in a row is
+        lost, and ends; a cancelled one that still lives gets its cancel again. Pipes keep their order, so an answer
+        comes after all that was on its way, and a sequence that only waits, however long, is known.
         """
         if self._roll_id is not None:
             self.audits.forget(self._roll_id)
@@ -192,7 +192,7 @@ class Hub:
             try:
                 self._roll_id = self.audits.ask(lambda report: self._roll_called(asked, before_s, report))
             except PeerGone:
-                pass  # what it held died with it; that is told soon
+                pass  # what it held died with it; the supervisor reports that soon
 
     def _roll_called(self, asked: frozenset[Rid], before_s: float, report: AuditReport) -> None:
         self._roll_id = None

@@ -1,4 +1,4 @@
-"""From the body of a request to what it asks for, while nobody else waits.
+"""Reads the bodies of requests without holding up others: `Intake`.
 
 A body that is quick to read is read at once. Any other goes to a worker process as it came, in parts; what comes back
 is checked, and its prompts are only passed on. So no body of any shape holds up the loop for longer than a few

@@ -24,7 +24,7 @@ class Route:
 
     @property
     def heard_s(self) -> float:
-        """When something of it was heard last, or it was sent."""
+        """When its last token came; before the first, when the request was sent."""
         return self.answer.stream.opened_s if self.last_token_s is None else self.last_token_s
 
 
@@ -48,7 +48,7 @@ class Sequences:
         self._finished = 0
         self.n_accepted = 0
         self.n_lost = 0
-        """Of which neither tokenizer nor engine knew anything when they were asked, and that were ended for it."""
+        """Sequences that neither tokenizer nor engine knew when they were asked; each was ended."""
         self.n_lost_cancels = 0
         """Cancels that never arrived, and were repeated."""
 
@@ -96,7 +96,7 @@ class Sequences:
         return found
 
     def quiet(self, before_s: float) -> list[Rid]:
-        """Of which nothing was heard since then: a message of theirs may be lost, or they wait for their turn."""
+        """Sequences without news since then: they wait for their turn, or a message about them was lost."""
         routes = [rid for rid, route in self._routes.items() if route.heard_s < before_s]
         return routes + [rid for rid, tombstone in self._tombstones.items() if tombstone.since_s < before_s]
 
@@ -105,7 +105,7 @@ class Sequences:
         return rid in self._routes or rid in self._tombstones
 
     def tombstone_of(self, rid: Rid) -> Tombstone | None:
-        """None if it is not one that was cancelled."""
+        """None unless the sequence was cancelled and its terminal has yet to come."""
         return self._tombstones.get(rid)
 
     def counts(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from sluiceway.stream.lifecycle import ReaderId
 from sluiceway.stream.reader import Batch
 
 TURN_BYTES = 64 * 1024
-"""What one reader is written in one turn of the loop: one that catches up on much shall hold nobody up."""
+"""At most so much is written to one reader in one turn of the loop: others have theirs while it catches up."""
 
 
 class Writer:

@@ -19,7 +19,7 @@ MAX_NAMED = 10
 """How many of several mistakes are named; the rest are counted."""
 
 MAX_COUNTED = 100
-"""After so many mistakes of one field nobody looks for more: an error costs as much as twenty values that are right."""
+"""After this many mistakes in one field the check stops: an error costs as much as twenty values that are right."""
 
 In = TypeVar("In")
 Out = TypeVar("Out")
