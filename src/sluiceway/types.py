@@ -14,6 +14,9 @@ TokenId: TypeAlias = int
 BlockId: TypeAlias = int
 StepId: TypeAlias = int
 
+Piece: TypeAlias = bytes | memoryview
+"""Bytes of an answer that do not change. A view keeps the memory that it is of."""
+
 
 Speculation: TypeAlias = Literal["off", "ngram"]
 """Where the drafts of a sequence come from: nowhere, or from its own earlier tokens."""

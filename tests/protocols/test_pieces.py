@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import json
+import mmap
+import subprocess
+import sys
 
 import pytest
 
-from sluiceway.protocols.pieces import PIECE_BYTES, Pieces, assembled
+from sluiceway.protocols.pieces import MAPPED_BYTES, PIECE_BYTES, Pieces, assembled
 from sluiceway.sse.encoder import encode_json
+
+AFTER_MANY_PIECES = """
+import os, resource
+from sluiceway.protocols.pieces import Pieces
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+before = resident()
+part, small = Pieces(), []
+for _ in range(1000):
+    part.add(os.urandom(8) * 8192)
+    small.append(bytes(600))
+held = resident() - before
+part.take()
+print(held, resident() - before)
+"""
 
 
 def test_what_was_added_is_taken_once_in_order() -> None:
@@ -47,3 +65,23 @@ def test_small_parts_are_joined_and_full_ones_kept() -> None:
     assert pieces == [full, b"ab", full, half + half, b"c", full]
     assert pieces[0] is full
     assert assembled([b"{", b"", b"}"]) == [b"{}"]
+
+
+def test_large_pieces_lie_outside_of_the_heap() -> None:
+    """However they came to be; small ones do not, since a mapping has whole pages. No piece can be changed."""
+    part = Pieces()
+    part.add(b"x" * (2 * PIECE_BYTES + 1))
+    sealed, _, rest = part.take()
+    (joined,) = assembled([b"a" * (MAPPED_BYTES - 1), b"b"])
+    for piece in (sealed, joined):
+        assert isinstance(piece, memoryview) and isinstance(piece.obj, mmap.mmap) and piece.readonly
+    (small,) = assembled([b"a" * (MAPPED_BYTES - 2), b"b"])
+    assert isinstance(small, bytes) and isinstance(rest, bytes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_of_pieces_comes_back_below_blocks_that_live() -> None:
+    """Small blocks between them would keep a heap from shrinking at its top."""
+    raw = subprocess.check_output([sys.executable, "-c", AFTER_MANY_PIECES], text=True)
+    held, left = map(int, raw.split())
+    assert held > 60_000_000 and left < held / 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.errors import ConfigError, InvariantError
-from sluiceway.stream.budget import Budget
+from sluiceway.stream.budget import MUCH_BYTES, Budget
 from sluiceway.stream.policy import Pressure
 
 
@@ -39,7 +39,22 @@ def test_what_is_released_is_not_held_any_more() -> None:
     budget = filled(50, 40)
     budget.release(90, 2)
     assert (budget.n_bytes, budget.n_events, budget.pressure) == (0, 0, Pressure.NONE)
-    assert budget.n_released == 90
+
+
+def test_what_was_much_is_freed_bit_by_bit() -> None:
+    """Piece by piece, in whatever portions; what is little is not kept for that."""
+    budget = Budget(max_bytes=1, max_events=1)
+    budget.free_later([b"little"])
+    assert not budget.has_rubble
+    budget.free_later([bytes(MUCH_BYTES // 4) for _ in range(5)])
+    budget.free_later([bytes(MUCH_BYTES), b"x"])
+    freed = [(budget.has_rubble, budget.free_some(MUCH_BYTES // 2)) for _ in range(4)]
+    assert freed == [
+        (True, MUCH_BYTES // 2),
+        (True, MUCH_BYTES // 2),
+        (True, MUCH_BYTES // 4 + 1 + MUCH_BYTES),
+        (False, 0),
+    ]
 
 
 @pytest.mark.parametrize(("n_bytes", "n_events"), [(11, 1), (10, 2)])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluiceway.errors import InvariantError
-from sluiceway.stream.budget import Budget
+from sluiceway.stream.budget import MUCH_BYTES, Budget
 from sluiceway.stream.replay import NOTHING, START, Missed, Place, Replay, Window
 
 MANY = Window(1 << 20, 1 << 20)
@@ -277,3 +277,17 @@ def test_readers_of_large_events_share_them() -> None:
         for number, frame in enumerate(frames, 1):
             data, reached = replay.read(reached, 50)
             assert data is frame and reached == Place(number, 100 * number, number)
+
+
+def test_what_is_much_is_freed_later() -> None:
+    """It is released at once, all the same: whole answers may be large."""
+    budget = Budget(max_bytes=1 << 30, max_events=100)
+    replay = Replay(budget)
+    for _ in range(3):
+        replay.push(bytes(MUCH_BYTES), 1)
+    _, place = replay.read(START, 1)
+    replay.trim(place)
+    assert (budget.n_events, budget.has_rubble) == (2, False)
+    replay.discard()
+    assert (budget.n_bytes, budget.has_rubble) == (0, True)
+    assert budget.free_some(1 << 30) == 2 * MUCH_BYTES

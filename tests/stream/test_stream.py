@@ -136,7 +136,7 @@ class Hall:
         """One write to a reader; the first one if none is named."""
         reader_id = reader_id or self.reader
         batch = self.stream.take(reader_id)
-        data = b"" if batch is None else batch.data
+        data = b"" if batch is None else bytes(batch.data)
         return data, () if batch is None else self.do(self.stream.written(reader_id, self.now_s, unsent_bytes))
 
     def wait(self, seconds: float) -> tuple[Effect, ...]:
@@ -799,7 +799,7 @@ class StreamMachine(RuleBasedStateMachine):
     def write(self, reader_id: int, unsent_bytes: int) -> None:
         listener = self.listeners[reader_id]
         assert listener.pending is not None
-        listener.heard += listener.pending.data.replace(b":", b"")
+        listener.heard += bytes(listener.pending.data).replace(b":", b"")
         listener.is_over, listener.pending = listener.pending.is_last, None
         listener.check(self.last_id, may_skip=self.stream.reason is FinishReason.SLOW_CLIENT)
         self.do(self.stream.written(reader_id, self.now_s, unsent_bytes))

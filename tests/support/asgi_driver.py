@@ -31,7 +31,7 @@ from sluiceway.procs.api.chunks import ChunkWriter, offer_chunks
 from sluiceway.procs.api.hub import Hub
 from sluiceway.procs.worker import WorkerError
 from sluiceway.protocols.reading import build
-from sluiceway.types import EngineFacts, EngineStats, FinishReason, Rid
+from sluiceway.types import EngineFacts, EngineStats, FinishReason, Piece, Rid
 
 MODEL = "fake-model"
 FACTS = EngineFacts(max_model_len=256, max_sequence_tokens=200, vocab_size=256, n_blocks=64, block_tokens=16)
@@ -255,7 +255,7 @@ class _Chunks(ChunkWriter):
     def abort(self) -> None:
         self._driver.vanish()
 
-    def write(self, piece: bytes) -> None:
+    def write(self, piece: Piece) -> None:
         assert self.is_writable, "written without room"
         self._driver.write(piece)
 
@@ -279,6 +279,8 @@ class AsgiDriver:
         With `offers_chunks` the owner of a stream may write by itself, as with the server's own HTTP protocol.
         """
         self.sent: list[Message] = []
+        self.written: list[Piece] = []
+        """What came without `send`."""
         self.unsent_bytes = 0
         """What its transport still holds."""
         self._app = app
@@ -330,9 +332,10 @@ class AsgiDriver:
         if not self._has_left.is_set():
             self.sent.append(message)
 
-    def write(self, piece: bytes) -> None:
+    def write(self, piece: Piece) -> None:
         """What comes without `send`."""
-        self.sent.append({"type": "http.response.body", "body": piece, "more_body": True})
+        self.written.append(piece)
+        self.sent.append({"type": "http.response.body", "body": bytes(piece), "more_body": True})
 
     # The client's side.
 

@@ -10,7 +10,7 @@ from sluiceway.errors import Refusal
 from sluiceway.messages.to_api import Delta, Finished
 from sluiceway.messages.to_tokenizer import ChatPrompt, Prompt, TextPrompt
 from sluiceway.protocols.wishes import Wishes
-from sluiceway.types import SamplingParams
+from sluiceway.types import Piece, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Framer(Protocol):
         Building the body of all deltas at the end would hold up the loop, for seconds where tokens are many.
         """
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
         """The whole answer as JSON, in pieces that are not empty (see `pieces`). It hands them over, and keeps none."""
 
-    def drop(self) -> None:
-        """Drop what was gathered: there will be no body."""
+    def drop(self) -> list[Piece]:
+        """Drop what was gathered, and return it: there will be no body."""

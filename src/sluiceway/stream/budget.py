@@ -11,14 +11,19 @@ more than others. They are bounded in number as well, since each is more than it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 
 from sluiceway.errors import ConfigError, InvariantError
 from sluiceway.stream.policy import Pressure
 from sluiceway.stream.shares import Shares
+from sluiceway.types import Piece
 
 _TIGHT = 0.75
 """The part of the bound from which on there is pressure: what is on its way when a request is paused finds room."""
+
+MUCH_BYTES = 1024 * 1024
+"""More than that is not freed in one go: the system takes a millisecond for every 5 MiB."""
 
 
 class Budget:
@@ -29,12 +34,12 @@ class Budget:
         "_max_bytes",
         "_max_events",
         "_max_kept",
+        "_rubble",
         "_shares",
         "_tight_bytes",
         "_tight_events",
         "n_bytes",
         "n_events",
-        "n_released",
     )
 
     def __init__(self, *, max_bytes: int, max_events: int, max_kept: int = 1024) -> None:
@@ -49,8 +54,8 @@ class Budget:
         self._max_events, self._tight_events = max_events, max_events * _TIGHT
         self.n_bytes = 0
         self.n_events = 0
-        self.n_released = 0
-        """Bytes since the start."""
+        self._rubble: deque[list[Piece]] = deque()
+        """Released, but not freed yet."""
 
     @property
     def max_answer_bytes(self) -> int:
@@ -88,13 +93,33 @@ class Budget:
         caller, _ = self._kept.pop(response, ("", None))
         self._shares.drop(caller, response)
 
+    @property
+    def has_rubble(self) -> bool:
+        """Whether something released is still to be freed."""
+        return bool(self._rubble)
+
+    def free_later(self, pieces: list[Piece]) -> None:
+        """These were released, and nobody uses them any more. Where they are many `free_some` frees them bit by bit."""
+        if sum(map(len, pieces)) > MUCH_BYTES:
+            self._rubble.append(pieces)
+
+    def free_some(self, max_bytes: int) -> int:
+        """Free about so much of what was released. Returns how many bytes that is."""
+        n_bytes = 0
+        while self._rubble and n_bytes < max_bytes:
+            pieces = self._rubble[0]
+            while pieces and n_bytes < max_bytes:
+                n_bytes += len(pieces.pop())
+            if not pieces:
+                self._rubble.popleft()
+        return n_bytes
+
     def release(self, n_bytes: int, n_events: int) -> None:
         """Raises `InvariantError` for more than is held."""
         if n_bytes > self.n_bytes or n_events > self.n_events:
             raise InvariantError(f"{n_bytes} bytes of {n_events} events are released, but less is held")
         self.n_bytes -= n_bytes
         self.n_events -= n_events
-        self.n_released += n_bytes
 
     @property
     def _is_tight(self) -> bool:

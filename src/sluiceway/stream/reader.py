@@ -14,6 +14,7 @@ import msgspec
 from sluiceway.errors import InvariantError
 from sluiceway.stream.policy import Measure, Pressure
 from sluiceway.stream.replay import Place, Replay
+from sluiceway.types import Piece
 
 WRITE_BYTES = 8 * 1024
 """What is joined for one write. What a transport was given it holds, however little it takes at a time: a reader that
@@ -23,7 +24,7 @@ has stopped shall not find more there than its marks have room for."""
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """Whole events for one write. After the last one its reader gets nothing more."""
 
-    data: bytes
+    data: Piece
     is_last: bool
     has_more: bool = False
     """Whether more waits than fits into one write."""
@@ -66,13 +67,14 @@ class Reader:
         """What is to be written next; None if nothing is, or while the batch before it is being written."""
         if self._pending is not None or not (self._has_work(replay.end) or self._lacks_notice(replay)):
             return None
-        data, self._pending = self._aside, self.place
+        data: Piece = self._aside
+        self._pending = self.place
         if not self.is_dismissed and self.place.event_id < replay.end.event_id:
             events, self._pending = replay.read(self.place, WRITE_BYTES)
-            data = data + events if data else events
+            data = b"".join((data, events)) if data else events
         self._aside = b""
         if replay.notice and self._pending.event_id == replay.end.event_id and self._lacks_notice(replay):
-            data, self._noticed = data + replay.notice, replay.notice
+            data, self._noticed = b"".join((data, replay.notice)), replay.notice
         self._batch_bytes = len(data)
         if self.is_dismissed or self._pending.event_id == replay.end.event_id:
             return Batch(data, self.is_dismissed or replay.is_ended)

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import msgspec
 
 from sluiceway.errors import InvariantError
-from sluiceway.stream.budget import Budget
+from sluiceway.stream.budget import MUCH_BYTES, Budget
 from sluiceway.stream.policy import Pressure
+from sluiceway.types import Piece
 
 
 class Place(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -80,7 +81,7 @@ class Replay:
     def __init__(self, budget: Budget, keep: Window = NOTHING) -> None:
         self._budget = budget
         self._keep = keep
-        self._frames: list[bytes] = []
+        self._frames: list[Piece] = []
         self._tokens: list[int] = []
         self._start = START
         self.end = START
@@ -115,7 +116,7 @@ class Replay:
             or end.event_id - counted.event_id >= self._keep.max_events
         )
 
-    def push(self, frame: bytes, n_tokens: int) -> None:
+    def push(self, frame: Piece, n_tokens: int) -> None:
         """Add an event; an empty one (text is held back) adds its tokens only. Raises `InvariantError` at the end."""
         if self.is_ended:
             raise InvariantError("an event came after the last one of its response")
@@ -134,7 +135,7 @@ class Replay:
         self.gathered_bytes += n_bytes
         self._budget.hold(n_bytes, 0)
 
-    def conclude(self, frame: bytes, before: Iterable[bytes] = ()) -> None:
+    def conclude(self, frame: Piece, before: Iterable[Piece] = ()) -> None:
         """Add the last event, and those before it; after it nothing comes. It carries all tokens that are in none.
 
         It is not empty: readers know by it that they have everything.
@@ -165,7 +166,7 @@ class Replay:
             return Missed.AT_END
         return self._place_at(index)
 
-    def read(self, place: Place, max_bytes: int) -> tuple[bytes, Place]:
+    def read(self, place: Place, max_bytes: int) -> tuple[Piece, Place]:
         """Whole events after a place that is held, at least one, joined; and the place after them."""
         index, end = place.event_id - self._start.event_id, self.end
         if end.event_id == place.event_id + 1:
@@ -232,12 +233,15 @@ class Replay:
 
     def _let_go(self, n_events: int) -> None:
         if n_events == len(self._frames):
-            start = self.end
+            start, gone = self.end, self._frames
             self._frames, self._tokens = [], []
         else:
-            start = self._place_at(n_events)
+            start, gone = self._place_at(n_events), self._frames[:n_events]
             del self._frames[:n_events], self._tokens[:n_events]
-        self._budget.release(start.n_bytes - self._start.n_bytes, n_events)
+        n_bytes = start.n_bytes - self._start.n_bytes
+        self._budget.release(n_bytes, n_events)
+        if n_bytes > MUCH_BYTES:
+            self._budget.free_later(gone)
         self._start = start
         if start.event_id > self._counted.event_id:
             self.n_undelivered += start.n_tokens - self._counted.n_tokens

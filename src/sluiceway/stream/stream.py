@@ -40,7 +40,7 @@ from sluiceway.stream.reader import Batch
 from sluiceway.stream.replay import NOTHING, Missed, Place, Replay
 from sluiceway.stream.terms import Terms
 from sluiceway.stream.upstream import Upstream
-from sluiceway.types import FinishReason, Rid
+from sluiceway.types import FinishReason, Piece, Rid
 
 
 class Stream:
@@ -185,7 +185,7 @@ class Stream:
         self._upstream.forget()
         return self._end(FinishReason.ERROR, refusal)
 
-    def conclude(self, frame: bytes, before: Iterable[bytes] = (), now_s: float | None = None) -> None:
+    def conclude(self, frame: Piece, before: Iterable[Piece] = (), now_s: float | None = None) -> None:
         """Carry out `EndResponse`. Of an early end it is no carrier: tokens that are in no event so far are in none."""
         if self.state not in ENDED:
             raise InvariantError(f"a response that is {self.state.value} cannot be concluded")

@@ -59,7 +59,7 @@ class HeldEvents:
         data, self._place = self._replay.read(self._place, WRITE_BYTES)
         self._replay.delivered(self._place)
         self._replay.trim(self._place)
-        return data
+        return bytes(data)
 
 
 class HeldDeltas:

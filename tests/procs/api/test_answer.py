@@ -48,7 +48,7 @@ def written(answer: Answer) -> bytes:
     if batch is None:
         return b""
     answer.stream.written(1, 0.0)
-    return batch.data
+    return bytes(batch.data)
 
 
 def test_a_prompt_counts_once_however_many_choices_it_has() -> None:

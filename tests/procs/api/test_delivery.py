@@ -10,8 +10,9 @@ import pytest
 from sluiceway.config import StreamsConfig
 from sluiceway.messages.to_tokenizer import Cancel, Park, Pause, Resume
 from sluiceway.procs.api.answer import Answer
-from sluiceway.procs.api.delivery import TICK_S
+from sluiceway.procs.api.delivery import FREED_BYTES, TICK_S
 from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.pieces import PIECE_BYTES
 from sluiceway.stream.history import StreamRecord
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.policy import POLICIES, PolicyName, Pressure
@@ -29,6 +30,7 @@ DEGREES = Terms(
     )
 )
 KEPT = Terms(policy=DEGREES.policy, retention=Retention(ttl_s=30.0))
+LONG_KEPT = Terms(policy=DEGREES.policy, retention=Retention(max_bytes=1 << 30))
 DETACHED = Terms(policy=DEGREES.policy, retention=Retention(grace_s=10.0, ttl_s=30.0))
 
 _ids = map("s-{}".format, itertools.count(1))
@@ -59,7 +61,7 @@ class Client:
             return b""
         self.got += batch.data
         self._api.hub.delivery.written(self.answer, self.reader_id, self.unsent_bytes)
-        return batch.data
+        return bytes(batch.data)
 
     def leave(self) -> None:
         self._api.hub.delivery.leave(self.answer, self.reader_id)
@@ -252,6 +254,44 @@ def test_time_matters_as_soon_as_there_is_an_answer(api: Api) -> None:
     client.leave()
     api.hub.delivery.when_timed(lambda: told.append("third"))
     assert told == ["first", "second"]
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["gathered", "ended"])
+def test_a_large_answer_that_nobody_reads_is_freed_bit_by_bit(api: Api, is_whole: bool) -> None:
+    """It is out of the budget at once, and time matters until all of it is freed."""
+    client = Client(api)
+    order = order_of(parse_completion(completion(max_tokens=10_000)), stream_id=next(_ids))
+    client.answer, client.reader_id = api.hub.open(order, client)
+    api.upstream.accept()
+    api.upstream.speak("x" * (FREED_BYTES + 5 * PIECE_BYTES))
+    if not is_whole:
+        api.upstream.finish()
+    budget, told = api.hub.streams.budget, list[str]()
+    client.leave()
+    assert budget.n_bytes == 0 and budget.has_rubble
+    api.hub.delivery.when_timed(lambda: told.append("first"))
+    wait(api, TICK_S)
+    assert told == ["first"] and budget.has_rubble
+    wait(api, TICK_S)
+    api.hub.delivery.when_timed(lambda: told.append("second"))
+    assert told == ["first"] and not budget.has_rubble
+
+
+def test_time_matters_when_a_large_answer_that_was_kept_goes() -> None:
+    """Another one takes its place, and frees nothing at once."""
+    api = Api(streams=StreamsConfig(kept_streams=1, replay_bytes=1 << 30))
+    told = list[str]()
+    for _ in range(2):
+        client = Client(api)
+        order = order_of(parse_completion(completion(max_tokens=10_000)), terms=LONG_KEPT, stream_id=next(_ids))
+        client.answer, client.reader_id = api.hub.open(order, client)
+        api.upstream.accept()
+        api.upstream.speak("x" * (20 * PIECE_BYTES))
+        api.upstream.finish()
+        client.leave()
+    assert api.hub.streams.budget.has_rubble
+    api.hub.delivery.when_timed(lambda: told.append("freed"))
+    assert told == ["freed"]
 
 
 def test_who_is_woken_by_another_has_its_turn(api: Api) -> None:

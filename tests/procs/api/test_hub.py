@@ -23,7 +23,7 @@ from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.refusals import DRAINING, LOADING, OVERLOADED, lost, unavailable
 from sluiceway.stream.lifecycle import State
 from sluiceway.stream.terms import Terms
-from sluiceway.types import FinishReason, LiveSequence, Progress
+from sluiceway.types import FinishReason, LiveSequence, Piece, Progress
 from support.asgi_driver import FACTS, Api, FakeUpstream, completion, finished
 from support.orders import PLAIN, order_of
 from support.snapshots import engine_stats
@@ -86,7 +86,7 @@ def written(api: Api, answer: Answer) -> bytes:
     if batch is None:
         return b""
     api.hub.delivery.written(answer, 1)
-    return batch.data
+    return bytes(batch.data)
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ class BrokenFramer(CompletionFramer):
     def end(self, usage: Usage) -> bytes:
         return self._maybe("end") or super().end(usage)
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
         self._maybe("body")
         return super().body(finished, usage)
 

@@ -169,5 +169,5 @@ async def test_readers_of_one_whole_answer_share_its_pieces() -> None:
     await first.done()
     again = await AsgiDriver(api.app, "POST", PATH, completion(max_tokens=9), key, offers_chunks=True).start().done()
     assert again.body == first.body and again.headers["content-length"] == first.headers["content-length"]
-    large = [(one, other) for one, other in zip(first.writes, again.writes, strict=True) if len(one) == PIECE_BYTES]
+    large = [pair for pair in zip(first.written, again.written, strict=True) if len(pair[0]) == PIECE_BYTES]
     assert len(large) >= 3 and all(one is other for one, other in large)

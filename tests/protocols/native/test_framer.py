@@ -129,8 +129,8 @@ def test_a_large_body_comes_in_pieces_of_a_bounded_size() -> None:
     """And is handed over: nothing of it is kept."""
     one = framer()
     for _ in range(2):
-        one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, TOLD * 2_000))
-        one.drop()
+        n_bytes = one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, TOLD * 2_000))
+        assert sum(map(len, one.drop())) == n_bytes > 5 * PIECE_BYTES
     one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, TOLD * 2_000))
     pieces = one.body([STOPPED], USAGE)
     assert len(pieces) > 4 and all(0 < len(piece) <= PIECE_BYTES for piece in pieces)

@@ -56,6 +56,7 @@ class Answer:
     soon as there is one, then what the stream has for each of them."""
 
     __slots__ = (
+        "_budget",
         "_cached_tokens",
         "_completion_tokens",
         "_error_code",
@@ -81,6 +82,7 @@ class Answer:
         generation = order.generation
         self.order = order
         self._generation = generation
+        self._budget = budget
         self._framer = order.framer
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._finished: dict[int, Finished] = {}
@@ -197,14 +199,17 @@ class Answer:
             return
         if refusal is None:
             finished = [self._finished[index] for index in range(self._generation.n_choices)]
-            *before, last = self._framer.body(finished, self.usage)
-            n_bytes = sum(map(len, before)) + len(last)
-            self.head = json_head(n_bytes, more=(stream_id_header(self.order.stream_id),))
+            pieces = self._framer.body(finished, self.usage)
+            self.head = json_head(sum(map(len, pieces)), more=(stream_id_header(self.order.stream_id),))
         else:
-            before, last = [], self.order.error_body(refusal)
-            self.head = refusal_head(len(last), refusal)
-            self._framer.drop()
-        self.stream.conclude(last, before, now_s)
+            pieces = [self.order.error_body(refusal)]
+            self.head = refusal_head(len(pieces[0]), refusal)
+            self.drop_gathered()
+        self.stream.conclude(pieces[-1], pieces[:-1], now_s)
+
+    def drop_gathered(self) -> None:
+        """Nobody will get the whole of it: keep nothing of what was gathered. Idempotent."""
+        self._budget.free_later(self._framer.drop())
 
     def comment(self, text: str = "") -> bytes:
         """What every reader passes over. Where events carry ids it is no block of its own: see `sse.encoder`."""

@@ -18,6 +18,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from sluiceway.procs.api.kernel_queue import KernelQueue
+from sluiceway.types import Piece
 
 _EXTENSION = "sluiceway.chunks"
 
@@ -61,7 +62,7 @@ class ChunkWriter:
         """See `break_off`."""
         break_off(self._transport)
 
-    def write(self, piece: bytes) -> None:
+    def write(self, piece: Piece) -> None:
         """Hand one piece to the transport. It is not empty, the head was sent, and `is_writable`.
 
         It is a chunk, unless the head told the length of the body or the client knows no chunks (see `until_close`).

@@ -15,7 +15,6 @@ from sluiceway.errors import PeerGone, Refusal
 from sluiceway.messages.to_tokenizer import Cancel, FromApi, Park, Pause, Resume
 from sluiceway.obs.metrics import Metrics
 from sluiceway.procs.api.agenda import Agenda
-from sluiceway.procs.api.allocator import own_heap
 from sluiceway.procs.api.answer import Answer, Reader
 from sluiceway.procs.api.sequences import Sequences
 from sluiceway.procs.api.streams import Streams
@@ -39,6 +38,8 @@ from sluiceway.types import FinishReason, Rid
 
 TICK_S = 0.25
 """How exactly the times of readers are kept: the shortest of them is a second or so."""
+FREED_BYTES = 16 * 1024 * 1024
+"""How much is freed with each tick: more than can be generated meanwhile, in some four milliseconds."""
 
 
 class Delivery:
@@ -65,7 +66,6 @@ class Delivery:
         self._is_waking = False
         self._when_empty: list[Callable[[], None]] = []
         self._when_timed: list[Callable[[], None]] = []
-        self._heap = own_heap()
         streams.when_let_go = self._let_go
 
     # From readers.
@@ -92,8 +92,7 @@ class Delivery:
     def watch(self, answer: Answer) -> None:
         """Something waits for a reader that has no room: from now on its time counts."""
         self._agenda.plan_next(answer)
-        while self._when_timed:
-            self._when_timed.pop()()
+        self._tell_if_timed()
 
     def leave(self, answer: Answer, reader_id: ReaderId) -> None:
         """Nobody writes to this reader any more. Cancels what runs for nobody else. Idempotent."""
@@ -114,7 +113,9 @@ class Delivery:
         self.settle(answer)
 
     def tick(self) -> None:
-        """Time has gone by: look at the answers to which that matters; where memory is short, at all of them."""
+        """Time has gone by: look at the answers to which that matters; where memory is short, at all of them. Some of
+        what answers have released is freed: with each tick, so that no large answer holds others up when it goes."""
+        self._streams.budget.free_some(FREED_BYTES)
         due = self._agenda.due(self._clock())
         if self._streams.budget.pressure is not Pressure.NONE:
             due = list({**dict.fromkeys(due), **dict.fromkeys(self._streams)})
@@ -129,11 +130,9 @@ class Delivery:
         self.settle(answer)
 
     def when_timed(self, tell: Callable[[], None]) -> None:
-        """Call `tell` as soon as there is an answer to which time matters; at once if that is so now."""
-        if self._agenda:
-            tell()
-        else:
-            self._when_timed.append(tell)
+        """Call `tell` as soon as there is something to which time matters; at once if that is so now."""
+        self._when_timed.append(tell)
+        self._tell_if_timed()
 
     def when_empty(self, tell: Callable[[], None]) -> None:
         """Call `tell` as soon as no answer is open; at once if that is so now."""
@@ -172,17 +171,14 @@ class Delivery:
         self._count_undelivered(answer)
         if answer.is_over and not answer.is_logged:
             answer.is_logged = True
+            answer.drop_gathered()
             self._log_end(answer)
         if self._streams.settle(answer, self._clock()):
             self._agenda.plan(answer, answer.stream.quiet_until_s)
         else:
             self._agenda.drop(answer)
         self._tell_if_empty()
-        self.give_memory_back()
-
-    def give_memory_back(self) -> None:
-        """What answers have released goes back to the system, when it is much."""
-        self._heap.released(self._streams.budget.n_released)
+        self._tell_if_timed()
 
     def _carry_out(self, answer: Answer, effect: Effect) -> None:
         match effect:
@@ -255,6 +251,11 @@ class Delivery:
     def _let_go(self, answer: Answer) -> None:
         self._count_undelivered(answer)
         self._agenda.drop(answer)
+        self._tell_if_timed()
+
+    def _tell_if_timed(self) -> None:
+        while self._when_timed and (self._agenda or self._streams.budget.has_rubble):
+            self._when_timed.pop()()
 
     def _tell_if_empty(self) -> None:
         while self._when_empty and not self._streams.n_open:

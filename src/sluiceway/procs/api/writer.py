@@ -79,7 +79,8 @@ class Writer:
             await self._sleep_while_passing(self._chunks)
         while batch := self._last or await self._next():
             self._delivery.watch(self._answer)  # nobody knows how long `send` takes
-            await self._send({"type": "http.response.body", "body": batch.data, "more_body": not batch.is_last})
+            body = bytes(batch.data)
+            await self._send({"type": "http.response.body", "body": body, "more_body": not batch.is_last})
             self._delivery.written(self._answer, self._reader_id)
             if batch.is_last:
                 return
@@ -147,7 +148,6 @@ class Writer:
 
     def _pass_on_now(self) -> None:
         self._is_due = False
-        self._delivery.give_memory_back()
         if self._is_passing:
             self._pass_on()
 

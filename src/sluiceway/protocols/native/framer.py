@@ -11,7 +11,7 @@ from sluiceway.protocols.generation import Usage
 from sluiceway.protocols.openai.errors import error_fields
 from sluiceway.protocols.pieces import Pieces, assembled
 from sluiceway.sse.encoder import encode_json
-from sluiceway.types import ToldToken
+from sluiceway.types import Piece, ToldToken
 
 
 class NativeFramer:
@@ -23,7 +23,7 @@ class NativeFramer:
         self._identity = {"id": stream_id, "model": model, "created": created}
         self._n_tokens = 0
         self._finished: Finished | None = None
-        self.drop()
+        self._text, self._token_ids, self._logprobs = Pieces(), Pieces(), Pieces()
 
     def start(self, usage: Usage) -> bytes:
         return _event(
@@ -62,7 +62,7 @@ class NativeFramer:
             + self._logprobs.add_items([_told_fields(one) for one in delta.told])
         )
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
         (end,) = finished
         logprobs = self._logprobs.take()
         end_fields = encode_json({**_end_fields(end), "usage": usage_fields(usage)})
@@ -77,8 +77,8 @@ class NativeFramer:
             ]
         )
 
-    def drop(self) -> None:
-        self._text, self._token_ids, self._logprobs = Pieces(), Pieces(), Pieces()
+    def drop(self) -> list[Piece]:
+        return [*self._text.take(), *self._token_ids.take(), *self._logprobs.take()]
 
     def _token(self, token_id: int | None, text: bytes, told: bytes) -> bytes:
         index = self._n_tokens

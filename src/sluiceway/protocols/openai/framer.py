@@ -23,7 +23,7 @@ from sluiceway.protocols.openai.errors import error_body
 from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
 from sluiceway.protocols.pieces import Pieces, assembled
 from sluiceway.sse.encoder import encode_json
-from sluiceway.types import FinishReason, ToldToken
+from sluiceway.types import FinishReason, Piece, ToldToken
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -59,7 +59,13 @@ class _WholeChoice:
                 n_bytes += pieces.add_items(fields[name])
         return n_bytes
 
-    def take_logprobs(self) -> Iterator[bytes]:
+    def take(self) -> Iterator[Piece]:
+        """All of it, in no order that means anything."""
+        for part in (self.text, self.token_ids, *self._logprobs.values()):
+            if isinstance(part, Pieces):
+                yield from part.take()
+
+    def take_logprobs(self) -> Iterator[Piece]:
         """One JSON object."""
         opening = b"{"
         for name, value in self._logprobs.items():
@@ -134,14 +140,16 @@ class _Framer(ABC):
             n_bytes += choice.add_logprobs(self._logprobs_fields(told_text.take(delta.text)))
         return n_bytes
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[bytes]:
+    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
         """The ends come in the order of the choices."""
         pieces = assembled(self._body_parts(finished, usage))
-        self.drop()
+        self._choices = []
         return pieces
 
-    def drop(self) -> None:
+    def drop(self) -> list[Piece]:
+        dropped = [piece for choice in self._choices for piece in choice.take()]
         self._choices = []
+        return dropped
 
     def _begin_choices(self) -> list[_WholeChoice]:
         self._choices = [_WholeChoice(self._logprobs_fields(())) for _ in range(self._response.n_choices)]
@@ -155,7 +163,7 @@ class _Framer(ABC):
         """The same in a chunk."""
         return self._logprobs_fields(told)
 
-    def _body_parts(self, finished: Sequence[Finished], usage: Usage) -> Iterator[bytes]:
+    def _body_parts(self, finished: Sequence[Finished], usage: Usage) -> Iterator[Piece]:
         choices = self._choices or self._begin_choices()
         yield encode_json(self._identity).removesuffix(b"}") + b',"choices":['
         for index, (choice, end) in enumerate(zip(choices, finished, strict=True)):
