@@ -80,7 +80,7 @@ def test_full_disk_is_a_sentence() -> None:
     )
     with open("/dev/full", "w") as full:
         run = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
-    assert (run.returncode, run.stderr) == (1, "error: what was to be written cannot be: No space left on device\n")
+    assert (run.returncode, run.stderr) == (1, "error: the output cannot be written: No space left on device\n")
 
 
 def test_other_error_of_the_system_is_not_hidden() -> None:

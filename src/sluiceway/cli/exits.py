@@ -49,7 +49,7 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
             if error.errno not in _FULL:
                 raise
             _forget_stdout()
-            typer.echo(f"error: what was to be written cannot be: {error.strerror}", err=True)
+            typer.echo(f"error: the output cannot be written: {error.strerror}", err=True)
             raise typer.Exit(FAILED) from None
 
     return run

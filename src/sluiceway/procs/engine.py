@@ -82,20 +82,22 @@ class EngineLoop:
         return itertools.chain(orphans, self._inlet.drain())
 
     def _beat(self) -> None:
-        """In a thread beside the steps: a long one is no hang, and its length says whether it may ever end.
+        """Sends heartbeats in a thread beside the steps, so that a long step is no silence; they tell how long it is.
 
-        A process that is stopped stops here too.
+        When the process is stopped, so is this thread.
         """
-        while not self._has_stopped.wait(HEARTBEAT_S):
-            looked_s = self._looked_s
-            self._pulse_control.report(
-                Heartbeat(
-                    step_s=0.0 if looked_s is None else time.monotonic() - looked_s,
-                    longest_gap_s=self._gaps.seconds,
-                    n_dropped=dropped_messages.count,
+        try:
+            while not self._has_stopped.wait(HEARTBEAT_S):
+                looked_s = self._looked_s
+                self._pulse_control.report(
+                    Heartbeat(
+                        step_s=0.0 if looked_s is None else time.monotonic() - looked_s,
+                        longest_gap_s=self._gaps.seconds,
+                        n_dropped=dropped_messages.count,
+                    )
                 )
-            )
-        self._pulse_control.close()
+        finally:
+            self._pulse_control.close()
 
     def _obey(self) -> None:
         for order in self._control.drain():

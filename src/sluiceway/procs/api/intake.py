@@ -102,7 +102,10 @@ class Intake:
         except (WorkerBusy, WorkerTimeout, WorkerDied):
             raise RequestError(OVERLOADED) from None
         except (WorkerMemoryError, WorkerResultError):
-            raise invalid("The body has more values than are read at once.", code="too_many_values") from None
+            raise invalid(
+                "The body has too many values to be read.",
+                code="too_many_values",
+            ) from None
         except WorkerFault as error:
             self._log.error("a body could not be read", fault=str(error))
             raise RequestError(INTERNAL_ERROR) from None

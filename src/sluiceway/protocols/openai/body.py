@@ -68,9 +68,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     if body.count(b"[") + body.count(b"{") > MAX_NESTING:
         _check_shape(body)
     if body.count(b",") > MAX_COMMAS:
-        raise invalid(
-            f"The body has more values than are read at once: over {MAX_COMMAS} commas.", code="too_many_values"
-        )
+        raise invalid(f"The body has too many values to be read: over {MAX_COMMAS} commas.", code="too_many_values")
     try:
         text = body.decode("utf-8-sig")
         value = _DECODER.decode(text)
