@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import RequestError
-from sluiceway.stream.override import policy_from_header, policy_from_json
+from sluiceway.stream.override import HEADER, policy_from_header, policy_from_json
 from sluiceway.stream.policy import DEFAULT, POLICIES, PolicyName
 
 SERVED = list(PolicyName)
@@ -129,3 +129,17 @@ def test_all_names_that_are_no_thresholds_are_told(n: int, expected: str) -> Non
     with pytest.raises(RequestError) as caught:
         policy_from_json({f"k{i}": 1 for i in range(n)}, OWN, "slow_client")
     assert expected in caught.value.refusal.message and caught.value.refusal.param == "slow_client.k0"
+
+
+@pytest.mark.parametrize("value", ["drop; drop_after_s=1; drop_after_s=2", "drop;drop_after_s=1;drop_after_s =1"])
+def test_a_threshold_is_refused_when_the_header_has_it_twice(value: str) -> None:
+    """Which of them counts would be a guess."""
+    with pytest.raises(RequestError, match="is given more than once") as caught:
+        policy_from_header(value, POLICIES[PolicyName.DROP])
+    assert caught.value.refusal.param == f"{HEADER}.drop_after_s"
+
+
+def test_a_second_policy_is_refused_when_the_header_names_one() -> None:
+    """The first word is the policy already."""
+    with pytest.raises(RequestError, match=r"`Sluiceway-Slow-Client.policy` is given more than once"):
+        policy_from_header("drop; policy=pause", POLICIES[PolicyName.DROP])

@@ -53,12 +53,16 @@ def policy_from_json(value: object, default: Policy, param: str = FIELD) -> Poli
 
 
 def policy_from_header(value: str, default: Policy, param: str = HEADER) -> Policy:
-    """As `policy_from_json`; the first word is the policy, the rest are thresholds as `name=number`."""
+    """As `policy_from_json`; the first word is the policy, the rest are thresholds as `name=number`, each once."""
     first, *pairs = (part.strip() for part in value.split(";"))
     wish: dict[str, Any] = {"policy": first}
     for pair in pairs:
         name, _, digits = pair.partition("=")
-        wish[name.strip()] = _number(digits.strip(), f"{param}.{name.strip()[:64]}")
+        name = name.strip()
+        path = f"{param}.{name[:64]}"
+        if name in wish:
+            raise invalid(f"`{path}` is given more than once.", path)
+        wish[name] = _number(digits.strip(), path)
     return policy_from_json(wish, default, param)
 
 

@@ -87,7 +87,10 @@ async def test_last_streams_are_listed_when_there_are_many(api: Api) -> None:
         assert [entry["id"] for entry in listed][: len(ids)] == ids
 
 
-@pytest.mark.parametrize("query", [b"limit=0", b"limit=1001", b"limit=-1", b"limit=ten", b"limit=" + b"9" * 5000])
+@pytest.mark.parametrize(
+    "query",
+    [b"limit=0", b"limit=1001", b"limit=-1", b"limit=ten", b"limit=" + b"9" * 5000, b"limit=", b"limit=5&limit=6"],
+)
 async def test_limit_is_refused_when_it_is_none(api: Api, query: bytes) -> None:
     """By its name."""
     answer = await listing(api, query)

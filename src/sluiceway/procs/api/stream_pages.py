@@ -86,7 +86,10 @@ class StreamCancel:
 
 
 def _limit_of(scope: Scope) -> int:
-    (value, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("limit", [str(USUALLY_LISTED)])
+    query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    value, *others = query.get("limit", [str(USUALLY_LISTED)])
+    if others:
+        raise invalid(f"`limit` came {1 + len(others)} times.", "limit")
     if value.isascii() and value.isdigit() and len(value) <= len(str(MAX_LISTED)) and 1 <= int(value) <= MAX_LISTED:
         return int(value)
     raise invalid(f"`limit` must be an integer from 1 to {MAX_LISTED}.", "limit")
