@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sluiceway.config import HOST
 from sluiceway.errors import Refusal
 from sluiceway.procs.api.gate import SOLE_HEADERS, Gate
 from support.asgi_driver import Api, AsgiDriver, fetch
@@ -124,6 +125,35 @@ async def test_server_of_a_network_answers_to_any_name_unless_some_are_given(
     allowed: tuple[str, ...], host: str, status: int
 ) -> None:
     assert await status_of(host, allowed=allowed, listens_on=EVERYWHERE) == status
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "status"),
+    [
+        ("[fd00::1]", "[fd00::1]:8000", 200),
+        ("[fd00::1]", "[FD00:0::1]", 200),
+        ("[fd00::1]:8000", "[fd00::1]", 421),
+        ("a.example.", "a.example", 200),
+        ("a.example.", "A.example:5", 200),
+        ("a.example:8443", "a.example.:8443", 200),
+        ("a.example:8443", "a.example:08443", 200),
+        ("a.example:8443", "a.example:844", 421),
+        ("a.example:8443", "a.example", 421),
+        ("a.example:0", "a.example", 421),
+    ],
+)
+async def test_name_is_allowed_however_it_is_written(allowed: str, host: str, status: int) -> None:
+    """Addresses have several spellings, and a name may end with a dot."""
+    assert await status_of(host, allowed=(allowed,)) == status
+    refusal = await refusal_of([("Host", "localhost"), ("Origin", f"http://{host}")], allowed=(allowed,))
+    assert (refusal is None) == (status == 200)
+
+
+async def test_flag_that_an_error_proposes_is_one_that_is_taken() -> None:
+    """An address of IPv6 needs its brackets."""
+    refusal = await refusal_of([("Host", "[fd00::1]:8000")])
+    assert refusal is not None and "`--allowed-host [fd00::1]`" in refusal.message
+    assert HOST.fullmatch("[fd00::1]")
 
 
 async def test_old_client_names_no_host() -> None:

@@ -50,10 +50,11 @@ class Gate:
         """
         self._app = app
         self._refuse = refuse
-        self._allowed = frozenset(name.lower() for name in allowed)
+        self._allowed = frozenset(map(_host_of, allowed))
         self._is_local = _is_loopback(listens_on)
         self._own_name = listens_on.lower()
-        self._takes_any_host = "*" in allowed or not (allowed or self._is_local)
+        self._takes_any_origin = "*" in allowed
+        self._takes_any_host = self._takes_any_origin or not (allowed or self._is_local)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -84,17 +85,19 @@ class Gate:
             )
         if self._takes_any_host or self._answers_to(host):
             return
+        name = _host_of(host)[0]
+        flag = f"[{name}]" if ":" in name else name[:64]
         where = "listens to this machine alone" if self._is_local else "answers to the names that it was given"
         raise RequestError(
             refusal_for_status(
                 421,
                 f"This server does not answer to the host {shorten(host)}: it {where}."
-                f" Start it with `--allowed-host {_name_of(host)[:64]}` if it should.",
+                f" Start it with `--allowed-host {flag}` if it should.",
             )
         )
 
     def _answers_to(self, host: str) -> bool:
-        name = _name_of(host)
+        name = _host_of(host)[0]
         if self._is_allowed(host) or name == self._own_name or _is_loopback(name):
             return True
         return not self._is_local and _is_address(name)  # no page is found by a name that is an address
@@ -102,7 +105,9 @@ class Gate:
     def _check_origin(self, origin: str, host: str) -> None:
         scheme, _, rest = origin.lower().partition("://")
         default = _PORTS.get(scheme, "")
-        if "*" in self._allowed or (rest and (self._is_allowed(rest) or _full(rest, default) == _full(host, default))):
+        if self._takes_any_origin or (
+            rest and (self._is_allowed(rest) or _full(rest, default) == _full(host, default))
+        ):
             return
         raise RequestError(
             Refusal(
@@ -115,21 +120,23 @@ class Gate:
         )
 
     def _is_allowed(self, host: str) -> bool:
-        return host.lower() in self._allowed or _name_of(host) in self._allowed
+        name, port = _host_of(host)
+        return (name, "") in self._allowed or (name, port) in self._allowed
 
 
-def _name_of(host: str) -> str:
-    """Without the port, the brackets of an address, and the dot that may end a name."""
+def _host_of(host: str) -> tuple[str, str]:
+    """Name and port, "" where there is none: without brackets and a last dot, and one text for each address."""
     name, colon, port = host.lower().rpartition(":")
     if not colon or port.endswith("]"):
-        name = host.lower()
-    return name.strip("[]").removesuffix(".")
+        name, port = host.lower(), ""
+    name = name.strip("[]").removesuffix(".")
+    return str(ipaddress.ip_address(name)) if _is_address(name) else name, port.lstrip("0") or port[:1]
 
 
 def _full(host: str, default_port: str) -> tuple[str, str]:
     """Name and port, also where that is the usual one."""
-    _, colon, port = host.rpartition(":")
-    return _name_of(host), port if colon and port and not port.endswith("]") else default_port
+    name, port = _host_of(host)
+    return name, port or default_port
 
 
 def _is_address(name: str) -> bool:
