@@ -27,6 +27,9 @@ ASKING: list[tuple[str, Any]] = [
     if not any(value is neutral for neutral in CHAT[field])
 ]
 
+OPPOSITE: list[tuple[str, Any]] = [("enable_thinking", False), ("think", False), ("samplers", [])]
+"""Empty values that would change the answer of a server that has the field."""
+
 
 @pytest.mark.parametrize(("field", "value"), ASKING)
 def test_field_is_refused_by_name_when_it_asks(field: str, value: Any) -> None:
@@ -43,10 +46,31 @@ def test_field_is_accepted_when_it_asks_for_nothing(field: str) -> None:
     """Null, false unless true asks for nothing, an empty list, and the field's own neutral values."""
     off = () if any(neutral is True for neutral in CHAT[field]) else (False,)
     for value in (None, [], *off, *CHAT[field]):
+        if (field, value) not in OPPOSITE:
+            refuse_unserved({field: value}, CHAT)
+
+
+@pytest.mark.parametrize(("field", "value"), OPPOSITE)
+def test_empty_value_is_refused_when_it_asks_for_something(field: str, value: Any) -> None:
+    """Without an answer that thinks, or without the samplers."""
+    with pytest.raises(RequestError) as caught:
         refuse_unserved({field: value}, CHAT)
+    assert (caught.value.refusal.param, caught.value.refusal.code) == (field, "unsupported_parameter")
+    refuse_unserved({field: None}, CHAT)
 
 
-@pytest.mark.parametrize("field", ["do_sample", "skip_special_tokens", "add_generation_prompt", "add_bos_token"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "do_sample",
+        "skip_special_tokens",
+        "add_generation_prompt",
+        "add_bos_token",
+        "incremental_output",
+        "strip_stop",
+        "trim_stop",
+    ],
+)
 def test_false_is_refused_when_the_field_is_usually_true(field: str) -> None:
     """Without sampling an answer is another one; so is one with special tokens in it."""
     with pytest.raises(RequestError) as caught:

@@ -51,7 +51,13 @@ HARMLESS = frozenset(
 
 _Neutral = tuple[object, ...]
 _NOTHING: _Neutral = (None, False, [])
-"""Values that ask for nothing, whatever the field; but where true does, false asks for the opposite."""
+"""Values that ask for nothing; but where true does, false asks for the opposite."""
+_ASKING: Mapping[str, _Neutral] = {
+    "enable_thinking": (False,),  # a template may think unless it is told not to
+    "samplers": ([],),  # no sampler at all: the likeliest token
+    "think": (False,),
+}
+"""Fields in which one of those values asks for something."""
 
 _OPENAI: Mapping[str, _Neutral] = {
     "audio": (),
@@ -160,7 +166,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "images": (),
     "include_stop_str_in_output": (),
     "include_stop_token": (),
-    "incremental_output": (),
+    "incremental_output": (True,),  # every event has what is new; false asks for all of the text in each
     "inferenceConfig": ({},),
     "input": (),
     "input_ids": (),
@@ -298,7 +304,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "stop_sequences": (),
     "stop_strs": (),
     "stop_words": (),
-    "strip_stop": (),
+    "strip_stop": (True,),
     "structural_tag": (),
     "structured_outputs": (),
     "suppress_tokens": (),
@@ -335,7 +341,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "top_n_sigma": (-1, 0),
     "top_n_tokens": (0,),
     "transforms": (),
-    "trim_stop": (),
+    "trim_stop": (True,),
     "truncate": (),
     "truncate_prompt_tokens": (),
     "typical": (1,),
@@ -406,7 +412,9 @@ COMPLETIONS: Mapping[str, _Neutral] = MappingProxyType(
 def refuse_unserved(body: Mapping[str, Any], unserved: Mapping[str, _Neutral]) -> None:
     """Raises for the fields that ask for something which is not served, in alphabetical order."""
     asking = [
-        field for field in sorted(body.keys() & unserved.keys()) if not _asks_for_nothing(body[field], unserved[field])
+        field
+        for field in sorted(body.keys() & unserved.keys())
+        if not _asks_for_nothing(field, body[field], unserved[field])
     ]
     if asking:
         raise together([_unserved(field, body[field]) for field in asking])
@@ -432,7 +440,9 @@ def refuse_misplaced(body: Mapping[str, Any], options: Iterable[str]) -> None:
         )
 
 
-def _asks_for_nothing(value: object, neutral: _Neutral) -> bool:
+def _asks_for_nothing(field: str, value: object, neutral: _Neutral) -> bool:
+    if any(_is_same(value, one) for one in _ASKING.get(field, ())):
+        return False
     nothing = neutral if value is False and any(one is True for one in neutral) else (*_NOTHING, *neutral)
     return any(_is_same(value, one) for one in nothing)
 
