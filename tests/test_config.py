@@ -138,4 +138,12 @@ def test_an_allowed_host_is_a_name(name: str) -> None:
     assert serve("allowed_host", ("chat.example", "chat.example:443", "[::1]", "*")).allowed_host
     with pytest.raises(ConfigError, match="perhaps with a port") as caught:
         serve("allowed_host", ("chat.example", name))
+    assert caught.value.field == "allowed_host" and "without http:// and path" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["null", "NULL"])
+def test_the_origin_null_is_no_host(name: str) -> None:
+    """Every sandboxed frame and every file has it."""
+    with pytest.raises(ConfigError, match="pages that have none") as caught:
+        serve("allowed_host", (name,))
     assert caught.value.field == "allowed_host"

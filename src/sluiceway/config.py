@@ -192,8 +192,13 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_range(self, "port", 0, 65_535)
         for name in self.allowed_host:
+            if name.lower() == "null":
+                raise ConfigError("allowed_host", "must be a host; `null` is the origin of pages that have none")
             if name != "*" and not HOST.fullmatch(name):
-                raise ConfigError("allowed_host", f"must be a name or an address, perhaps with a port, not {name!r}")
+                raise ConfigError(
+                    "allowed_host",
+                    f"must be a name or an address, perhaps with a port, without http:// and path, not {name!r}",
+                )
         _check_range(self, "max_running", 1, 4096)
         _check_range(self, "max_waiting", 0, 1_000_000)
         _check_range(self, "max_step_tokens", self.max_running, 1_000_000)

@@ -24,9 +24,9 @@ AllowedHosts = Annotated[
     list[str],
     option(
         "--allowed-host",
-        "A name, perhaps with a port, by which clients reach the server, as behind a proxy; may be given several "
-        "times. Its pages may change things here. On a loopback address the server answers to no other than loopback "
-        "names without it. *: any host, any page.",
+        "A host, perhaps with a port, under which clients reach this server, as behind a proxy; may be given several "
+        "times (in the variable: split at spaces). On a loopback address the server answers to loopback names alone "
+        "without it. It lets in no page of another origin: no CORS headers are sent. *: any host.",
     ),
 ]
 MaxRunning = Annotated[int, option("--max-running", "Sequences computed in one step.")]

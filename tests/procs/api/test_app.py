@@ -211,6 +211,18 @@ async def test_another_method_is_not_allowed(api: Api, method: str, path: str, a
     assert set(driver.headers["allow"].split(", ")) == allow
 
 
+async def test_preflight_of_cors_is_not_served(api: Api) -> None:
+    """A plain OPTIONS gets the usual message."""
+    page = "http://localhost:5173"
+    plain = await fetch(api.app, "OPTIONS", "/v1/chat/completions", origin=page)
+    preflight = await fetch(
+        api.app, "OPTIONS", "/v1/chat/completions", origin=page, access_control_request_method="POST"
+    )
+    for driver, is_preflight in ((plain, False), (preflight, True)):
+        assert driver.status == 405 and driver.headers["allow"] == "POST"
+        assert ("CORS preflights are not served" in error_of(driver)["message"]) is is_preflight
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/health/live", "/metrics", "/stats"])
 async def test_the_head_of_what_can_be_read_can_be_asked_for(api: Api, path: str) -> None:
     """HEAD where GET is."""

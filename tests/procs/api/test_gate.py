@@ -192,6 +192,16 @@ async def test_page_of_another_origin_changes_nothing(
         assert await refusal_of(headers, allowed=allowed, method=method) is None
 
 
+@pytest.mark.parametrize(
+    ("origin", "page"), [("http://localhost:5173", "of another origin"), ("null", "without an origin of its own")]
+)
+async def test_page_of_another_origin_learns_what_would_work(origin: str, page: str) -> None:
+    """Not `--allowed-host`: without CORS headers its browser would hide the answer."""
+    refusal = await refusal_of([("Host", "localhost:8000"), ("Origin", origin)])
+    assert refusal is not None and page in refusal.message and "under one origin" in refusal.message
+    assert "no CORS headers are sent" in refusal.message and "under which the server itself" in refusal.message
+
+
 @pytest.mark.parametrize("name", SOLE_HEADERS.values())
 @pytest.mark.parametrize("values", [("a", "a"), ("a", "b")])
 async def test_header_that_means_one_thing_comes_once(name: str, values: tuple[str, str]) -> None:

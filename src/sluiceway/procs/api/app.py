@@ -37,6 +37,10 @@ from sluiceway.refusals import LOADING
 _READ = ["GET", "HEAD"]
 _GUESSED_CHARACTERS = 128
 """Of a path that is not known; no path that was meant is longer."""
+_PREFLIGHT = (
+    "CORS preflights are not served: a page of another origin cannot use this server."
+    " Serve the page and the API under one origin, for example by a proxy."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,10 @@ def _router_refused(paths: Sequence[str], door: Door) -> Callable[[Request, Exce
         assert isinstance(error, HTTPException)
         more = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
         path = request.scope["path"]
-        refusal = refusal_for_status(error.status_code, _not_found(path, paths) if error.status_code == 404 else None)
+        message = _not_found(path, paths) if error.status_code == 404 else None
+        if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+            message = _PREFLIGHT
+        refusal = refusal_for_status(error.status_code, message)
         door.metrics.request_rejected(refusal.code)
         door.log.info(
             "rejected", request_id=request_id_of(request.scope), reason=refusal.code, status=refusal.status,

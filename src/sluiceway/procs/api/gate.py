@@ -109,12 +109,15 @@ class Gate:
             rest and (self._is_allowed(rest) or _full(rest, default) == _full(host, default))
         ):
             return
+        page = "without an origin of its own (a file, a sandboxed frame)" if scheme == "null" else "of another origin"
         raise RequestError(
             Refusal(
                 status=403,
                 code="foreign_origin",
-                message=f"A page of {shorten(origin)} must not change anything here."
-                " Start the server with `--allowed-host` and the host of that page if it may.",
+                message=f"A page {page} must not change anything here (`Origin` is {shorten(origin)})"
+                " and cannot read this server's answers: no CORS headers are sent."
+                " Serve the page and the API under one origin, for example by a proxy."
+                " `--allowed-host` names hosts under which the server itself is reached.",
                 param="Origin",
             )
         )
