@@ -78,7 +78,7 @@ def read_body(endpoint: Endpoint, body: bytes, served_name: str) -> Request:
     """Raises `RequestError`. `served_name` is the name of the one model."""
     request = _PARSE[endpoint](body, served_name)
     if request.generation.model != served_name:
-        raise RequestError(model_not_found(request.generation.model))
+        raise RequestError(model_not_found(request.generation.model, served_name))
     return request
 
 

@@ -177,7 +177,43 @@ async def test_path_that_was_meant_is_named(api: Api, path: str, meant: str) -> 
     assert f"did you mean `{meant}`?" in error_of(driver)["message"]
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/nothing", "/" + "x" * 60_000, "/v1/embeddings"])
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [("/v1/chat/completions/chat/completions", "/v1/chat/completions"), ("/v1/completions/models", "/v1/models")],
+)
+async def test_path_below_another_tells_how_the_base_url_ends(api: Api, path: str, meant: str) -> None:
+    """A client that was given the whole path appends its own."""
+    message = error_of(await fetch(api.app, "POST", path))["message"]
+    assert f"did you mean `{meant}`? The base_url of a client must end in `/v1`." in message
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        ("/v1/responses", "/v1/chat/completions"),
+        ("/v1/messages", "/v1/chat/completions"),
+        ("/v1/embeddings", "/v1/completions"),
+        ("/v1/nothing/of/this", "/v1/chat/completions"),
+        ("/responses", "/v1/chat/completions"),
+        ("/api/tags", "/v1/models"),
+        ("/api/version", "/v1/models"),
+        ("/version", "/v1/models"),
+        ("/props", "/v1/models"),
+        ("/tokenize", "usage"),
+    ],
+)
+async def test_path_of_another_server_is_said_not_to_be_served(api: Api, path: str, nearest: str) -> None:
+    """What comes nearest here is named."""
+    message = error_of(await fetch(api.app, "GET", path))["message"]
+    assert f'"{path}" is not served' in message and nearest in message and "below" not in message
+
+
+async def test_list_of_models_is_meant_by_its_path_with_a_slash(api: Api) -> None:
+    error = error_of(await fetch(api.app, "GET", "/v1/models/"))
+    assert error["code"] == "not_found" and "did you mean `/v1/models`?" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/nothing", "/" + "x" * 60_000])
 async def test_path_that_may_mean_anything_gets_a_hint(api: Api, path: str) -> None:
     assert "below `/v1`" in error_of(await fetch(api.app, "GET", path))["message"]
 

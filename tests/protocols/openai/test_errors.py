@@ -70,9 +70,9 @@ def test_sentence_of_the_caller_is_told_when_there_is_one() -> None:
 
 def test_model_is_named_shortly_when_it_is_not_served() -> None:
     """404, as OpenAI answers; the name is the client's, so it is cut."""
-    refusal = model_not_found("x" * 1000)
+    refusal = model_not_found("x" * 1000, "served-one")
     assert (refusal.status, refusal.code, refusal.param) == (404, "model_not_found", "model")
-    assert "xxx" in refusal.message
+    assert "xxx" in refusal.message and 'this server serves "served-one"' in refusal.message
     assert len(refusal.message) < 200
 
 

@@ -37,6 +37,25 @@ from sluiceway.refusals import LOADING
 _READ = ["GET", "HEAD"]
 _GUESSED_CHARACTERS = 128
 """Of a path that is not known; no path that was meant is longer."""
+_ANSWERING = "what answers is `/v1/chat/completions` and `/v1/completions`; `/v1/models` lists the model"
+_OF_THE_MODEL = "`/v1/models` tells of the model, `/stats` of the server"
+_NEAREST = {
+    "/detokenize": "`/v1/completions` takes token ids as a prompt",
+    "/embed": _ANSWERING,
+    "/embedding": _ANSWERING,
+    "/embeddings": _ANSWERING,
+    "/info": _OF_THE_MODEL,
+    "/messages": "the nearest that is served is `/v1/chat/completions`",
+    "/props": _OF_THE_MODEL,
+    "/ps": _OF_THE_MODEL,
+    "/responses": "the nearest that is served is `/v1/chat/completions`",
+    "/show": _OF_THE_MODEL,
+    "/slots": "`/v1/streams` lists what runs, `/stats` tells of the server",
+    "/tags": "`/v1/models` lists the model",
+    "/tokenize": "the `usage` of an answer counts the tokens of its prompt",
+    "/version": "`sluiceway --version` prints the version, `/v1/models` lists the model",
+}
+"""What other servers have, below `/v1`, `/api` or nothing, and what comes nearest here."""
 _PREFLIGHT = (
     "CORS preflights are not served: a page of another origin cannot use this server."
     " Serve the page and the API under one origin, for example by a proxy."
@@ -117,8 +136,10 @@ def _add_models(app: FastAPI, served_name: str, world: World) -> None:
     @app.api_route("/v1/models/{model:path}", methods=_READ)
     async def model_card(model: str) -> Response:
         facts = world.hub.facts
+        if not model:
+            raise HTTPException(404)  # `/v1/models/`
         if model != served_name:
-            return _refusal(model_not_found(model))
+            return _refusal(model_not_found(model, served_name))
         if facts is None:
             return _refusal(LOADING)
         return _json(card_body(ModelCard(served_name, created, facts.max_sequence_tokens)))
@@ -169,9 +190,17 @@ def _router_refused(paths: Sequence[str], door: Door) -> Callable[[Request, Exce
 
 
 def _not_found(path: str, known: Sequence[str]) -> str:
-    meant = _meant(path[:_GUESSED_CHARACTERS].rstrip("/").lower(), known)
-    hint = f"did you mean `{meant}`?" if meant else "the API is below `/v1`, as in `/v1/chat/completions`."
-    return f"There is nothing at this path; {hint}"
+    asked = path[:_GUESSED_CHARACTERS].rstrip("/").lower()
+    nearest = _NEAREST.get(asked.removeprefix("/v1").removeprefix("/api"))
+    if nearest is not None:
+        return f"{shorten(path)} is not served by this server; {nearest}."
+    if meant := _meant(asked, known):
+        is_below_another = any(asked.startswith(f"{way}/") for way in known)
+        base = " The base_url of a client must end in `/v1`." if is_below_another else ""
+        return f"There is nothing at this path; did you mean `{meant}`?{base}"
+    if asked.startswith("/v1/"):
+        return f"{shorten(path)} is not served by this server; {_ANSWERING}."
+    return "There is nothing at this path; the API is below `/v1`, as in `/v1/chat/completions`."
 
 
 def _meant(path: str, known: Sequence[str]) -> str | None:
@@ -179,9 +208,11 @@ def _meant(path: str, known: Sequence[str]) -> str | None:
     last = path.rpartition("/")[2]
     if last in ("", "v1"):
         return None
+    below = [path.removeprefix(way) for way in known if path.startswith(f"{way}/")]
     for found in (
         [way for way in known if path.endswith(way)],
         [way for way in known if way.endswith(path)],
+        [way for way in known if any(way.endswith(rest) for rest in below)],
         difflib.get_close_matches(path, known, 1, 0.8),
         [way for way in known if last in way.split("/")],
     ):

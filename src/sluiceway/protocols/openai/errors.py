@@ -56,7 +56,7 @@ def refusal_for_status(status: int, message: str | None = None) -> Refusal:
     return Refusal(status=status, code=code, message=message or usual)
 
 
-def model_not_found(model: str) -> Refusal:
-    """404 for a model that is not served here."""
-    message = f"The model {shorten(model)} does not exist here; GET /v1/models lists what is served."
+def model_not_found(model: str, served: str) -> Refusal:
+    """404 for a model that is not served here; names the one that is."""
+    message = f"The model {shorten(model)} does not exist here; this server serves {shorten(served)}."
     return Refusal(status=404, code="model_not_found", message=message, param="model")
