@@ -170,6 +170,21 @@ def test_the_table_of_architectures_is_that_of_the_code() -> None:
     assert dict(rows) == {name: family.model_type for name, family in hf_config.FAMILIES.items()}
 
 
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/lab/README.md"], ids=lambda p: p.name
+)
+def test_every_page_is_linked_from_the_readme(page: Path) -> None:
+    """In its list of pages, which is where a newcomer looks."""
+    pages = (ROOT / "README.md").read_text().partition("\n## The pages\n")[2].partition("\n## ")[0]
+    assert f"]({page.relative_to(ROOT)})" in pages
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_curl_of_the_docs_shows_its_errors(path: Path) -> None:
+    """Silent about progress, but not about a server that is not there."""
+    assert not re.findall(r"curl -s(?!S).*", path.read_text())
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_link_to_a_file_leads_there(path: Path) -> None:
     """Files move; links are forgotten."""
