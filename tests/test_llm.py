@@ -33,6 +33,12 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
+def test_finish_reason_is_written_as_its_word(llm: LLM) -> None:
+    """As vLLM's, which is a string."""
+    [answer] = llm.generate("one", SHORT)
+    assert f"{answer.finish_reason}" == str(answer.finish_reason) == "length"
+
+
 def test_answers_are_in_the_order_of_the_prompts_when_many_are_asked(llm: LLM) -> None:
     """More prompts than slots: each answer equals the one that its prompt gets alone."""
     prompts = [f"prompt number {i}" for i in range(20)]

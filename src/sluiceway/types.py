@@ -22,7 +22,7 @@ Speculation: TypeAlias = Literal["off", "ngram"]
 """Where the drafts of a sequence come from: nowhere, or from its own earlier tokens."""
 
 
-class FinishReason(str, enum.Enum):
+class FinishReason(enum.StrEnum):
     """Why a sequence ended. Every cause of every end is one of these."""
 
     STOP = "stop"

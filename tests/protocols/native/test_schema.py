@@ -9,8 +9,8 @@ import pytest
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from sluiceway.protocols.generation import Generation
-from sluiceway.protocols.native.schema import NativeFields
-from sluiceway.protocols.openai.schema import check
+from sluiceway.protocols.native.schema import HINTS, NativeFields
+from sluiceway.protocols.openai.schema import CompletionFields, check
 from sluiceway.protocols.wishes import Wishes
 from sluiceway.types import SamplingParams
 
@@ -96,3 +96,30 @@ def test_wish_for_a_stream_is_refused_when_the_answer_is_plain() -> None:
     """The path of the request says which of the two it is."""
     assert lowered(prompt="a", resumable=True).wishes == Wishes(resumable=True)
     assert refusal_of(is_streamed=False, prompt="a", resumable=True).param == "resumable"
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("stream", "use `/v1/stream`"),
+        ("sluiceway", "lie at the top level here"),
+        ("max_new_tokens", "the field for `max_new_tokens` is `max_tokens`"),
+        ("max_completion_tokens", "is `max_tokens`"),
+        ("stop_sequences", "is `stop`"),
+        ("num_return_sequences", "is not an option of this server."),
+    ],
+)
+def test_field_of_another_protocol_is_refused_with_what_to_write(field: str, hint: str) -> None:
+    """Only a field that is served here is named."""
+    with pytest.raises(RequestError) as caught:
+        check(NativeFields, {"prompt": "x", field: 1}, HINTS)
+    refusal = caught.value.refusal
+    assert (refusal.param, refusal.code) == (field, "unsupported_parameter")
+    assert refusal.message.startswith(f"`{field}` is not an option") and hint in refusal.message
+
+
+def test_options_are_refused_without_the_hints_of_the_fields() -> None:
+    """In the object `sluiceway` of other protocols they would not fit."""
+    body = {"model": "m", "prompt": "x", "sluiceway": {"stream": True}}
+    with pytest.raises(RequestError, match="`sluiceway.stream` is not an option of this server\\.$"):
+        check(CompletionFields, body, HINTS)

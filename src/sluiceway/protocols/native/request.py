@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sluiceway.protocols.generation import Generation
 from sluiceway.protocols.native.framer import NativeFramer
-from sluiceway.protocols.native.schema import NativeFields
+from sluiceway.protocols.native.schema import HINTS, NativeFields
 from sluiceway.protocols.openai.body import read_object
 from sluiceway.protocols.openai.schema import check
 
@@ -24,5 +24,5 @@ class NativeRequest:
 
 def parse_native(body: bytes, served_name: str, *, is_streamed: bool) -> NativeRequest:
     """`served_name` is the model's where none is named. Raises `RequestError`, always with status 400."""
-    fields = check(NativeFields, read_object(body))
+    fields = check(NativeFields, read_object(body), HINTS)
     return NativeRequest(fields.generation(served_name, is_streamed=is_streamed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import ConfigDict, PlainValidator
@@ -12,6 +13,7 @@ from sluiceway.protocols.generation import Generation
 from sluiceway.protocols.openai.messages import lower_messages
 from sluiceway.protocols.openai.prompt import lower_prompt
 from sluiceway.protocols.openai.schema import LogprobCount, SamplingFields
+from sluiceway.protocols.openai.unserved import SERVED_AS
 from sluiceway.protocols.openai.values import require_text, wrong
 from sluiceway.protocols.wishes import WishFields
 from sluiceway.types import Speculation
@@ -66,3 +68,18 @@ class NativeFields(SamplingFields, WishFields):
             stream=is_streamed,
             wishes=self.wishes,
         )
+
+
+_OTHER_NAMES = {**SERVED_AS, "max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
+HINTS = MappingProxyType(
+    {
+        "stream": "for a stream use `/v1/stream`, for one object `/v1/generate`",
+        "sluiceway": "the fields of `sluiceway` lie at the top level here",
+    }
+    | {
+        name: f"the field for `{name}` is `{served}`"
+        for name, served in _OTHER_NAMES.items()
+        if served in NativeFields.model_fields
+    }
+)
+"""What to write instead of a field that other protocols have."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
@@ -21,6 +22,7 @@ from sluiceway.protocols.generation import Generation
 from sluiceway.protocols.openai.messages import lower_messages
 from sluiceway.protocols.openai.prompt import MAX_CHOICES, lower_prompt
 from sluiceway.protocols.openai.values import (
+    MAX_NAMED,
     MAX_TOKEN_ID,
     join_path,
     listed,
@@ -294,9 +296,12 @@ _EXPECTED = {
 FieldsT = TypeVar("FieldsT", bound=SamplingFields)
 
 
-def check(fields: type[FieldsT], body: Mapping[str, Any]) -> FieldsT:
-    """The validated fields of a body. Raises one `RequestError` for all of them that are wrong."""
-    _refuse_unknown(fields, body, "")
+def check(fields: type[FieldsT], body: Mapping[str, Any], hints: Mapping[str, str] = MappingProxyType({})) -> FieldsT:
+    """The validated fields of a body. Raises one `RequestError` for all of them that are wrong.
+
+    `hints` say of unknown fields, by name, what to write instead.
+    """
+    _refuse_unknown(fields, body, "", hints)
     try:
         checked = fields.model_validate(body)
     except ValidationError as error:
@@ -305,7 +310,7 @@ def check(fields: type[FieldsT], body: Mapping[str, Any]) -> FieldsT:
     return checked
 
 
-def _refuse_unknown(fields: type[BaseModel], body: object, path: str) -> None:
+def _refuse_unknown(fields: type[BaseModel], body: object, path: str, hints: Mapping[str, str]) -> None:
     """By hand, since pydantic makes an object of its own of each unknown key, and there may be thousands."""
     if not isinstance(body, Mapping):
         return
@@ -314,9 +319,10 @@ def _refuse_unknown(fields: type[BaseModel], body: object, path: str) -> None:
         if unknown:
             are = "is not an option" if len(unknown) == 1 else "are not options"
             param = join_path(path, unknown[0])
-            raise invalid(f"{listed(unknown, path)} {are} of this server.", param, code="unsupported_parameter")
+            advice = "".join(f"; {hints[key]}" for key in unknown[:MAX_NAMED] if key in hints)
+            raise invalid(f"{listed(unknown, path)} {are} of this server{advice}.", param, code="unsupported_parameter")
     if "sluiceway" in fields.model_fields:
-        _refuse_unknown(SluicewayOptions, body.get("sluiceway"), "sluiceway")
+        _refuse_unknown(SluicewayOptions, body.get("sluiceway"), "sluiceway", {})
 
 
 def _refused(error: ErrorDetails) -> RequestError:
