@@ -169,6 +169,21 @@ def test_offline_fetches_nothing(sources: Sources, monkeypatch: pytest.MonkeyPat
     assert sources.asked == []
 
 
+def test_bare_name_of_what_is_here_is_a_path(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a slash, too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("no model")
+    (tmp_path / "model").mkdir()
+    for find in (resolve, models.pull):
+        with pytest.raises(ModelSourceError, match="notes.md is not a GGUF file"):
+            find("notes.md")
+        with pytest.raises(ModelSourceError, match="model directory model lacks"):
+            find("model")
+        for nothing in ("", "x" * 5000, "a\0b"):
+            with pytest.raises(ModelSourceError, match="unknown model"):
+                find(nothing)
+
+
 def test_unknown_name_is_refused(sources: Sources) -> None:
     """As by the names themselves."""
     for find in (resolve, models.pull):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sluiceway.config import ModelFiles, ModelKind
@@ -46,10 +47,14 @@ def pull(name: str, *, source: Source = Source.AUTO, on_progress: OnProgress = s
 
 
 def _parse(name: str) -> ModelName:
-    parsed = names.parse(name, frozenset(CATALOG))
-    if isinstance(parsed, HubName) and Path(name).exists():
+    """A name that is no other model's may be that of a file or a folder here."""
+    try:
+        parsed = names.parse(name, frozenset(CATALOG))
+    except ModelSourceError:
+        if not os.path.exists(name):  # false, where `Path.exists` raises, for what can be no path
+            raise
         return PathName(name)
-    return parsed
+    return PathName(name) if isinstance(parsed, HubName) and os.path.exists(name) else parsed
 
 
 def _find(parsed: ModelName, name: str) -> ModelFiles | None:
