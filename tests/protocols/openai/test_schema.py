@@ -270,6 +270,14 @@ def test_top_k_is_off_when_it_is_minus_one() -> None:
     assert sampling(top_k=-1).top_k == sampling(top_k=0).top_k == 0
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_negative_limit_is_refused_with_how_to_have_none(field: str) -> None:
+    """As -1 is no limit elsewhere. Without one, a completion has 16 tokens."""
+    assert "(leave it out for no limit), not -1" in refusal_of(chat, **{field: -1}).message
+    assert "no limit" not in refusal_of(chat, **{field: 0}).message
+    assert "(give a large number for no limit), not -1" in refusal_of(completion, max_tokens=-1).message
+
+
 def test_newer_limit_wins_when_both_are_given() -> None:
     """`max_tokens` is the deprecated name; it must be valid all the same."""
     assert sampling(max_tokens=5, max_completion_tokens=7).max_tokens == 7

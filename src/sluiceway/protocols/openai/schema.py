@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
@@ -142,6 +142,9 @@ class SluicewayOptions(WishFields):
 class SamplingFields(_Served):
     """How tokens are chosen and where the answer ends: in every request for tokens."""
 
+    without_limit: ClassVar[str] = "leave it out for no limit"
+    """What to do in place of a `max_tokens` of -1."""
+
     max_tokens: _Count | None = None
     min_tokens: Annotated[int, within(ranges.MIN_TOKENS)] | None = None
     temperature: Annotated[float, within(ranges.TEMPERATURE)] | None = None
@@ -258,6 +261,8 @@ class ChatFields(GeneratingFields):
 class CompletionFields(GeneratingFields):
     """The served fields of POST /v1/completions."""
 
+    without_limit: ClassVar[str] = "give a large number for no limit"
+
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(lower_prompt)]
     best_of: int | None = None
     logprobs: Annotated[int, within(ranges.COMPLETION_LOGPROBS)] | None = None
@@ -305,7 +310,8 @@ def check(fields: type[FieldsT], body: Mapping[str, Any], hints: Mapping[str, st
     try:
         checked = fields.model_validate(body)
     except ValidationError as error:
-        raise together(list(map(_refused, error.errors(include_url=False, include_context=False)))) from None
+        details = error.errors(include_url=False, include_context=False)
+        raise together([_refused(one, fields) for one in details]) from None
     checked.check_together()
     return checked
 
@@ -325,11 +331,13 @@ def _refuse_unknown(fields: type[BaseModel], body: object, path: str, hints: Map
         _refuse_unknown(SluicewayOptions, body.get("sluiceway"), "sluiceway", {})
 
 
-def _refused(error: ErrorDetails) -> RequestError:
+def _refused(error: ErrorDetails, fields: type[SamplingFields]) -> RequestError:
     param = ""
     for key in error["loc"]:
         param = join_path(param, key)
     if error["type"] == "missing":
         return invalid(f"`{param}` is required.", param, code="missing_required_parameter")
     expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
+    if param in ("max_tokens", "max_completion_tokens") and isinstance(error["input"], int) and error["input"] < 0:
+        expected += f" ({fields.without_limit})"
     return wrong(error["input"], param, expected)
