@@ -88,6 +88,19 @@ def test_refusal_is_told_in_the_servers_words(script: Script, root: str, body: b
         list(answers.stream(QUESTION))
 
 
+@pytest.mark.parametrize("status", [502, 504])
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [(b"<html>Bad Gateway", "does it run?"), (b"", "does it run?"), (b'{"error": {"message": "busy"}}', "busy")],
+)
+def test_proxy_that_reaches_no_server_is_named(script: Script, root: str, status: int, body: bytes, why: str) -> None:
+    """The page is the proxy's own, so the address may be right."""
+    script.refusal = (status, body)
+    with asking(root) as answers, pytest.raises(AnswerError) as caught:
+        list(answers.stream(QUESTION))
+    assert str(caught.value) == f"a proxy reached no server for {root}/v1 ({status}): {why}"
+
+
 @pytest.mark.parametrize(
     ("end", "sentence"),
     [

@@ -17,6 +17,9 @@ Messages = Sequence[Mapping[str, str]]
 CONNECT_S = 10.0
 """An answer may take its time to begin, a connection may not."""
 
+_NO_REASON = "no reason given"
+_HTML = "it sent a page of HTML, so this may not be the root of a model's server"
+
 
 class Answers(Protocol):
     """Streams an answer; closing the generator cancels it. Raises `SluicewayError`."""
@@ -104,8 +107,13 @@ class RemoteAnswers:
     def _require_success(self, response: httpx.Response) -> None:
         if not response.is_success:
             response.read()
+            complaint = _complaint(response.content)
+            if response.status_code in (502, 504):  # by a proxy, on the way or in front of the server
+                which = f", perhaps {without_password(self._proxy)}," if self._proxy else ""
+                why = "does it run?" if complaint in (_HTML, _NO_REASON) else complaint
+                raise AnswerError(f"a proxy{which} reached no server for {self._root} ({response.status_code}): {why}")
             who = f"the server, or the proxy {without_password(self._proxy)}," if self._proxy else "the server"
-            raise AnswerError(f"{who} refused ({response.status_code}): {_complaint(response.content)}")
+            raise AnswerError(f"{who} refused ({response.status_code}): {complaint}")
 
 
 def _client(proxy: str | None, headers: Mapping[str, str]) -> httpx.Client:
@@ -148,11 +156,7 @@ def _complaint(body: bytes) -> str:
         decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:
         text = " ".join(body[:200].decode(errors="replace").split())
-        return (
-            "it sent a page of HTML, so this may not be the root of a model's server"
-            if text[:1] == "<"
-            else (text or "no reason given")
-        )
+        return _HTML if text[:1] == "<" else (text or _NO_REASON)
     return _message(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
 
 
