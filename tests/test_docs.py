@@ -74,6 +74,7 @@ def words_of(name: str) -> set[str]:
 def test_the_page_of_the_command_line_is_up_to_date() -> None:
     """`python tests/support/cli_page.py > docs/cli.md` renews it."""
     assert (ROOT / "docs" / "cli.md").read_text() == page()
+    assert "`None`" not in page()
 
 
 def test_every_served_field_is_on_the_page_of_the_api() -> None:

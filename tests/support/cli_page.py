@@ -29,10 +29,10 @@ def _commands() -> Iterator[str]:
         yield "|---|---|---|---|"
         for parameter in command.params:
             flag = ", ".join(f"`{spelling}`" for spelling in [*parameter.opts, *parameter.secondary_opts])
-            yield f"| {flag} | `{parameter.envvar}` | {_default(parameter.default)} | {parameter.help} |"
+            yield f"| {flag} | {_code(parameter.envvar)} | {_code(parameter.default)} | {parameter.help} |"
 
 
-def _default(value: object) -> str:
+def _code(value: object) -> str:
     shown = value.value if isinstance(value, enum.Enum) else value
     return "" if shown is None else f"`{shown}`"
 

@@ -20,7 +20,8 @@ EPILOG = (
     "Every flag can be set by a variable, which its help names. SLUICEWAY_CACHE_DIR: where models are kept. "
     "SLUICEWAY_OFFLINE=1: never use the network to fetch one. "
     "Exit codes: 0 done, 1 failed, 2 wrong flag or setting, 3 model not found, fetched or readable, 130 interrupted; "
-    "serve ends with 0 when SIGTERM or Ctrl-C stops it and every open answer got its end, with 1 when one broke off."
+    "serve ends with 0 when SIGTERM or Ctrl-C stops it and every open answer got its end, "
+    "even if that was an error, with 1 when one broke off without an end."
 )
 
 app = typer.Typer(

@@ -1,8 +1,8 @@
 """Exit codes, and the one place where an expected error becomes a line on stderr.
 
 ====  ==========================================================
-0     done; for `serve`, told to stop by SIGTERM or SIGINT at any time, and left in order
-1     it failed while it ran; `serve` could not leave in order, or a process died for good
+0     done; for `serve`, told to stop by SIGTERM or SIGINT at any time, and every answer got an end, if only an error
+1     it failed while it ran; for `serve`, an answer broke off without an end, or a process died for good
 2     a command, a flag, a variable or a setting is wrong
 3     the model cannot be found, fetched, verified, read or served
 130   interrupted with Ctrl-C
