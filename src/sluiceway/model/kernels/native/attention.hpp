@@ -28,8 +28,8 @@ struct AttentionInput {
     const Rows& rows;
     const uint16_t* keys;
     const uint16_t* values;
-    const uint16_t* queries;   // bf16 (n_kv_heads, tokens, group, padded head_dim)
-    float* out;                // (tokens, n_heads * head_dim)
+    const uint16_t* queries;  // bf16 (n_kv_heads, tokens, group, padded head_dim)
+    float* out;               // (tokens, n_heads * head_dim)
     const QueryTile* tiles;
     int32_t n_tokens;
     int32_t n_tiles;
@@ -39,8 +39,8 @@ struct alignas(64) TileState {
     float scores[kTileQueries][kTileKeys];
     uint16_t weights[kTileQueries][kTileKeys];
     f32x16 totals[kTileQueries];
-    float top[kTileQueries];   // of the scores as powers of two
-    int width;                 // padded head_dim
+    float top[kTileQueries];  // of the scores as powers of two
+    int width;                // padded head_dim
     alignas(64) float sums[kTileQueries * kMaxHeadDim];
 
     float* sums_of(int query) { return sums + query * width; }
@@ -132,9 +132,11 @@ inline void add_values(TileState& state, int n, const uint16_t* const* values, i
     for (int q = 0; q < n; q += 16) {
         int column = 0;
         for (; column + 4 * kLanes <= state.width; column += 4 * kLanes)
-            add_in_tiles<4>(state.weights[q], weights_stride, values, column, n_blocks, state.sums_of(q) + column, stride);
+            add_in_tiles<4>(state.weights[q], weights_stride, values, column, n_blocks, state.sums_of(q) + column,
+                            stride);
         if (column < state.width)
-            add_in_tiles<2>(state.weights[q], weights_stride, values, column, n_blocks, state.sums_of(q) + column, stride);
+            add_in_tiles<2>(state.weights[q], weights_stride, values, column, n_blocks, state.sums_of(q) + column,
+                            stride);
     }
 }
 
@@ -148,9 +150,11 @@ inline void score(TileState& state, int n, const uint16_t* queries, const uint16
     const uint8_t* columns[kTileBlocks];
     for (int i = 0; i < n_blocks; i++) columns[i] = reinterpret_cast<const uint8_t*>(keys[i]);
     if (n_blocks == kTileBlocks)
-        return dot_rows<Bf16, kRowsOfFour, kTileBlocks>(n, rows, stride, columns, 4 * kLanes, n_steps, scores, kTileKeys);
+        return dot_rows<Bf16, kRowsOfFour, kTileBlocks>(n, rows, stride, columns, 4 * kLanes, n_steps, scores,
+                                                        kTileKeys);
     for (int i = 0; i < n_blocks; i++)
-        dot_rows<Bf16, kRowsOfFour, 1>(n, rows, stride, columns + i, 4 * kLanes, n_steps, scores + i * kLanes, kTileKeys);
+        dot_rows<Bf16, kRowsOfFour, 1>(n, rows, stride, columns + i, 4 * kLanes, n_steps, scores + i * kLanes,
+                                       kTileKeys);
 }
 
 // Adds the values of some blocks, weighted, to the sums of n queries.
@@ -255,7 +259,8 @@ inline void attend_item(const AttentionInput& in, int index, int n_threads) {
         } else if (is_short && index + n_threads < item_count(in)) {
             const QueryTile& next = in.tiles[(index + n_threads) / model.n_kv_heads];
             const Sight its(in, next);
-            Stretch(in, next.row, (index + n_threads) % model.n_kv_heads, its.first_key, its.last_position).call_for(width);
+            Stretch(in, next.row, (index + n_threads) % model.n_kv_heads, its.first_key, its.last_position)
+                .call_for(width);
         }
         score(state, tile.n, queries, here.keys, here.n_blocks);
         for (int q = 0; q < tile.n; q++)

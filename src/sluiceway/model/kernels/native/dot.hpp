@@ -97,8 +97,7 @@ struct LeftSide {
         for (int m = 0; m < M; m++)
             for (int step = 0; step < n_steps; step += kWidth)
                 for (int half = 0; half < 2; half++)
-                    store(&halves[half][m][step],
-                          left_half_of(Type{}, load<Words>(a + m * a_stride + 4 * step), half));
+                    store(&halves[half][m][step], left_half_of(Type{}, load<Words>(a + m * a_stride + 4 * step), half));
     }
 
     template <int R>

@@ -17,16 +17,16 @@ struct Best {
 // Everything between the products, kept from step to step. Sizes follow the largest step so far.
 struct Buffers {
     Buffer stages;
-    Buffer x;             // (tokens, hidden): the residual stream
-    Buffer row;           // (tokens, widest row): what a row is before it is packed
-    Buffer packed;        // see Activations
-    Buffer gated;         // see Activations: the left side of the last product of a layer
-    Buffer scales;        // of int8 activations
-    Buffer qkv;           // (tokens, queries + keys + values)
-    Buffer queries;       // bf16, see attention
-    Buffer angles;        // (tokens, head_dim): cosines, then sines
+    Buffer x;        // (tokens, hidden): the residual stream
+    Buffer row;      // (tokens, widest row): what a row is before it is packed
+    Buffer packed;   // see Activations
+    Buffer gated;    // see Activations: the left side of the last product of a layer
+    Buffer scales;   // of int8 activations
+    Buffer qkv;      // (tokens, queries + keys + values)
+    Buffer queries;  // bf16, see attention
+    Buffer angles;   // (tokens, head_dim): cosines, then sines
     Buffer tiles;
-    Buffer best;          // (groups of the head's panels, sampled)
+    Buffer best;  // (groups of the head's panels, sampled)
 };
 
 constexpr int kStagesOfLayer = 10;
@@ -35,7 +35,11 @@ constexpr int kStagesAround = 4;
 class Forward {
 public:
     Forward(Buffers& work, const Model& model, const Step& step, int n_threads)
-        : work_(work), model_(model), step_(step), n_tokens_(step.rows.first[step.rows.n_rows]), n_threads_(n_threads) {}
+        : work_(work),
+          model_(model),
+          step_(step),
+          n_tokens_(step.rows.first[step.rows.n_rows]),
+          n_threads_(n_threads) {}
 
     bool reserve() {
         const Model& m = model_;
@@ -46,7 +50,8 @@ public:
         // Whole tiles of queries are read, also where the last ones are few.
         const int64_t query_numbers = (n * m.n_heads + kLanes) * padded_head_dim(m);
         if (!(work_.stages.reserve(n_stages * int64_t(sizeof(Stage))) && work_.x.reserve(4 * n * m.hidden_size) &&
-              work_.row.reserve(4 * n * widest) && work_.packed.reserve(activation_bytes(n, round_up(2 * widest, kLine))) &&
+              work_.row.reserve(4 * n * widest) &&
+              work_.packed.reserve(activation_bytes(n, round_up(2 * widest, kLine))) &&
               work_.gated.reserve(activation_bytes(n, gated_stride())) &&
               work_.scales.reserve(4 * scale_count(n, round_up(widest, kLine))) &&
               work_.qkv.reserve(4 * n * qkv_width()) && work_.queries.reserve(2 * query_numbers) &&
@@ -136,7 +141,7 @@ private:
 
     void add_product(Member& member, const Product& product, const Activations& a) const {
         const int n = model_.hidden_size;
-        multiply(member, product, a, n_tokens_, [&](int panel, int first, int n_rows, float(*sums)[kPanel]) {
+        multiply(member, product, a, n_tokens_, [&](int panel, int first, int n_rows, float (*sums)[kPanel]) {
             const int begin = panel * kPanel, width = n - begin < kPanel ? n - begin : kPanel;
             for (int m = 0; m < n_rows; m++) {
                 float* x = work_.x.as<float>() + int64_t(first + m) * n + begin;
@@ -149,7 +154,7 @@ private:
         const int width = qkv_width();
         normed(member, layer.attention_norm, layer.qkv);
         multiply(member, layer.qkv, packed_for(layer.qkv), n_tokens_,
-                 [&](int panel, int first, int n_rows, float(*sums)[kPanel]) {
+                 [&](int panel, int first, int n_rows, float (*sums)[kPanel]) {
                      for (int m = 0; m < n_rows; m++)
                          memcpy(work_.qkv.as<float>() + int64_t(first + m) * width + panel * kPanel, sums[m],
                                 sizeof sums[m]);
@@ -157,8 +162,15 @@ private:
         uint16_t* keys = step_.cache.keys + index * step_.cache.layer_elements;
         uint16_t* values = step_.cache.values + index * step_.cache.layer_elements;
         member.run_ranges(n_tokens_, [&](int begin, int end) { place_tokens(layer, begin, end, keys, values); });
-        const AttentionInput in{model_, step_.rows, keys, values, work_.queries.as<uint16_t>(),
-                                work_.row.as<float>(), work_.tiles.as<QueryTile>(), n_tokens_, int(n_tiles_)};
+        const AttentionInput in{model_,
+                                step_.rows,
+                                keys,
+                                values,
+                                work_.queries.as<uint16_t>(),
+                                work_.row.as<float>(),
+                                work_.tiles.as<QueryTile>(),
+                                n_tokens_,
+                                int(n_tiles_)};
         attend(member, in);
         packed(member, layer.out, model_.n_heads * model_.head_dim, packed_for(layer.out));
         add_product(member, layer.out, packed_for(layer.out));
@@ -203,7 +215,7 @@ private:
         const bool is_int8 = layer.down.is_int8;
         const Activations gated{work_.gated.as<uint8_t>(), work_.scales.as<float>(), gated_stride()};
         multiply(member, layer.gate_up, packed_for(layer.gate_up), n_tokens_,
-                 [&](int panel, int first, int n_rows, float(*sums)[kPanel]) {
+                 [&](int panel, int first, int n_rows, float (*sums)[kPanel]) {
                      const int begin = panel * kLanes, width = n - begin < kLanes ? n - begin : kLanes;
                      for (int m = 0; m < n_rows; m++) {
                          const f32x16 values = swiglu(load<f32x16>(sums[m]), load<f32x16>(sums[m] + kLanes));
@@ -229,7 +241,7 @@ private:
                 pack_row(model_.head, row, a, s);
             }
         });
-        multiply(member, model_.head, a, step_.n_sampled, [&](int panel, int first, int n_rows, float(*sums)[kPanel]) {
+        multiply(member, model_.head, a, step_.n_sampled, [&](int panel, int first, int n_rows, float (*sums)[kPanel]) {
             for (int m = 0; m < n_rows; m++) {
                 if (step_.places[first + m] >= 0) write_logits(panel, step_.places[first + m], sums[m]);
                 remember_best(panel, first + m, sums[m]);

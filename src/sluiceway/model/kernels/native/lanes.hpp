@@ -48,14 +48,16 @@ inline float quantise_group(const float* from, int n, uint8_t* to) {
 inline void pack_int8_row(const float* from, int n, const Activations& to, int row) {
     const int n_groups = int(to.stride / kGroup);
     for (int g = 0; g < n_groups; g++)
-        to.scales[int64_t(row) * n_groups + g] = quantise_group(from + g * kGroup, n - g * kGroup, to.at(row, g * kGroup));
+        to.scales[int64_t(row) * n_groups + g] =
+            quantise_group(from + g * kGroup, n - g * kGroup, to.at(row, g * kGroup));
 }
 
 inline void multiply_bf16(const Product& product, int panel, const Activations& a, int first, int n_rows,
                           float (*c)[kPanel]) {
     const uint8_t* weights = product.panels + panel * panel_bytes(product);
     const uint8_t* columns[2] = {weights, weights + 4 * kLanes};
-    dot_rows<Bf16, kRowsOfTwo, 2>(n_rows, a.at(first, 0), a.stride, columns, 4 * kPanel, int(a.stride / 4), c[0], kPanel);
+    dot_rows<Bf16, kRowsOfTwo, 2>(n_rows, a.at(first, 0), a.stride, columns, 4 * kPanel, int(a.stride / 4), c[0],
+                                  kPanel);
 }
 
 // Sums of int8 products group by group, each with its own scale. All of a row's numbers are whole until then.
@@ -69,8 +71,8 @@ inline void multiply_groups(const Product& product, int panel, const Activations
         const int64_t place = int64_t(panel) * n_groups + g;
         const uint8_t* weights = product.panels + place * group_bytes;
         const uint8_t* columns[2] = {weights, weights + 4 * kLanes};
-        dot_rows<Int8, kRowsOfTwo, 2>(n_rows, a.at(first, g * kGroup), a.stride, columns, 4 * kPanel, kGroup / 4, whole[0],
-                                      kPanel);
+        dot_rows<Int8, kRowsOfTwo, 2>(n_rows, a.at(first, g * kGroup), a.stride, columns, 4 * kPanel, kGroup / 4,
+                                      whole[0], kPanel);
         const int16_t* weight_sums = product.weight_sums + place * kPanel;
         for (int i = 0; i < kPanel; i += kLanes) {
             const i32x16 offset = __builtin_convertvector(load<i16x16>(weight_sums + i), i32x16) * kZeroPoint;

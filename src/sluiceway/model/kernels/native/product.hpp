@@ -54,7 +54,7 @@ void multiply(Member& member, const Product& product, const Activations& a, int 
             // When threads keep step, the one that takes this item takes that one next.
             const int next = panel + 1 < end ? panel + 1 : first + size * member.n_threads();
             multiply_panel(product, panel, a, begin, begin + (left < n_of_item ? left : n_of_item),
-                           product.panels + next * panel_bytes(product), [&](int row, int n, float(*sums)[kPanel]) {
+                           product.panels + next * panel_bytes(product), [&](int row, int n, float (*sums)[kPanel]) {
                                if (product.bias) add_bias(product.bias + panel * kPanel, n, sums);
                                finish(panel, row, n, sums);
                            });

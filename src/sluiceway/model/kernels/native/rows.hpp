@@ -93,7 +93,8 @@ inline void prefetch_block(const Model& model, const uint16_t* keys, const uint1
 }
 
 inline int64_t value_at(int dimension, int slot) {
-    return int64_t(dimension / kLanes) * kBlockTokens * kLanes + slot / 2 * 2 * kLanes + dimension % kLanes * 2 + slot % 2;
+    return int64_t(dimension / kLanes) * kBlockTokens * kLanes + slot / 2 * 2 * kLanes + dimension % kLanes * 2 +
+           slot % 2;
 }
 
 inline void write_value(const Model& model, uint16_t* values, Place place, const float* from) {

@@ -25,8 +25,7 @@ struct alignas(128) Stage {
 };
 
 inline void relax(int n_spins) {
-    if (n_spins > kSpins)
-        sched_yield();
+    if (n_spins > kSpins) sched_yield();
 #if defined(__x86_64__)
     else
         _mm_pause();

@@ -23,9 +23,9 @@ inline float possible(float logit) {
     return logit < FLT_MAX ? logit : FLT_MAX;
 }
 
-// Calls with the number of each block and the vectors of its logits. What is beyond the last is impossible.
+// Calls with the number of each block, its first token, and the token behind its last.
 template <class Each>
-inline void each_block(const float* logits, int vocab_size, Each each) {
+inline void each_block(int vocab_size, Each each) {
     for (int block = 0; block < bound_count(vocab_size); block++) {
         const int first = block * kBoundTokens;
         const int end = first + kBoundTokens < vocab_size ? first + kBoundTokens : vocab_size;
@@ -36,7 +36,7 @@ inline void each_block(const float* logits, int vocab_size, Each each) {
 // The largest of each block; returns the largest of all.
 inline float find_bounds(const float* logits, int vocab_size, float* bounds) {
     float most = kNegativeInfinity;
-    each_block(logits, vocab_size, [&](int block, int first, int end) {
+    each_block(vocab_size, [&](int block, int first, int end) {
         Floats top = Floats{} + kNegativeInfinity;
         for (int i = first; i < end; i += kWidth) {
             const Floats values = possible(logits + i, end - i);
@@ -54,7 +54,7 @@ inline float find_bounds(const float* logits, int vocab_size, float* bounds) {
 inline double log_sum(const float* logits, int vocab_size, float most) {
     if (most == kNegativeInfinity) return log(double(vocab_size));  // nothing is possible: all are equally so
     Doubles lanes = {};
-    each_block(logits, vocab_size, [&](int, int first, int end) {
+    each_block(vocab_size, [&](int, int first, int end) {
         Floats sums = {};
         for (int i = first; i < end; i += kWidth) sums += exponential_in_register(possible(logits + i, end - i) - most);
         for (int half = 0; half < 2; half++)
@@ -95,7 +95,7 @@ inline void find_likeliest(const Telling& telling, int vocab_size, const float* 
         least = found.values[found.n - 1];
         found.count = 0;
     }
-    each_block(telling.logits, vocab_size, [&](int block, int first, int end) {
+    each_block(vocab_size, [&](int block, int first, int end) {
         if (bounds[block] < least) return;
         for (int i = first; i < end; i++) {
             const float value = possible(telling.logits[i]);

@@ -55,7 +55,9 @@ struct Activations {
     }
 };
 
-inline int64_t activation_bytes(int64_t n_rows, int64_t stride) { return round_up(n_rows, kTileRows) * kByteRows * stride; }
+inline int64_t activation_bytes(int64_t n_rows, int64_t stride) {
+    return round_up(n_rows, kTileRows) * kByteRows * stride;
+}
 inline int64_t scale_count(int64_t n_rows, int64_t) { return n_rows; }
 
 inline void pack_int8_row(const float* from, int n, const Activations& to, int row) {
@@ -137,8 +139,8 @@ inline void multiply_tiles(const uint8_t* a, int64_t tile_stride, const uint8_t*
 }
 
 // Joins the bytes of whole numbers again, and gives them their scales.
-inline void join_bytes(const Activations& a, const float* weight_scales, const int32_t (*whole)[kPanel], int first, int n,
-                       float (*c)[kPanel]) {
+inline void join_bytes(const Activations& a, const float* weight_scales, const int32_t (*whole)[kPanel], int first,
+                       int n, float (*c)[kPanel]) {
     for (int i = 0; i < kPanel; i += kLanes) {
         const f32x16 scales = load<f32x16>(weight_scales + i);
         for (int m = 0; m < n; m++) {
@@ -188,10 +190,10 @@ inline void multiply_panel_as(const Product& product, int panel, const Activatio
         uint8_t* c = sums + int64_t(first - begin) * kEach * kPanel * 4;
         if constexpr (is_int8) {
             alignas(64) float joined[kTileRows][kPanel];
-            join_bytes(a, product.scales + panel * kPanel, reinterpret_cast<int32_t(*)[kPanel]>(c), first, n, joined);
+            join_bytes(a, product.scales + panel * kPanel, reinterpret_cast<int32_t (*)[kPanel]>(c), first, n, joined);
             done(first, n, joined);
         } else {
-            done(first, n, reinterpret_cast<float(*)[kPanel]>(c));
+            done(first, n, reinterpret_cast<float (*)[kPanel]>(c));
         }
     }
 }
@@ -224,7 +226,8 @@ public:
 };
 
 // 16 queries with the 16 keys of each of four blocks: four sums at once, as one would wait for itself.
-inline void score_in_tiles(const uint16_t* queries, const uint16_t* const* keys, int width, float* scores, int64_t stride) {
+inline void score_in_tiles(const uint16_t* queries, const uint16_t* const* keys, int width, float* scores,
+                           int64_t stride) {
     settle_memory();
     _tile_zero(0);
     _tile_zero(1);

@@ -44,7 +44,7 @@ int multiply_rows(const Product* product, const float* x, int32_t n_rows, float*
         member.run_ranges(n_rows, [&](int begin, int end) {
             for (int r = begin; r < end; r++) pack_row(*product, x + int64_t(r) * product->n_inputs, a, r);
         });
-        multiply(member, *product, a, n_rows, [&](int panel, int first, int n, float(*sums)[kPanel]) {
+        multiply(member, *product, a, n_rows, [&](int panel, int first, int n, float (*sums)[kPanel]) {
             for (int m = 0; m < n; m++)
                 memcpy(out + int64_t(first + m) * product->n_outputs + panel * kPanel, sums[m], sizeof sums[m]);
         });
@@ -66,8 +66,9 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
                 narrowed.as<uint16_t>()[((head / group * int64_t(n_tokens) + t) * group + head % group) * width + i] =
                     narrow(queries[(t * model->n_heads + head) * n + i]);
     fill_tiles(*model, *rows, tiles.as<QueryTile>());
-    const AttentionInput in{*model, *rows, cache->keys, cache->values, narrowed.as<uint16_t>(), out,
-                            tiles.as<QueryTile>(), n_tokens, int(n_tiles)};
+    const AttentionInput in{
+        *model,   *rows,       cache->keys, cache->values, narrowed.as<uint16_t>(), out, tiles.as<QueryTile>(),
+        n_tokens, int(n_tiles)};
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
         ThreadScope scope;
         attend(member, in);
@@ -107,4 +108,5 @@ void gate(const float* gates, const float* ups, int32_t n, float* out) { swiglu_
 }  // namespace
 
 extern const Kernels SLUICEWAY_VARIANT;
-const Kernels SLUICEWAY_VARIANT = {QUOTED(SLUICEWAY_VARIANT), open, close, forward, multiply_rows, attend_rows, draw_tokens, tell_tokens, norm, gate};
+const Kernels SLUICEWAY_VARIANT = {
+    QUOTED(SLUICEWAY_VARIANT), open, close, forward, multiply_rows, attend_rows, draw_tokens, tell_tokens, norm, gate};

@@ -128,9 +128,7 @@ inline Floats exponential_in_register(Floats x) {
     return x < least ? Floats{} : result;
 }
 
-inline f32x16 exponential(f32x16 x) {
-    return by_parts(exponential_in_register, x);
-}
+inline f32x16 exponential(f32x16 x) { return by_parts(exponential_in_register, x); }
 
 inline f32x16 swiglu(f32x16 gate, f32x16 up) {
     return gate / (1.0f + exponential(smaller(-gate, broadcast(88.0f)))) * up;
