@@ -36,6 +36,7 @@ from sluiceway.ranges import CHOICES, MAX_COUNT, WAIT_S
 from sluiceway.stream.idempotency import MAX_KEY_CHARACTERS
 from sluiceway.stream.policy import MAX_AMOUNT, MAX_SECONDS
 from sluiceway.text.pre_tokenizers import SPLITTINGS
+from support.architecture_picture import picture
 from support.cli_page import page
 from support.mirror import PACKAGE, ROOT
 
@@ -72,9 +73,14 @@ def words_of(name: str) -> set[str]:
 
 
 def test_the_page_of_the_command_line_is_up_to_date() -> None:
-    """`python tests/support/cli_page.py > docs/cli.md` renews it."""
+    """`scripts/docs` renews it."""
     assert (ROOT / "docs" / "cli.md").read_text() == page()
     assert "`None`" not in page()
+
+
+def test_the_picture_of_the_architecture_is_up_to_date() -> None:
+    """`scripts/docs` renews it."""
+    assert (ROOT / "docs" / "architecture.svg").read_text() == picture()
 
 
 def test_every_served_field_is_on_the_page_of_the_api() -> None:

@@ -185,7 +185,6 @@ def test_a_message_over_which_its_handler_breaks_is_passed_over(
     neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever sent it: the next one is served."""
-
     broken: set[str] = set()
     handlers = ("tokenize", "cancel", "hold", "audit", "step_out", "engine_audit", "api_down", "engine_down")
 

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the command line itself: `python tests/support/cli_page.py > docs/cli.md`."""
+"""Writes docs/cli.md from the command line itself: `scripts/docs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluiceway.cli.app import EPILOG, app
 
 _HEAD = """# Command line
 
-This page is written by `python tests/support/cli_page.py`; a test compares it with the program."""
+This page is written by `scripts/docs`; a test compares it with the program."""
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/lab/README.md from the records beside it: `python tests/support/lab_page.py > docs/lab/README.md`."""
+"""Writes docs/lab/README.md from the records beside it: `scripts/docs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {True: "stood", False: "fell", None: "open"}
 
 _HEAD = """# The lab
 
-This page is written by `python tests/support/lab_page.py` from the [records](records); a test compares them.
+This page is written by `scripts/docs` from the [records](records); a test compares them.
 
 What Sluiceway claims about streams, measured. Each experiment is a command that starts a server of its own, runs,
 prints a table, says of each hypothesis whether it stood or fell, and writes one record.

@@ -7,7 +7,7 @@ from support.lab_page import RECORDS, page, record_of, stems_of
 
 
 def test_page_is_up_to_date() -> None:
-    """`python tests/support/lab_page.py > docs/lab/README.md` renews it."""
+    """`scripts/docs` renews it."""
     assert (RECORDS.parent / "README.md").read_text() == page()
 
 
