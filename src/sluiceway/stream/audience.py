@@ -101,8 +101,7 @@ class Audience:
     def stalled(self, end: Place, now_s: float, *, is_over: bool) -> list[ReaderId]:
         """Who does not take what is left for it: where the response is over, or for the dismissed."""
         timeout_s = self._policy.stall_timeout_s
-        if timeout_s is None:
-            return []
+        assert timeout_s is not None, "every policy has this timeout"
         return [
             reader_id
             for reader_id, reader in self.readers.items()
