@@ -113,6 +113,7 @@ def test_what_cannot_fit_is_refused_when_the_room_is_known(
     body = json.dumps(fields).encode()
     refusal = refusal_of(endpoint, body, PromptRoom(5, BYTES))
     assert refusal.code == "context_length_exceeded" and f"{n_tokens} tokens" in refusal.message
+    assert refusal.param == ("messages" if endpoint is Endpoint.CHAT else "prompt")
     assert worked(endpoint, body, PromptRoom(11, BYTES)) and worked(endpoint, body, PromptRoom(None, BYTES))
 
 

@@ -19,7 +19,8 @@ import msgspec
 
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.lengths import LengthBound
-from sluiceway.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
+from sluiceway.messages.to_tokenizer import TextPrompt, TokenPrompt
+from sluiceway.protocols.generation import Generation
 from sluiceway.protocols.native.request import NativeRequest, parse_native
 from sluiceway.protocols.openai.chat import ChatRequest, parse_chat
 from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
@@ -99,7 +100,7 @@ def build(init: bytes) -> Callable[[bytes], bytes]:
         number, room = msgspec.msgpack.decode(job[_HEAD_SIZE.size : body_place], type=tuple[int, PromptRoom])
         try:
             request = read_body(Endpoint(number), job[body_place:], served_name)
-            _check_lengths(request.generation.prompts, room)
+            _check_lengths(request.generation, room)
         except RequestError as error:
             return msgspec.msgpack.encode(_Read(error.refusal))
         prompts = msgspec.msgpack.encode(request.generation.prompts)
@@ -118,11 +119,11 @@ def read_result(endpoint: Endpoint, result: bytes) -> Request:
     return replace(request, generation=replace(request.generation, encoded_prompts=bytes(read.prompts)))
 
 
-def _check_lengths(prompts: tuple[Prompt, ...], room: PromptRoom) -> None:
+def _check_lengths(generation: Generation, room: PromptRoom) -> None:
     """Refuse what cannot fit, so that no other process reads megabytes of it: in the words of the tokenizer process."""
     if room.max_sequence_tokens is None:
         return
-    for prompt in prompts:
+    for prompt in generation.prompts:
         if isinstance(prompt, TokenPrompt):
             n_tokens = len(prompt.token_ids)
         elif isinstance(prompt, TextPrompt):
@@ -133,4 +134,5 @@ def _check_lengths(prompts: tuple[Prompt, ...], room: PromptRoom) -> None:
                 n_tokens = room.length_bound.min_tokens_of("".join(message.content for message in prompt.messages))
         if n_tokens >= room.max_sequence_tokens:
             at_least = "" if isinstance(prompt, TokenPrompt) else "at least "
-            raise RequestError(prompt_too_long(f"{at_least}{n_tokens}", room.max_sequence_tokens))
+            refusal = prompt_too_long(f"{at_least}{n_tokens}", room.max_sequence_tokens)
+            raise RequestError(msgspec.structs.replace(refusal, param=generation.prompt_field))
