@@ -117,7 +117,7 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     replay_ttl_s: float = 60.0
     """How long a resumable stream is kept after its end."""
     kept_streams: int = 1024
-    """How many streams are kept once they have ended and nobody reads them; of who has most, the oldest go."""
+    """How many ended streams without readers are kept. Beyond it, the caller with the most loses its oldest."""
     detach_grace_s: float = 30.0
     """How long a detached stream waits for a reader, where the request does not say."""
     detach_ahead_tokens: int = 256
@@ -126,7 +126,7 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of how many streams that have ended one can ask what became of them."""
     history_ttl_s: float = 600.0
     idempotency_keys: int = 16_384
-    """How many keys can be in their time at once; a caller has at most as many as are free beside them."""
+    """How many keys are remembered. A caller may have at most as many as are still free."""
     idempotency_ttl_s: float = 60.0
     """How long the key of a response is remembered after its end."""
     unsent_bytes: int = 4 * 1024
@@ -159,7 +159,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     allowed_host: tuple[str, ...] = ()
-    """Names beside its own to which the server answers; `*`: any."""
+    """Further host names to which the server answers; `*`: any."""
     dtype: Dtype = "auto"
     max_running: int = 64
     max_waiting: int = 512

@@ -454,7 +454,7 @@ def _prompt_of(prompt: object, path: str) -> Prompt:
 
 
 def _chats_of(messages: object) -> tuple[list[Prompt], bool]:
-    """The conversations, and whether there is one that is not in a list."""
+    """The conversations, and whether the caller gave a single one instead of a list."""
     is_many = isinstance(messages, list | tuple) and len(messages) > 0 and isinstance(messages[0], list | tuple)
     if not is_many:
         return [_chat_of(messages, "messages")], True

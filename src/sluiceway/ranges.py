@@ -36,7 +36,7 @@ PENALTY = Range(-2, 2)
 REPETITION_PENALTY = Range(0, 2, is_above=True)
 LOGIT_BIAS = Range(-100, 100)
 
-# How many there are, and what is told of them.
+# Bounds of tokens, choices and log-probabilities.
 MAX_TOKENS = Range(1, MAX_COUNT)
 MIN_TOKENS = Range(0, MAX_COUNT)
 CHOICES = Range(1, 128)

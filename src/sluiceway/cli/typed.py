@@ -59,7 +59,7 @@ class TypedQuestions:
         return "\n".join(lines)
 
     def _line(self, prompt: str, begun: str = "") -> str:
-        """One more line; what is begun of it stands there already."""
+        """Reads one more line; the part that was typed before is already shown."""
         if self._readline is None:
             if not begun:
                 _tell(prompt)  # `input` writes it to standard output, which may be a file

@@ -119,7 +119,7 @@ class Engine:
                 self._give_up(message)
 
     def _give_up(self, message: ToEngine) -> None:
-        """What a message asked for could not be carried out: those that it is about end, and nobody else."""
+        """A message could not be carried out: the sequences that it names end with an error, and no others."""
         match message:
             case Submit(sequences):
                 self._scheduler.fail([sequence.rid for sequence in sequences], ENGINE_FAULT)

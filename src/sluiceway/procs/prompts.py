@@ -145,7 +145,7 @@ class PromptEncoder:
     def _require_room_for(self, at_least: int) -> None:
         """Raises `RequestError` if a prompt of at least this many tokens cannot fit.
 
-        Token ids too: the engine's loop would stand still for all while it reads a million of them.
+        This holds for token ids too: reading a million of them would stop the engine's loop.
         """
         if self.max_sequence_tokens is not None and at_least >= self.max_sequence_tokens:
             self._refuse_as_too_long(f"at least {at_least}")

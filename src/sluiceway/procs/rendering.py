@@ -68,7 +68,7 @@ class ChatRenderer:
     async def render(self, messages: tuple[ChatMessage, ...]) -> str:
         """The chat as text. `RequestError` where the template refuses it, fails, or takes too long.
 
-        Cancelling is safe: a chat that waits is dropped, one that is being rendered costs no more than its time.
+        Cancelling is safe: a waiting chat is dropped, and a chat that is being rendered runs on within its deadline.
         """
         job = msgspec.msgpack.encode(messages)
         try:

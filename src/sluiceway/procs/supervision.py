@@ -109,7 +109,7 @@ class _Child:
     last_beat_s: float = 0.0
     step_s: float = 0.0
     figures: tuple[float, int] = (0.0, 0)
-    """Its longest gap, and how many messages it dropped, as its peers were told."""
+    """The longest gap and the number of dropped messages that its peers know."""
     respawn_at_s: float | None = None
     deaths_s: deque[float] = field(default_factory=deque)
 
@@ -335,7 +335,7 @@ class Supervision:
         self._end_if_all_gone()
 
     def _kill_the_rest(self) -> None:
-        """Who was told to leave in order and did not, in all the time that it had."""
+        """Processes that did not leave within the time they had for it."""
         for child in self._children.values():
             if child.is_alive:
                 if not child.is_killed:

@@ -8,8 +8,8 @@ exactly one `Finished` leaves for each sequence that was not rejected.
 A stop string is found here, in text. The text is cut, the engine is told to end the sequence, and what the engine made
 meanwhile is dropped; the engine's end then becomes the `Finished`.
 
-Whatever raises while it works for one request ends that request and nothing else: it is rejected while it is encoding.
-A sequence that is decoding ends with an error once the engine, which is told to abort it, has ended it.
+An exception during the work for one request ends that request and nothing else. A request that is encoding is rejected.
+For a sequence that is decoding the engine gets an abort, and the sequence ends with an error once the engine ended it.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class WorkerPool:
 
     @property
     def n_running(self) -> int:
-        """Jobs that a child does, also those that nobody waits for any more."""
+        """Jobs that run in a child, including those whose caller has left."""
         return sum(job is not None for job in self._running.values())
 
     @property
@@ -325,7 +325,7 @@ class _Slot:
             self._reaping = asyncio.get_running_loop().run_in_executor(None, process.wait)
 
     def close(self) -> None:
-        """End the child, also one that is about to start; no other one starts after it."""
+        """End the child, even while it starts. No further child starts."""
         self._is_closed = True
         self.kill()
 

@@ -40,7 +40,7 @@ def _directory(path: Path, name: str | None) -> ModelFiles:
 
 
 def _gguf(path: Path, name: str | None) -> ModelFiles:
-    """A part of a model in several files stands for the whole."""
+    """Any part of a model in several files names the whole model."""
     parts = gguf_parts(path)
     for part in parts:
         with part.open("rb") as file:

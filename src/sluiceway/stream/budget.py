@@ -4,9 +4,9 @@ The bound holds for all that is above the low-water mark of its reader, since no
 than that: streams together hold at most the bound and one low-water mark each. What follows from pressure is decided
 by each stream's policy (`policy.decide`).
 
-Before there is any pressure, what is only *kept* gives way: responses that are over and that nobody reads. The caller
-that keeps the most loses the one that it has kept the longest, so a caller takes only from itself as long as it keeps
-more than others. They are bounded in number as well, since each is more than its events.
+Before there is any pressure, the budget evicts responses that are only *kept*: they have ended, and no client reads
+them. It takes the oldest one of the caller that keeps the most, so a caller that keeps more than others takes from
+itself alone. Kept responses are bounded in number too, since each costs more than its events.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Budget:
                 raise ConfigError(field, f"must be at least 1, not {value}")
         self._max_kept = max_kept
         self._kept: dict[Hashable, tuple[str, Callable[[], None]]] = {}
-        """Whose each is, and how it gives way."""
+        """For each kept response its caller, and the function that evicts it."""
         self._shares: Shares[Hashable] = Shares()
         self._max_bytes, self._tight_bytes = max_bytes, max_bytes * _TIGHT
         self._max_events, self._tight_events = max_events, max_events * _TIGHT

@@ -42,7 +42,7 @@ class Verdict(enum.Enum):
 
 
 class Claim(NamedTuple):
-    """`stream_id` is the response to read; of a conflict, the one that has the key.
+    """`stream_id` is the response to read; for a conflict, the response that has the key.
 
     `retry_after_s` is for a key that finds no room: when some will be free, as far as that is known.
     """
@@ -58,13 +58,13 @@ class _Entry:
     stream_id: str
     ended_s: float | None = None
     is_gone: bool = False
-    """Another response has the id of the one that this key belongs to."""
+    """Another response now has the id of this key's response."""
 
 
 class Idempotency:
     """Bounded, and never by forgetting a key in its time: then its request would generate twice.
 
-    So a new key may find no room. One caller may have as many as are free beside them: a caller alone half of the
+    So a new key may find no room. A caller may have as many keys as are still free: a single caller half of the
     table, two callers a third each. However many keys a caller sends, there is room for those of another.
     """
 

@@ -145,8 +145,10 @@ class Stream:
         return self._regulate()
 
     def gathered(self, n_bytes: int, n_tokens: int) -> tuple[Effect, ...]:
-        """An answer that is written at its end has so much more. One that is too large, or grows while memory is full,
-        is ended: nobody can make room by reading it."""
+        """A whole answer has grown by this much.
+
+        It is ended if it is too large, or grows while memory is full, since no reader can make room before its end.
+        """
         if self.state is not State.OPEN:
             self._move(Input.DELIVERED)
         self._replay.gather(n_bytes, n_tokens)

@@ -1,6 +1,6 @@
 """The control pipe between the supervisor and the processes that it started: one ROUTER, one DEALER a process.
 
-A process is addressed by its role. One that was started again takes the address over from the one that died. A thread
+A process is addressed by its role. A restarted process takes over the address of the process that died. A thread
 of a process that only sends heartbeats has a socket of its own, and an address that is never written to (`is_pulse`).
 A message that cannot be decoded is dropped and counted.
 """

@@ -208,7 +208,7 @@ class Answer:
         self.stream.conclude(pieces[-1], pieces[:-1], now_s)
 
     def drop_gathered(self) -> None:
-        """Nobody will get the whole of it: keep nothing of what was gathered. Idempotent."""
+        """No reader will get the whole answer: drop what was gathered. Idempotent."""
         self._budget.free_later(self._framer.drop())
 
     def comment(self, text: str = "") -> bytes:

@@ -20,7 +20,7 @@ BODIES_HELD = 8
 """How many bodies of the largest size all requests together may hold while they are read and checked."""
 
 _SMALL_BYTES = 4 * 1024
-"""A part that is smaller is joined with the next: whoever goes through the parts of a body finds few of them."""
+"""Smaller parts are joined, so that a body has few parts to go through."""
 
 
 @dataclass(frozen=True, slots=True)

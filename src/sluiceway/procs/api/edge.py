@@ -21,7 +21,7 @@ from sluiceway.refusals import INTERNAL_ERROR
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 LINGER_BYTES = 1 << 30
-"""How much a client may go on to send that nobody wants. How long and how fast: see `http_protocol`."""
+"""How many unwanted bytes a client may still send. `http_protocol` bounds their time and speed."""
 
 
 def request_id_of(scope: Scope) -> str:

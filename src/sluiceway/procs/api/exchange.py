@@ -61,7 +61,7 @@ class Exchange:
         id_prefix: str,
         error_body: Callable[[Refusal], bytes] = error_body,
     ) -> None:
-        """The id of an answer, which is its stream's, begins with `id_prefix` where nobody chose it."""
+        """An answer and its stream have one id. It begins with `id_prefix` unless the client chose it."""
         self._door = door
         self._endpoint = endpoint
         self._id_prefix = id_prefix

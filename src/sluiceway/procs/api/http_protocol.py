@@ -49,7 +49,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
 HEAD_TIMEOUT_S = 20.0
 MAX_AHEAD_REQUESTS = 16
-"""Requests behind the one that is being answered; when so many wait, nothing more is read."""
+"""How many requests may wait behind the current one before the server stops reading."""
 MAX_AHEAD_BYTES = 64 * 1024
 """And when so much was read of them."""
 LOOK_EVERY_S = 0.25
@@ -60,7 +60,7 @@ REFUSAL_GRACE_S = 5.0
 
 LINGER_S = 30.0
 LINGER_IDLE_S = 5.0
-"""How long a client may go on sending what nobody wants, and how long it may be silent, before its connection ends."""
+"""How long a client may send unwanted bytes, and how long it may be silent, before its connection ends."""
 LINGER_BYTES_PER_S = 64 * 1024 * 1024
 MAX_LINGERING = 64
 """Connections at a time; beyond that they end as soon as the answer is written."""
@@ -134,7 +134,7 @@ class _Reading(FlowControl):
         self._transport.pause_reading()
 
     def release(self) -> None:
-        """Read on, unless somebody else has paused meanwhile."""
+        """Read on, unless uvicorn has paused reading meanwhile."""
         self.is_held = False
         if not (self.read_paused or self._transport.is_closing()):
             self._transport.resume_reading()
@@ -386,7 +386,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         """While nothing is read, its leaving lies behind what it has sent."""
         poller = select.poll()
         poller.register(self.transport.get_extra_info("socket").fileno(), getattr(select, "POLLRDHUP", 0))
-        if poller.poll(0):  # errors and hang-ups are told without being asked for
+        if poller.poll(0):  # poll reports errors and hang-ups unasked
             self._disconnect()
             self.transport.abort()
         else:

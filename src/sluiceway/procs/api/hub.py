@@ -86,7 +86,7 @@ class Hub:
         self._roll_id: int | None = None
         """The question of the last roll call, as long as it is not answered."""
         self._missing: frozenset[Rid] = frozenset()
-        """Sequences that nobody knew at the last roll call."""
+        """Sequences that neither tokenizer nor engine knew at the last roll call."""
         self.facts: EngineFacts | None = None
         """What the engine can hold; None before the first one has started."""
         self.length_bound = LengthBound()

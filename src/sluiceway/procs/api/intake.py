@@ -1,8 +1,8 @@
 """Reads the bodies of requests without holding up others: `Intake`.
 
-A body that is quick to read is read at once. Any other goes to a worker process as it came, in parts; what comes back
-is checked, and its prompts are only passed on. So no body of any shape holds up the loop for longer than a few
-milliseconds. The first body that is not quick waits until a process has started.
+The loop itself reads a body that is quick to read. Any other body goes to a worker process as it came, in parts; what
+comes back is checked, and its prompts are only passed on. So no body of any shape holds up the loop for longer than a
+few milliseconds. The first body that is not quick waits until a process has started.
 """
 
 from __future__ import annotations

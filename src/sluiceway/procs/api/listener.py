@@ -11,7 +11,7 @@ import sys
 from sluiceway.errors import ConfigError
 
 BACKLOG = 2048
-"""How many connections wait in the kernel, if the system allows so many, until they are accepted."""
+"""How many connections may wait in the kernel until they are accepted, if the system allows that many."""
 
 _OPEN_FILES = 65_536
 """Enough for every connection that one process can serve."""

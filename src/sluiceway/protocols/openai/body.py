@@ -42,7 +42,7 @@ _KEY_AT_END = re.compile(rb'(?<!\\)"([^"\\]{1,64})"\s*:\s*.\Z', re.DOTALL)
 
 
 class _Odd:
-    """Stands where the body has a number or an object that cannot be taken."""
+    """Takes the place of a number or an object that the server refuses."""
 
     def __init__(self, problem: str, keys: Iterable[str] = (), code: str = "invalid_json") -> None:
         self.problem = problem
@@ -59,7 +59,7 @@ class _OddObject(ValueError):
 
 
 def is_quick(body: bytes) -> bool:
-    """Whether an event loop may read this body itself; one that is not quick may take seconds and gigabytes."""
+    """Whether an event loop may read this body itself. Other bodies may take seconds and gigabytes."""
     return len(body) <= QUICK_BYTES and body.count(b",") + body.count(b"[") + body.count(b"{") <= QUICK_VALUES
 
 
