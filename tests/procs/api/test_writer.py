@@ -124,14 +124,20 @@ async def test_a_whole_answer_is_written_in_pieces_of_its_own_length(chunks: boo
     api.assert_quiet()
 
 
-async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
-    """However fast it takes it: what one turn of the loop writes to it is bounded."""
-    api = Api()
+async def answered_at_length(api: Api) -> AsgiDriver:
+    """A whole answer of twenty pieces, which its reader begins to take."""
     driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=True).start()
     await settle(lambda: api.upstream.requests)
     api.upstream.accept()
     api.upstream.speak("x" * (20 * PIECE_BYTES))
     api.upstream.finish()
+    return driver
+
+
+async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
+    """However fast it takes it: what one turn of the loop writes to it is bounded."""
+    api = Api()
+    driver = await answered_at_length(api)
     written = [0]
     while driver.task is not None and not driver.task.done():
         await asyncio.sleep(0)
@@ -143,11 +149,7 @@ async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
 async def test_a_reader_that_leaves_between_two_turns_gets_nothing_more() -> None:
     """What was to be written next is let go, and its tokens are wasted."""
     api = Api()
-    driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=True).start()
-    await settle(lambda: api.upstream.requests)
-    api.upstream.accept()
-    api.upstream.speak("x" * (20 * PIECE_BYTES))
-    api.upstream.finish()
+    driver = await answered_at_length(api)
     await settle(lambda: len(driver.writes) > 1)
     driver.vanish()
     await driver.done()
