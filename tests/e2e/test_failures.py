@@ -209,7 +209,7 @@ def test_a_process_that_stays_frozen_is_started_again(role: str) -> None:
         wait_until(lambda: not is_alive(victim), "it is killed", START_S)
         wait_until(server.is_ready, "it serves again", START_S)
         assert server.pid_of(role) != victim
-        assert server.post(COMPLETIONS, completion(server, n_tokens=2))[0] == 200
+        wait_until(lambda: server.post(COMPLETIONS, completion(server, n_tokens=2))[0] == 200, "it answers")
 
 
 def test_a_step_longer_than_the_heartbeat_timeout_makes_nobody_unhealthy() -> None:

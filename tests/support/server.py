@@ -189,9 +189,7 @@ class Server:
 
     def stats(self) -> dict[str, Any]:
         """The account of every process: see `/stats` in docs/observability.md."""
-        status, body = self.get("/stats")
-        assert status == 200, body
-        account: dict[str, Any] = json.loads(body)
+        account: dict[str, Any] = json.loads(self._get_from_api("/stats"))
         return account
 
     def pid_of(self, role: str) -> int:
@@ -201,13 +199,29 @@ class Server:
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one sample of `/metrics`; 0.0 if it is not there yet."""
-        status, body = self.get("/metrics")
-        assert status == 200, body
+        body = self._get_from_api("/metrics")
         for family in text_string_to_metric_families(body.decode()):
             for sample in family.samples:
                 if sample.name == name and sample.labels.items() >= labels.items():
                     return sample.value
         return 0.0
+
+    def _get_from_api(self, path: str) -> bytes:
+        """The body of a page that the API process serves.
+
+        The supervisor answers with 503 while it misses heartbeats of that process; on a busy machine this can happen
+        at any time, so this method asks again until the API process answers.
+        """
+        answers: list[tuple[int, bytes]] = []
+
+        def is_served() -> bool:
+            answers.append(self.get(path))
+            return answers[-1][0] != 503
+
+        wait_until(is_served, f"the API process serves {path}")
+        status, body = answers[-1]
+        assert status == 200, body
+        return body
 
     def finished(self, reason: str) -> float:
         """How many requests ended for this reason since the start."""
