@@ -12,7 +12,7 @@ import pytest
 from support.mirror import PACKAGE, PACKAGES, ROOT, mirror_of, source_files
 
 TESTED_ELSEWHERE = {
-    "sluiceway/procs/supervisor.py": "children and signals: tests/e2e kills and stops real ones",
+    "sluiceway/supervisor/supervisor.py": "children and signals: tests/e2e kills and stops real ones",
 }
 """Source files without a test file of their own, with the reason."""
 
@@ -37,12 +37,12 @@ def test_imports_point_down_only() -> None:
 
 def test_the_api_process_stays_light_when_it_is_imported() -> None:
     """The linter reads imports; this runs them. The API process holds no model and no tokenizer."""
-    assert not modules_after("import sluiceway.procs.api.process") & {"torch", "transformers", "tokenizers"}
+    assert not modules_after("import sluiceway.api.process") & {"torch", "transformers", "tokenizers"}
 
 
 def test_the_scheduler_stays_pure_when_it_is_imported() -> None:
     """The engine's mind knows no event loop, no socket and no tensor, not even through what it imports."""
-    assert not modules_after("import sluiceway.core.scheduler") & {"asyncio", "zmq", "torch"}
+    assert not modules_after("import sluiceway.engine.scheduler.scheduler") & {"asyncio", "zmq", "torch"}
 
 
 @pytest.mark.parametrize("module", ["sluiceway", "sluiceway.cli.app"])
@@ -52,7 +52,7 @@ def test_the_command_line_starts_without_a_model(module: str) -> None:
 
 
 def test_every_source_file_has_a_test_file_of_its_name() -> None:
-    """`src/sluiceway/core/blocks.py` is tested by `tests/core/test_blocks.py`."""
+    """`src/sluiceway/engine/scheduler/blocks.py` is tested by `tests/engine/scheduler/test_blocks.py`."""
     missing = {
         source.relative_to(PACKAGE.parent).as_posix() for source in source_files() if not mirror_of(source).exists()
     } - TESTED_ELSEWHERE.keys()

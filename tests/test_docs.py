@@ -13,12 +13,12 @@ import pytest
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 
-from sluiceway.core.request import TRANSITIONS, Input, State
+from sluiceway.api.endpoints.streams import MAX_LISTED
+from sluiceway.api.http.protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEADERS
+from sluiceway.engine.scheduler.request import TRANSITIONS, Input, State
 from sluiceway.llm import LLM, SamplingParams
 from sluiceway.model import gguf_config, hf_config, safetensors, sampler
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.api.http_protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEADERS
-from sluiceway.procs.api.stream_pages import MAX_LISTED
 from sluiceway.protocols.native.schema import NativeFields
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING
@@ -33,9 +33,9 @@ from sluiceway.protocols.openai.schema import (
     SluicewayOptions,
 )
 from sluiceway.ranges import CHOICES, MAX_COUNT, WAIT_S
-from sluiceway.stream.idempotency import MAX_KEY_CHARACTERS
-from sluiceway.stream.policy import MAX_AMOUNT, MAX_SECONDS
-from sluiceway.text.pre_tokenizers import SPLITTINGS
+from sluiceway.response.idempotency import MAX_KEY_CHARACTERS
+from sluiceway.response.policy import MAX_AMOUNT, MAX_SECONDS
+from sluiceway.tokenizer.text.pre_tokenizers import SPLITTINGS
 from support.architecture_picture import picture
 from support.cli_page import page
 from support.mirror import PACKAGE, ROOT

@@ -1,4 +1,4 @@
-"""The lower bound on a text's tokens, counted in bytes. That it holds for a tokenizer: `tests/text`."""
+"""The lower bound on a text's tokens, counted in bytes. That it holds for a tokenizer: `tests/tokenizer/text`."""
 
 from __future__ import annotations
 

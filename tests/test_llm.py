@@ -13,15 +13,15 @@ import pytest
 
 from sluiceway import types
 from sluiceway.config import ModelFiles, ModelKind
+from sluiceway.engine.setup import build_engine
 from sluiceway.errors import ConfigError, ModelSourceError, RequestError, SluicewayError
+from sluiceway.ipc.pipes.endpoint import AsyncInlet
 from sluiceway.llm import LLM, PromptLike, SamplingParams
-from sluiceway.procs import rendering
-from sluiceway.procs.engine_setup import build_engine
-from sluiceway.text.byte_tokenizer import ByteTokenizer
-from sluiceway.text.detokenizer import Detokenizer
-from sluiceway.text.tokenizer import TemplateSource
+from sluiceway.tokenizer import rendering
+from sluiceway.tokenizer.text.byte_tokenizer import ByteTokenizer
+from sluiceway.tokenizer.text.detokenizer import Detokenizer
+from sluiceway.tokenizer.text.tokenizer import TemplateSource
 from sluiceway.types import FinishReason
-from sluiceway.wire.endpoint import AsyncInlet
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 SHORT = SamplingParams(temperature=0.0, max_tokens=8)

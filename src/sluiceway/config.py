@@ -93,7 +93,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How responses are written, held and kept, where a request does not say itself.
 
-    The marks and times of `slow_client` (`stream.policy` says what they mean) are None where they are as usual for it.
+    The marks and times of `slow_client` (see `response.policy`) are None where the policy's own defaults hold.
     """
 
     slow_client: SlowClient = "pause-park-drop"

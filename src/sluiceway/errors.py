@@ -10,14 +10,14 @@
     ├── RequestError        a client's request cannot be served; carries a Refusal
     ├── ModelFault          the model gave no usable number where a token was to be chosen
     ├── PeerGone            the process at the other end of a pipe is not there
-    ├── WorkerError         a job was not done by a worker process (`procs.worker`)
+    ├── WorkerError         a job was not done by a worker process (`runtime.worker`)
     │   ├── WorkerBusy          too many wait already
     │   ├── WorkerTimeout       it was not done in its time
     │   ├── WorkerMemoryError   it needed more memory than it may have
     │   ├── WorkerResultError   its result is larger than it may be
     │   ├── WorkerDied          the process died, or could not be started
     │   └── WorkerFault         it raised an exception: our own bug
-    ├── TooManyTokens       a text has more tokens than its caller can use (`text.tokenizer`)
+    ├── TooManyTokens       a text has more tokens than its caller can use (`tokenizer.text.tokenizer`)
     ├── SSEError            an event stream breaks a bound, or cannot be written (`sse.event`)
     ├── AnswerError         another server did not answer `chat --url` (`cli.answers`)
     └── InvariantError      our own bug: a second release, a state that cannot be; never caused by input

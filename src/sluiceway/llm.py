@@ -28,25 +28,25 @@ import zmq
 
 from sluiceway import types
 from sluiceway.config import Dtype, ModelFiles, ModelKind, ServeConfig
+from sluiceway.engine.process import EngineLoop
+from sluiceway.engine.setup import build_engine
 from sluiceway.errors import ConfigError, PeerGone, RequestError, SluicewayError, invalid
-from sluiceway.messages.codec import Decoder
-from sluiceway.messages.to_api import Accepted, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
-from sluiceway.messages.to_child import Role, Stop
-from sluiceway.messages.to_supervisor import Ready
-from sluiceway.messages.to_tokenizer import Cancel, ChatPrompt, FromApi, Prompt, TextPrompt, Tokenize, TokenPrompt
-from sluiceway.procs.addresses import Addresses
-from sluiceway.procs.bar import OnLoad, counting_bar, download_bar
-from sluiceway.procs.engine import EngineLoop
-from sluiceway.procs.engine_setup import build_engine
-from sluiceway.procs.tokenizer import run_tokenizer
+from sluiceway.ipc.messages.codec import Decoder
+from sluiceway.ipc.messages.to_api import Accepted, Delta, Event, Events, Finished, Progressed, Rejected, ToApi
+from sluiceway.ipc.messages.to_child import Role, Stop
+from sluiceway.ipc.messages.to_supervisor import Ready
+from sluiceway.ipc.messages.to_tokenizer import Cancel, ChatPrompt, FromApi, Prompt, TextPrompt, Tokenize, TokenPrompt
+from sluiceway.ipc.pipes.addresses import Addresses
+from sluiceway.ipc.pipes.control import ControlServer
+from sluiceway.ipc.pipes.endpoint import Inlet, Outlet
+from sluiceway.protocols.common.sampling import LoweredSampling, SamplingParams, lower_sampling
 from sluiceway.protocols.openai.messages import lower_messages
 from sluiceway.protocols.openai.values import require_filled_text, require_token_ids, wrong
-from sluiceway.protocols.sampling import LoweredSampling, SamplingParams, lower_sampling
+from sluiceway.store.bar import OnLoad, counting_bar, download_bar
 from sluiceway.store.models import pull
-from sluiceway.text.load import load_tokenizer
+from sluiceway.tokenizer.process import run_tokenizer
+from sluiceway.tokenizer.text.load import load_tokenizer
 from sluiceway.types import FinishReason, Rid, Speculation, TokenId, ToldToken
-from sluiceway.wire.control import ControlServer
-from sluiceway.wire.endpoint import Inlet, Outlet
 
 __all__ = ["LLM", "Completion", "SamplingParams"]
 

@@ -72,7 +72,7 @@ class Started:
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     started = Started()
     stand_in = SimpleNamespace(serve=started.serve)
-    monkeypatch.setitem(sys.modules, "sluiceway.procs.supervisor", stand_in)
+    monkeypatch.setitem(sys.modules, "sluiceway.supervisor.supervisor", stand_in)
     return started
 
 

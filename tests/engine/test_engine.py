@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluiceway.core.plan import NO_TOKEN, Plan, StepResult
-from sluiceway.core.planner import NextStep
 from sluiceway.engine.engine import ENGINE_FAULT, Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner, Step
+from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
+from sluiceway.engine.scheduler.planner import NextStep
 from sluiceway.errors import InvariantError, ModelFault
-from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Submit, ToEngine
-from sluiceway.messages.to_engine import Sequence as SequenceMessage
-from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Sequence as SequenceMessage
+from sluiceway.ipc.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
 from sluiceway.types import FinishReason, Held, Progress, Rid, SamplingParams
 from support.scheduling import EOS, engine_config, prompt_of
 

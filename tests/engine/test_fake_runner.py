@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluiceway.core.plan import Plan, Row
 from sluiceway.engine.fake_runner import FakeRunner
+from sluiceway.engine.scheduler.plan import Plan, Row
 from sluiceway.errors import InvariantError
 from sluiceway.types import BlockId, Logprobs, Rid, SamplingParams, TokenId
 

@@ -11,11 +11,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from sluiceway.config import Dtype, ModelFiles, ModelKind
-from sluiceway.core.plan import Plan
+from sluiceway.engine.scheduler.plan import Plan
 from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.load import load_model
 from sluiceway.model.runner import TorchRunner
-from sluiceway.text.gguf_metadata import read_metadata
+from sluiceway.tokenizer.text.gguf_metadata import read_metadata
 from sluiceway.types import SamplingParams
 from support.native import SETS, chosen
 from support.tiny_models import GREEDY, row

@@ -10,7 +10,7 @@ import pytest
 from sluiceway.errors import ConfigError
 from sluiceway.model.config import LinearScaling, YarnScaling
 from sluiceway.model.gguf_config import REFUSED, config_from_metadata
-from sluiceway.text.gguf_metadata import SkippedArray
+from sluiceway.tokenizer.text.gguf_metadata import SkippedArray
 
 BASE: dict[str, Any] = {
     "general.architecture": "llama",

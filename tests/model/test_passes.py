@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sluiceway.core.plan import NO_TOKEN
+from sluiceway.engine.scheduler.plan import NO_TOKEN
 from sluiceway.model.passes import largest_of
 from support.tiny_models import loaded, reference_logits, reference_model, row
 

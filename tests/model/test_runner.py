@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from sluiceway.core.plan import Plan, Row
+from sluiceway.engine.scheduler.plan import Plan, Row
 from sluiceway.model.load import LoadedModel
 from sluiceway.model.runner import TorchRunner
 from sluiceway.types import Logprobs, SamplingParams

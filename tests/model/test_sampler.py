@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.core.plan import NO_TOKEN, Row
+from sluiceway.engine.scheduler.plan import NO_TOKEN, Row
 from sluiceway.model import sampler
 from sluiceway.model.sampler import Sampler, uniform
 from sluiceway.types import SamplingParams

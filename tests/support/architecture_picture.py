@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 from xml.sax.saxutils import escape
 
-from sluiceway.messages.to_api import ToApi
-from sluiceway.messages.to_child import ToChild
-from sluiceway.messages.to_engine import ToEngine
-from sluiceway.messages.to_supervisor import ToSupervisor
-from sluiceway.messages.to_tokenizer import FromApi, FromEngine
+from sluiceway.ipc.messages.to_api import ToApi
+from sluiceway.ipc.messages.to_child import ToChild
+from sluiceway.ipc.messages.to_engine import ToEngine
+from sluiceway.ipc.messages.to_supervisor import ToSupervisor
+from sluiceway.ipc.messages.to_tokenizer import FromApi, FromEngine
 
 _WIDTH, _HEIGHT = 1000, 300
 _BOX_TOP, _BOX_HEIGHT, _BOX_WIDTH = 110, 176, 170
 _SUPERVISOR_TOP, _SUPERVISOR_HEIGHT = 14, 44
 _PROCESSES: dict[str, tuple[int, Sequence[str]]] = {
-    "API process": (150, ("procs/api: HTTP", "protocols", "stream: responses", "sse: events")),
-    "Tokenizer process": (480, ("procs/translator", "text: templates,", "tokens, stop strings")),
-    "Engine process": (810, ("engine: steps", "core: scheduler, cache", "model, native kernels")),
+    "API process": (150, ("api: HTTP", "protocols", "response: streams", "sse: events")),
+    "Tokenizer process": (480, ("text: templates, tokens", "stop strings")),
+    "Engine process": (810, ("engine: steps", "scheduler: blocks, cache", "model, native kernels")),
 }
 _STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #1b2733 }

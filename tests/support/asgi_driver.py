@@ -18,19 +18,19 @@ import structlog
 from starlette.types import ASGIApp, Message
 from structlog.typing import FilteringBoundLogger
 
+from sluiceway.api.app import World, build_app
+from sluiceway.api.http.body import BodyLimits
+from sluiceway.api.http.chunks import ChunkWriter, offer_chunks
+from sluiceway.api.responses.hub import Hub
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig
 from sluiceway.errors import PeerGone, Refusal
-from sluiceway.messages.codec import encode
-from sluiceway.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected
-from sluiceway.messages.to_child import Role
-from sluiceway.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize, TokenizeEncoded, ToTokenizer
+from sluiceway.ipc.messages.codec import encode
+from sluiceway.ipc.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Event, Events, Finished, Rejected
+from sluiceway.ipc.messages.to_child import Role
+from sluiceway.ipc.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize, TokenizeEncoded, ToTokenizer
 from sluiceway.obs.metrics import Metrics
-from sluiceway.procs.api.app import World, build_app
-from sluiceway.procs.api.body import BodyLimits
-from sluiceway.procs.api.chunks import ChunkWriter, offer_chunks
-from sluiceway.procs.api.hub import Hub
-from sluiceway.procs.worker import WorkerError
-from sluiceway.protocols.reading import build
+from sluiceway.protocols.common.reading import build
+from sluiceway.runtime.worker import WorkerError
 from sluiceway.types import EngineFacts, EngineStats, FinishReason, Piece, Rid
 
 MODEL = "fake-model"

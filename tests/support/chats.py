@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from sluiceway.text.chat_template import ChatTemplate
-from sluiceway.text.tokenizer import TemplateSource, Tokenizer
+from sluiceway.tokenizer.text.chat_template import ChatTemplate
+from sluiceway.tokenizer.text.tokenizer import TemplateSource, Tokenizer
 from sluiceway.types import TokenId
 
 

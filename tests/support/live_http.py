@@ -14,9 +14,9 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from sluiceway.procs.api.http_protocol import Buffers
-from sluiceway.procs.api.http_server import HttpServer
-from sluiceway.procs.api.listener import bind
+from sluiceway.api.http.protocol import Buffers
+from sluiceway.api.http.server import HttpServer
+from sluiceway.runtime.listener import bind
 
 TIMEOUT_S = 120.0
 

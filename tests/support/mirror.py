@@ -1,4 +1,4 @@
-"""Which test file belongs to which source file: `src/sluiceway/core/blocks.py` to `tests/core/test_blocks.py`.
+"""Finds the test file of a source file: `tests/response/test_budget.py` for `src/sluiceway/response/budget.py`.
 
 The lab's package is mirrored one folder further down: `src/sluiceway_lab/bench.py` to `tests/lab/test_bench.py`.
 """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sluiceway.procs.api.answer import Order
-from sluiceway.protocols.generation import Framer
+from sluiceway.api.responses.answer import Order
+from sluiceway.protocols.common.generation import Framer
 from sluiceway.protocols.native.request import NativeRequest
 from sluiceway.protocols.openai.completions import CompletionRequest
 from sluiceway.protocols.openai.errors import error_body
-from sluiceway.stream.terms import Terms
+from sluiceway.response.terms import Terms
 
 PLAIN = Terms()
 

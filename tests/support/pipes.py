@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import zmq
 
-from sluiceway.messages.codec import Decoder
-from sluiceway.messages.to_child import Role, Stop, ToChild
-from sluiceway.procs.addresses import Addresses
-from sluiceway.wire.control import ControlServer
-from sluiceway.wire.endpoint import Inlet, Outlet
+from sluiceway.ipc.messages.codec import Decoder
+from sluiceway.ipc.messages.to_child import Role, Stop, ToChild
+from sluiceway.ipc.pipes.addresses import Addresses
+from sluiceway.ipc.pipes.control import ControlServer
+from sluiceway.ipc.pipes.endpoint import Inlet, Outlet
 
 WAIT_S = 120
 """How long a test waits, for a message or for the end of a loop, before it fails."""

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from sluiceway.config import BLOCK_TOKENS, Dtype
-from sluiceway.core.blocks import BlockPool, blocks_for
-from sluiceway.core.drafts import count_accepted
-from sluiceway.core.plan import Plan, Row
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
+from sluiceway.engine.scheduler.blocks import BlockPool, blocks_for
+from sluiceway.engine.scheduler.drafts import count_accepted
+from sluiceway.engine.scheduler.plan import Plan, Row
 from sluiceway.model.load import LoadedModel
 from sluiceway.model.runner import TorchRunner
 from sluiceway.types import BlockId, Logprobs, Rid, SamplingParams, TokenId

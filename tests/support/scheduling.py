@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sluiceway.config import EngineConfig
-from sluiceway.core.drafts import Drafter
-from sluiceway.core.outputs import End
-from sluiceway.core.plan import Plan, StepResult
-from sluiceway.core.request import Request, Submission
-from sluiceway.core.scheduler import Scheduler
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Step
+from sluiceway.engine.scheduler.drafts import Drafter
+from sluiceway.engine.scheduler.outputs import End
+from sluiceway.engine.scheduler.plan import Plan, StepResult
+from sluiceway.engine.scheduler.request import Request, Submission
+from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.types import Rid, SamplingParams, Speculation, TokenId
 
 EOS = 256

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sluiceway.config import BLOCK_TOKENS, Dtype, ModelFiles, ModelKind
-from sluiceway.core.plan import Row
+from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.load import LoadedModel, load_model
 from sluiceway.types import SamplingParams
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from sluiceway.procs.worker import WorkFunction
+from sluiceway.runtime.worker import WorkFunction
 
 
 class _Jobs:

@@ -36,7 +36,7 @@ from sluiceway.store.catalog import DEFAULT_MODEL, Source
 if TYPE_CHECKING:
     from sluiceway.cli.answers import Answers, Messages
     from sluiceway.llm import LLM
-    from sluiceway.protocols.sampling import SamplingParams
+    from sluiceway.protocols.common.sampling import SamplingParams
 
 ChatModel = Annotated[
     str | None,

@@ -14,7 +14,7 @@ def load(files: ModelFiles, **settings: Any) -> LLM:
     """The model, ready. The settings are those of `LLM`."""
     from sluiceway.llm import LLM
     from sluiceway.obs.log import configure_log
-    from sluiceway.procs.bar import loading_bar
+    from sluiceway.store.bar import loading_bar
 
     configure_log("warning", "text", process="llm")  # to standard error: standard output is the answer's
     with loading_bar(files.name) as on_load:

@@ -24,7 +24,7 @@ from sluiceway.ranges import (
 from sluiceway.store.catalog import Source
 
 if TYPE_CHECKING:
-    from sluiceway.protocols.sampling import SamplingParams
+    from sluiceway.protocols.common.sampling import SamplingParams
 
 UNFETCHED = ModelFiles(kind=ModelKind.FAKE, path="", name="")
 """Stands for the model while the other settings are checked."""
@@ -77,7 +77,7 @@ def number(flag: str, help_text: str, bounds: Range, **extra: Any) -> Any:
 
 def sampling_of(given: Mapping[str, Any], stop: Sequence[str] | None = None) -> SamplingParams:
     """The flags that were given, checked together. `stop` is only checked. Raises `ConfigError` that names the flag."""
-    from sluiceway.protocols.sampling import SamplingParams, lower_sampling
+    from sluiceway.protocols.common.sampling import SamplingParams, lower_sampling
 
     try:
         sampling = SamplingParams(**given)

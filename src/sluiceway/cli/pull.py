@@ -7,7 +7,7 @@ import typer
 from sluiceway.cli.exits import command
 from sluiceway.cli.options import Model, ModelSource
 from sluiceway.config import ModelFiles, ModelKind
-from sluiceway.procs.bar import download_bar
+from sluiceway.store.bar import download_bar
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
 

@@ -12,10 +12,10 @@ from sluiceway.cli.options import DEFAULT, UNFETCHED, DtypeOption, KvCacheTokens
 from sluiceway.cli.pull import fetch
 from sluiceway.config import LogFormat, LogLevel, ServeConfig, StreamsConfig
 from sluiceway.errors import ConfigError, RequestError
+from sluiceway.response.override import policy_from_header
+from sluiceway.response.policy import DEFAULT as DEFAULT_POLICY
+from sluiceway.response.policy import POLICIES
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
-from sluiceway.stream.override import policy_from_header
-from sluiceway.stream.policy import DEFAULT as DEFAULT_POLICY
-from sluiceway.stream.policy import POLICIES
 from sluiceway.types import Speculation
 
 Host = Annotated[str, option("--host", "Address to listen on; 0.0.0.0 lets other machines in.")]
@@ -155,13 +155,13 @@ def serve(
         fake_step_s=fake_step, log_level=log_level, log_format=log_format,
     )  # fmt: skip
 
-    from sluiceway.procs.api.listener import bind
+    from sluiceway.runtime.listener import bind
 
     with bind(host, port) as listener:  # says that the address cannot be had before anything is fetched
         files = fetch(model, source)
         named = msgspec.structs.replace(files, name=served_model_name or files.name)
 
-        from sluiceway.procs.supervisor import serve as supervise
+        from sluiceway.supervisor.supervisor import serve as supervise
 
         raise typer.Exit(supervise(msgspec.structs.replace(config, model=named), listener))
 

@@ -8,15 +8,22 @@ from typing import TypeVar, assert_never
 import msgspec
 
 from sluiceway.config import EngineConfig
-from sluiceway.core.outputs import Outputs
-from sluiceway.core.plan import NO_TOKEN, Plan, StepResult
-from sluiceway.core.request import Submission
-from sluiceway.core.scheduler import Scheduler
 from sluiceway.engine.parts import Part, Parts
 from sluiceway.engine.runner import Runner
+from sluiceway.engine.scheduler.outputs import Outputs
+from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
+from sluiceway.engine.scheduler.request import Submission
+from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.errors import InvariantError, ModelFault, Refusal
-from sluiceway.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
-from sluiceway.messages.to_tokenizer import EngineAudit, FromEngine, GroupRejection, SequenceEnd, SequenceStart, StepOut
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
+from sluiceway.ipc.messages.to_tokenizer import (
+    EngineAudit,
+    FromEngine,
+    GroupRejection,
+    SequenceEnd,
+    SequenceStart,
+    StepOut,
+)
 from sluiceway.types import EngineStats, FinishReason, Progress, Rid
 
 T = TypeVar("T")

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.core.blocks import blocks_for
-from sluiceway.core.plan import Plan, Row, StepResult
+from sluiceway.engine.scheduler.blocks import blocks_for
+from sluiceway.engine.scheduler.plan import Plan, Row, StepResult
 from sluiceway.errors import InvariantError
 from sluiceway.types import BlockId, Logprobs, Rid, TokenId
 

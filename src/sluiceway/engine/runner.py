@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluiceway.core.plan import Plan, StepResult
+from sluiceway.engine.scheduler.plan import Plan, StepResult
 
 
 class Step(Protocol):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.core.plan import Row
+from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.attention import AttentionPlan, IntArray, Span, plan_attention
 from sluiceway.model.config import ModelConfig
 

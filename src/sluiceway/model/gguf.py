@@ -27,7 +27,7 @@ from sluiceway.model.config import ModelConfig
 from sluiceway.model.fields import shown
 from sluiceway.model.gguf_config import config_from_metadata
 from sluiceway.model_files import gguf_parts
-from sluiceway.text.gguf_metadata import read_head
+from sluiceway.tokenizer.text.gguf_metadata import read_head
 
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4

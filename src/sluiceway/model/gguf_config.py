@@ -16,7 +16,7 @@ from sluiceway.model.config import (
     yarn_magnitude,
 )
 from sluiceway.model.fields import Fields, shown
-from sluiceway.text.gguf_metadata import SkippedArray
+from sluiceway.tokenizer.text.gguf_metadata import SkippedArray
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 SUPPORTED_ROPE_TYPES = ("none", "linear", "yarn")

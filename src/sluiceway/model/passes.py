@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sluiceway.core.plan import NO_TOKEN, Row
+from sluiceway.engine.scheduler.plan import NO_TOKEN, Row
 from sluiceway.model.batch import build_batch
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kv import KVCache

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.core.plan import Plan, Row, StepResult
+from sluiceway.engine.scheduler.plan import Plan, Row, StepResult
 from sluiceway.model.load import LoadedModel
 from sluiceway.model.logprobs import logprobs_of
 from sluiceway.model.sampler import Sampler, is_plainly_greedy

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sluiceway.core.plan import NO_TOKEN, Row
+from sluiceway.engine.scheduler.plan import NO_TOKEN, Row
 from sluiceway.model.kernels.drawing import draw_natively
 from sluiceway.model.kernels.loader import best_kernels, pool
 from sluiceway.model.penalties import FloatRow, FloatRows, PenaltyTable, has_penalties, lower_seen

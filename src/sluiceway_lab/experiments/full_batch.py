@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway.stream.policy import POLICIES, PolicyName
+from sluiceway.response.policy import POLICIES, PolicyName
 from sluiceway_lab.check.line import dial
 from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
 from sluiceway_lab.experiments.padded import padded_server

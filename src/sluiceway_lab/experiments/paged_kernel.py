@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.core.plan import Row
+from sluiceway.engine.scheduler.plan import Row
 from sluiceway.errors import ConfigError
 from sluiceway.types import SamplingParams
 from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.core.plan import Row
+from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.batch import build_batch
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kernels import binding

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal, Protocol, assert_never
 
-from sluiceway.messages.to_api import Delta
-from sluiceway.protocols.generation import Framer
+from sluiceway.ipc.messages.to_api import Delta
+from sluiceway.protocols.common.generation import Framer
 from sluiceway.protocols.native.framer import NativeFramer
 from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
-from sluiceway.stream.budget import Budget
-from sluiceway.stream.reader import WRITE_BYTES
-from sluiceway.stream.replay import START, Missed, Replay
+from sluiceway.response.budget import Budget
+from sluiceway.response.reader import WRITE_BYTES
+from sluiceway.response.replay import START, Missed, Replay
 
 Way = Literal["when made", "when written"]
 Spoken = Literal["chat", "completions", "native"]

@@ -23,9 +23,9 @@ import msgspec
 import uvloop
 
 from sluiceway.config import StreamsConfig
-from sluiceway.messages.codec import Decoder, encode
-from sluiceway.messages.to_api import Delta, Events, ToApi
-from sluiceway.stream.budget import Budget
+from sluiceway.ipc.messages.codec import Decoder, encode
+from sluiceway.ipc.messages.to_api import Delta, Events, ToApi
+from sluiceway.response.budget import Budget
 from sluiceway_lab.load.calls import Target
 from sluiceway_lab.load.held import Held, Spoken, Way, framer_of, held
 from sluiceway_lab.load.processes import usage

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sluiceway.core.plan import Row
+from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.load import load_model
 from sluiceway_lab.load.decoding import Layers, Nothing, Places
 from sluiceway_lab.load.ways import model_of, ways_of

@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from sluiceway.messages.to_api import Delta
+from sluiceway.ipc.messages.to_api import Delta
+from sluiceway.response.budget import Budget
+from sluiceway.response.reader import WRITE_BYTES
 from sluiceway.sse.decoder import Decoder
-from sluiceway.stream.budget import Budget
-from sluiceway.stream.reader import WRITE_BYTES
 from sluiceway_lab.load.held import Held, Spoken, Way, framer_of, held
 
 WAYS: tuple[Way, ...] = get_args(Way)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sluiceway.config import Dtype
-from sluiceway.core.plan import NO_TOKEN
+from sluiceway.engine.scheduler.plan import NO_TOKEN
 from sluiceway.model.kernels import decoder as native
 from sluiceway.model.kernels.decoder import NativePass, StepArrays
 from support.native import SETS, chosen

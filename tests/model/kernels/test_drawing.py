@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sluiceway.core.plan import NO_TOKEN
+from sluiceway.engine.scheduler.plan import NO_TOKEN
 from sluiceway.model import sampler
 from sluiceway.model.kernels.drawing import draw_natively
 from sluiceway.types import SamplingParams

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Usage
+from sluiceway.ipc.messages.to_api import Delta, Finished
+from sluiceway.protocols.common.generation import Usage
+from sluiceway.protocols.common.pieces import PIECE_BYTES
 from sluiceway.protocols.native.framer import NativeFramer
-from sluiceway.protocols.pieces import PIECE_BYTES
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason
 from support.told import likely, told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.generation import Usage
+from sluiceway.protocols.common.generation import Usage
 from sluiceway.protocols.native.request import parse_native
 
 

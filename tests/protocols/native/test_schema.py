@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
-from sluiceway.protocols.generation import Generation
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
+from sluiceway.protocols.common.generation import Generation
+from sluiceway.protocols.common.wishes import Wishes
 from sluiceway.protocols.native.schema import HINTS, NativeFields
 from sluiceway.protocols.openai.schema import CompletionFields, check
-from sluiceway.protocols.wishes import Wishes
 from sluiceway.types import SamplingParams
 
 

@@ -15,7 +15,7 @@ from sluiceway.protocols.native.streams import (
     stream_ended,
     stream_not_found,
 )
-from sluiceway.stream.history import StreamRecord
+from sluiceway.response.history import StreamRecord
 from sluiceway.types import Held
 
 

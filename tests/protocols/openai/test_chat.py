@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import RequestError
-from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt
-from sluiceway.protocols.generation import Generation, Usage
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt
+from sluiceway.protocols.common.generation import Generation, Usage
 from sluiceway.protocols.openai.chat import ChatRequest, parse_chat
 from sluiceway.protocols.openai.schema import ChatFields
 from sluiceway.protocols.openai.unserved import CHAT

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import RequestError
-from sluiceway.messages.to_api import Delta
-from sluiceway.messages.to_tokenizer import TextPrompt, TokenPrompt
-from sluiceway.protocols.generation import Generation
+from sluiceway.ipc.messages.to_api import Delta
+from sluiceway.ipc.messages.to_tokenizer import TextPrompt, TokenPrompt
+from sluiceway.protocols.common.generation import Generation
 from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
 from sluiceway.protocols.openai.schema import CompletionFields
 from sluiceway.protocols.openai.unserved import COMPLETIONS

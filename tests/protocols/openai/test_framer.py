@@ -16,10 +16,10 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Framer, Usage
+from sluiceway.ipc.messages.to_api import Delta, Finished
+from sluiceway.protocols.common.generation import Framer, Usage
+from sluiceway.protocols.common.pieces import PIECE_BYTES
 from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
-from sluiceway.protocols.pieces import PIECE_BYTES
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason
 from support.told import told, told_text

@@ -9,10 +9,10 @@ from openai.types.chat.chat_completion import ChoiceLogprobs
 from openai.types.completion_choice import Logprobs
 
 from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
-from sluiceway.text.byte_tokenizer import ByteTokenizer
-from sluiceway.text.detokenizer import Detokenizer, TokenBytes
-from sluiceway.text.sequence_text import SequenceText
-from sluiceway.text.stops import StopMatcher
+from sluiceway.tokenizer.text.byte_tokenizer import ByteTokenizer
+from sluiceway.tokenizer.text.detokenizer import Detokenizer, TokenBytes
+from sluiceway.tokenizer.text.sequence_text import SequenceText
+from sluiceway.tokenizer.text.stops import StopMatcher
 from sluiceway.types import Logprobs as OfToken
 from sluiceway.types import ToldToken
 from support.told import likely, told, told_text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.messages.to_tokenizer import ChatMessage
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage
 from sluiceway.protocols.openai.messages import lower_messages
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import RequestError
-from sluiceway.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
+from sluiceway.ipc.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
 from sluiceway.protocols.openai.prompt import MAX_CHOICES, lower_prompt
 
 

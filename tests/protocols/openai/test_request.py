@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluiceway.messages.to_tokenizer import TextPrompt
-from sluiceway.protocols.generation import Generation
+from sluiceway.ipc.messages.to_tokenizer import TextPrompt
+from sluiceway.protocols.common.generation import Generation
 from sluiceway.protocols.openai.framer import Response
 from sluiceway.protocols.openai.request import OpenAIRequest
 from sluiceway.types import SamplingParams

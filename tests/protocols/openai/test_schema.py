@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.messages.to_tokenizer import TextPrompt
+from sluiceway.ipc.messages.to_tokenizer import TextPrompt
+from sluiceway.protocols.common.wishes import Wishes
 from sluiceway.protocols.openai.schema import (
     COMPLETION_MAX_TOKENS,
     GREEDY_BELOW,
@@ -21,7 +22,6 @@ from sluiceway.protocols.openai.schema import (
     CompletionFields,
     check,
 )
-from sluiceway.protocols.wishes import Wishes
 from sluiceway.types import SamplingParams
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.core.plan import Row
+from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.batch import sampled_tokens
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kernels import binding

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Usage
+from sluiceway.ipc.messages.to_api import Delta, Finished
+from sluiceway.protocols.common.generation import Usage
+from sluiceway.protocols.common.pieces import Pieces, assembled
 from sluiceway.protocols.openai.errors import error_fields
-from sluiceway.protocols.pieces import Pieces, assembled
 from sluiceway.sse.encoder import encode_json
 from sluiceway.types import Piece, ToldToken
 

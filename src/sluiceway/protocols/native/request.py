@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.common.generation import Generation
 from sluiceway.protocols.native.framer import NativeFramer
 from sluiceway.protocols.native.schema import HINTS, NativeFields
 from sluiceway.protocols.openai.body import read_object

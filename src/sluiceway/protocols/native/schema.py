@@ -8,14 +8,14 @@ from typing import Annotated
 from pydantic import ConfigDict, PlainValidator
 
 from sluiceway.errors import invalid
-from sluiceway.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt
-from sluiceway.protocols.generation import Generation
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt
+from sluiceway.protocols.common.generation import Generation
+from sluiceway.protocols.common.wishes import WishFields
 from sluiceway.protocols.openai.messages import lower_messages
 from sluiceway.protocols.openai.prompt import lower_prompt
 from sluiceway.protocols.openai.schema import LogprobCount, SamplingFields
 from sluiceway.protocols.openai.unserved import SERVED_AS
 from sluiceway.protocols.openai.values import require_text, wrong
-from sluiceway.protocols.wishes import WishFields
 from sluiceway.types import Speculation
 
 

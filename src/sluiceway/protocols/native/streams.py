@@ -11,8 +11,8 @@ from typing import Any
 
 from sluiceway.errors import Refusal
 from sluiceway.protocols.openai.values import shorten
+from sluiceway.response.history import StreamRecord
 from sluiceway.sse.encoder import encode_json
-from sluiceway.stream.history import StreamRecord
 from sluiceway.types import Held
 
 

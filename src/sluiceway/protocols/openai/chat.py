@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluiceway.messages.to_tokenizer import ChatPrompt
+from sluiceway.ipc.messages.to_tokenizer import ChatPrompt
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.body import read_object
 from sluiceway.protocols.openai.framer import ChatFramer

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.messages.to_api import Delta, Finished
-from sluiceway.protocols.generation import Usage
+from sluiceway.ipc.messages.to_api import Delta, Finished
+from sluiceway.protocols.common.generation import Usage
+from sluiceway.protocols.common.pieces import Pieces, assembled
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
-from sluiceway.protocols.pieces import Pieces, assembled
 from sluiceway.sse.encoder import encode_json
 from sluiceway.types import FinishReason, Piece, ToldToken
 

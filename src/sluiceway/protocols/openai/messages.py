@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sluiceway.errors import invalid
-from sluiceway.messages.to_tokenizer import ChatMessage
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage
 from sluiceway.protocols.openai.values import lower_each, require_list, require_text, shorten, wrong
 
 # OpenAI renamed the system role for its newer models; chat templates know the old name.

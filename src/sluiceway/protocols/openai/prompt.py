@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluiceway.errors import invalid
-from sluiceway.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
+from sluiceway.ipc.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
 from sluiceway.protocols.openai.values import lower_each, require_filled_text, require_list, require_token_ids, wrong
 from sluiceway.ranges import CHOICES
 

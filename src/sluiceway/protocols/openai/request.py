@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluiceway.protocols.generation import Generation
+from sluiceway.protocols.common.generation import Generation
 from sluiceway.protocols.openai.framer import Response
 
 

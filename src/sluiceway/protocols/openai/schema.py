@@ -17,8 +17,9 @@ from pydantic_core import ErrorDetails
 
 from sluiceway import ranges
 from sluiceway.errors import RequestError, invalid
-from sluiceway.messages.to_tokenizer import ChatMessage, Prompt
-from sluiceway.protocols.generation import Generation
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage, Prompt
+from sluiceway.protocols.common.generation import Generation
+from sluiceway.protocols.common.wishes import Wishes, WishFields
 from sluiceway.protocols.openai.messages import lower_messages
 from sluiceway.protocols.openai.prompt import MAX_CHOICES, lower_prompt
 from sluiceway.protocols.openai.values import (
@@ -36,7 +37,6 @@ from sluiceway.protocols.openai.values import (
     together,
     wrong,
 )
-from sluiceway.protocols.wishes import Wishes, WishFields
 from sluiceway.ranges import Range
 from sluiceway.types import SamplingParams, Speculation
 

@@ -1,0 +1,232 @@
+"""The HTTP face: routes, and which answer each of them has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+from structlog.typing import FilteringBoundLogger
+
+from sluiceway.api.endpoints.cancels import Cancels
+from sluiceway.api.endpoints.generate import Door, Exchange
+from sluiceway.api.endpoints.intake import Intake, Worker
+from sluiceway.api.endpoints.stats import account, ask_for_audit
+from sluiceway.api.endpoints.streams import StreamCancel, StreamList, StreamPage
+from sluiceway.api.http.body import BodyLimits
+from sluiceway.api.http.edge import Edge, Linger, request_id_of
+from sluiceway.api.http.gate import Gate
+from sluiceway.api.http.head import RawHeaders, refusal_head
+from sluiceway.api.responses.hub import Hub
+from sluiceway.api.responses.terms import Offer
+from sluiceway.config import ServeConfig
+from sluiceway.errors import Refusal
+from sluiceway.obs.metrics import CONTENT_TYPE, Metrics
+from sluiceway.protocols.common.reading import Endpoint, PromptRoom
+from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
+from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
+from sluiceway.protocols.openai.values import shorten
+from sluiceway.refusals import LOADING
+
+_READ = ["GET", "HEAD"]
+_GUESSED_CHARACTERS = 128
+"""Of a path that is not known; no path that was meant is longer."""
+_ANSWERING = "what answers is `/v1/chat/completions` and `/v1/completions`; `/v1/models` lists the model"
+_OF_THE_MODEL = "`/v1/models` tells of the model, `/stats` of the server"
+_NEAREST = {
+    "/detokenize": "`/v1/completions` takes token ids as a prompt",
+    "/embed": _ANSWERING,
+    "/embedding": _ANSWERING,
+    "/embeddings": _ANSWERING,
+    "/info": _OF_THE_MODEL,
+    "/messages": "the nearest that is served is `/v1/chat/completions`",
+    "/props": _OF_THE_MODEL,
+    "/ps": _OF_THE_MODEL,
+    "/responses": "the nearest that is served is `/v1/chat/completions`",
+    "/show": _OF_THE_MODEL,
+    "/slots": "`/v1/streams` lists what runs, `/stats` tells of the server",
+    "/tags": "`/v1/models` lists the model",
+    "/tokenize": "the `usage` of an answer counts the tokens of its prompt",
+    "/version": "`sluiceway --version` prints the version, `/v1/models` lists the model",
+}
+"""What other servers have, below `/v1`, `/api` or nothing, and what comes nearest here."""
+_PREFLIGHT = (
+    "CORS preflights are not served: a page of another origin cannot use this server."
+    " Serve the page and the API under one origin, for example by a proxy."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the face needs from around it. `now_s` is the wall clock, seconds since 1970."""
+
+    hub: Hub
+    metrics: Metrics
+    log: FilteringBoundLogger
+    new_id: Callable[[], str]
+    now_s: Callable[[], float]
+    processes: Mapping[str, int]
+    """Process ids by role, as far as they are known; changes under way."""
+    worker: Worker
+    """Reads large bodies."""
+
+
+def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = None) -> FastAPI:
+    """The application. Pages of documentation are off: every route is one that is listed here."""
+    limits = limits or BodyLimits(config.max_body_bytes)
+    intake = Intake(config.model.name, limits, world.worker, lambda: _prompt_room(world.hub), world.log)
+    offer = Offer(config.streams)
+    door = Door(world.hub, world.metrics, world.log, intake, offer, world.now_s, world.new_id)
+    paths: list[str] = []
+    app = FastAPI(
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _router_refused(paths, door)},
+    )
+    app.add_middleware(Gate, listens_on=config.host, allowed=config.allowed_host, refuse=door.refuse)
+    app.add_middleware(Edge, new_id=world.new_id, log=world.log)
+    app.add_middleware(Linger)
+    _add_generation(app, door)
+    _add_streams(app, door, world, max_receipts=config.streams.history_records)
+    _add_models(app, config.model.name, world)
+    _add_health(app, world.hub)
+    _add_numbers(app, world)
+    paths += [path for route in app.routes if (path := getattr(route, "path", "{")) and "{" not in path]
+    return app
+
+
+def _prompt_room(hub: Hub) -> PromptRoom:
+    return PromptRoom(None if hub.facts is None else hub.facts.max_sequence_tokens, hub.length_bound)
+
+
+def _add_generation(app: FastAPI, door: Door) -> None:
+    # Plain routes: an exchange reads the request and answers it by itself, and FastAPI's own would double its cost.
+    for path, endpoint, prefix in (
+        ("/v1/chat/completions", Endpoint.CHAT, "chatcmpl"),
+        ("/v1/completions", Endpoint.COMPLETIONS, "cmpl"),
+        ("/v1/stream", Endpoint.STREAM, "stream"),
+        ("/v1/generate", Endpoint.GENERATE, "stream"),
+    ):
+        app.router.routes.append(Route(path, Exchange(door, endpoint, prefix), methods=["POST"]))
+
+
+def _add_streams(app: FastAPI, door: Door, world: World, *, max_receipts: int) -> None:
+    cancel = StreamCancel(door, Cancels(world.hub, max_receipts=max_receipts))
+    app.router.routes.append(Route("/v1/streams", StreamList(door, world.now_s), methods=["GET"]))
+    app.router.routes.append(Route("/v1/streams/{stream_id}", StreamPage(door, world.now_s), methods=["GET"]))
+    app.router.routes.append(Route("/v1/streams/{stream_id}/cancel", cancel, methods=["POST"]))
+
+
+def _add_models(app: FastAPI, served_name: str, world: World) -> None:
+    created = int(world.now_s())
+
+    @app.api_route("/v1/models", methods=_READ)
+    async def models() -> Response:
+        facts = world.hub.facts
+        if facts is None:
+            return _refusal(LOADING)
+        return _json(list_body([ModelCard(served_name, created, facts.max_sequence_tokens)]))
+
+    @app.api_route("/v1/models/{model:path}", methods=_READ)
+    async def model_card(model: str) -> Response:
+        facts = world.hub.facts
+        if not model:
+            raise HTTPException(404)  # `/v1/models/`
+        if model != served_name:
+            return _refusal(model_not_found(model, served_name))
+        if facts is None:
+            return _refusal(LOADING)
+        return _json(card_body(ModelCard(served_name, created, facts.max_sequence_tokens)))
+
+
+def _add_health(app: FastAPI, hub: Hub) -> None:
+    @app.api_route("/health/live", methods=_READ)
+    async def live() -> Response:
+        return _json(b'{"status":"live"}')
+
+    @app.api_route("/health", methods=_READ)
+    @app.api_route("/health/ready", methods=_READ)
+    async def ready() -> Response:
+        refusal = hub.unready
+        return _json(b'{"status":"ready"}') if refusal is None else _refusal(refusal)
+
+
+def _add_numbers(app: FastAPI, world: World) -> None:
+    @app.api_route("/metrics", methods=_READ)
+    async def metrics() -> Response:
+        return Response(world.metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.api_route("/stats", methods=_READ)
+    async def stats() -> Response:
+        report = await ask_for_audit(world.hub)
+        return _json(msgspec.json.encode(account(world.hub, world.metrics, report, world.processes)))
+
+
+def _router_refused(paths: Sequence[str], door: Door) -> Callable[[Request, Exception], Coroutine[Any, Any, Response]]:
+    """An unknown path or method, in the usual envelope, with the router's headers (`Allow`), and a line in the log."""
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        more = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
+        path = request.scope["path"]
+        message = _not_found(path, paths) if error.status_code == 404 else None
+        if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+            message = _PREFLIGHT
+        refusal = refusal_for_status(error.status_code, message)
+        door.metrics.request_rejected(refusal.code)
+        door.log.info(
+            "rejected", request_id=request_id_of(request.scope), reason=refusal.code, status=refusal.status,
+            method=request.scope["method"], path=shorten(path),
+        )  # fmt: skip
+        return _refusal(refusal, more)
+
+    return refuse
+
+
+def _not_found(path: str, known: Sequence[str]) -> str:
+    asked = path[:_GUESSED_CHARACTERS].rstrip("/").lower()
+    nearest = _NEAREST.get(asked.removeprefix("/v1").removeprefix("/api"))
+    if nearest is not None:
+        return f"{shorten(path)} is not served by this server; {nearest}."
+    if meant := _meant(asked, known):
+        is_below_another = any(asked.startswith(f"{way}/") for way in known)
+        base = " The base_url of a client must end in `/v1`." if is_below_another else ""
+        return f"There is nothing at this path; did you mean `{meant}`?{base}"
+    if asked.startswith("/v1/"):
+        return f"{shorten(path)} is not served by this server; {_ANSWERING}."
+    return "There is nothing at this path; the API is below `/v1`, as in `/v1/chat/completions`."
+
+
+def _meant(path: str, known: Sequence[str]) -> str | None:
+    """The known path that is as good as this one: the prefix of all is missing or doubled, a letter is wrong."""
+    last = path.rpartition("/")[2]
+    if last in ("", "v1"):
+        return None
+    below = [path.removeprefix(way) for way in known if path.startswith(f"{way}/")]
+    for found in (
+        [way for way in known if path.endswith(way)],
+        [way for way in known if way.endswith(path)],
+        [way for way in known if any(way.endswith(rest) for rest in below)],
+        difflib.get_close_matches(path, known, 1, 0.8),
+        [way for way in known if last in way.split("/")],
+    ):
+        if found:
+            return min(found, key=len)
+    return None
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _refusal(refusal: Refusal, more: RawHeaders = ()) -> Response:
+    body = error_body(refusal)
+    response = Response(body, refusal.status)
+    response.raw_headers = list(refusal_head(len(body), refusal, more).headers)
+    return response

@@ -1,0 +1,265 @@
+"""The API process: the loops and sockets around a `Hub` and its HTTP face."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from secrets import token_hex
+from typing import Any, assert_never
+
+import structlog
+import uvloop
+import zmq
+from structlog.typing import FilteringBoundLogger
+
+from sluiceway.api.app import World, build_app
+from sluiceway.api.endpoints.intake import worker_pool
+from sluiceway.api.http.protocol import SEND_TIMEOUT_S, Buffers
+from sluiceway.api.http.server import HttpServer
+from sluiceway.api.responses.delivery import TICK_S
+from sluiceway.api.responses.hub import QUIET_S, Hub
+from sluiceway.api.responses.links import Control, Pipes
+from sluiceway.api.responses.terms import policy_of
+from sluiceway.config import ServeConfig, StreamsConfig
+from sluiceway.ipc.messages.codec import Decoder
+from sluiceway.ipc.messages.to_api import ToApi
+from sluiceway.ipc.messages.to_child import Drain, PeerDown, PeerUp, ProcessFigures, Role, Stop
+from sluiceway.ipc.messages.to_supervisor import Drained, Ready
+from sluiceway.ipc.messages.to_tokenizer import ToTokenizer
+from sluiceway.ipc.pipes.addresses import Addresses
+from sluiceway.ipc.pipes.control import AsyncControlClient
+from sluiceway.ipc.pipes.endpoint import AsyncInlet, Outlet
+from sluiceway.obs.log import log_fault
+from sluiceway.obs.metrics import Metrics
+from sluiceway.refusals import DRAINING
+from sluiceway.runtime.listener import allow_connections, open_files
+from sluiceway.runtime.loops import beat, run_until_first
+from sluiceway.types import FinishReason
+
+_OWN_FILES = 64
+"""About how many a process has open besides its connections."""
+_BETWEEN_LINES_S = 10.0
+_LAST_WORDS_S = 1.0
+"""How long the error that ends a stream may take to leave, when the time to drain is over."""
+
+
+_INTRODUCTIONS_S = 0.5
+_INTRODUCTIONS_POLL_S = 0.005
+
+
+def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: socket.socket) -> None:
+    """Serve on a listening socket, which others may hold too, until told to stop."""
+    allow_connections()
+    uvloop.run(_serve(config, context, addresses, listener))
+
+
+async def _serve(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: socket.socket) -> None:
+    pipes = _ZmqPipes(context, addresses)
+    control = AsyncControlClient(context, addresses.control, Role.API)
+    try:
+        await run_api(config, pipes, control, listener)
+    finally:
+        pipes.close()
+        control.close()
+
+
+class _ZmqPipes:
+    """Both directions of the way to the tokenizer."""
+
+    def __init__(self, context: zmq.Context[Any], addresses: Addresses) -> None:
+        self._out: Outlet[ToTokenizer] = Outlet(context, addresses.api_to_tokenizer, bind=True)
+        self._in: AsyncInlet[ToApi] = AsyncInlet(context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
+        self.push = self._out.push
+        self.has_peer = self._out.has_peer
+        self.take = self._in.take
+
+    def close(self) -> None:
+        self._out.close()
+        self._in.close()
+
+
+async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener: socket.socket) -> None:
+    """The process in a loop that is there already. Returns when told to stop; raises what breaks a loop of it."""
+    metrics, log = Metrics(), structlog.get_logger("api").bind()  # bound once, not with every line
+    control.report(Ready({"url": url_of(config.host, _port_of(listener))}))
+    n_wanted_files = config.max_running + config.max_waiting + _OWN_FILES
+    if open_files() < n_wanted_files:
+        log.warning("few files may be open", limit=open_files(), wanted=n_wanted_files, hint="raise it: ulimit -n")
+    processes = {Role.API.value: os.getpid()}
+    hub = Hub(
+        push=pipes.push,
+        has_peer=pipes.has_peer,
+        next_rid=itertools.count(time.monotonic_ns() // 1000).__next__,  # never those of an API process that died
+        clock=time.monotonic,
+        metrics=metrics,
+        log=log,
+        max_sequences=config.max_running + config.max_waiting,
+        streams=config.streams,
+    )
+    worker = worker_pool(config.model.name, config.max_body_bytes)
+    world = World(
+        hub=hub,
+        metrics=metrics,
+        log=log,
+        new_id=lambda: token_hex(16),
+        now_s=time.time,
+        processes=processes,
+        worker=worker,
+    )
+    server = HttpServer(
+        build_app(config, world),
+        keep_alive_s=config.keep_alive_s,
+        buffers=buffers_of(config.streams),
+        on_turned_away=_tell_turned_away(metrics, log),
+    )
+    try:
+        await run_until_first(
+            _serve_soon(server, listener, hub),
+            _route(pipes, hub),
+            _keep_time(hub),
+            _call_roll(hub),
+            _obey(control, hub, server, processes),
+            beat(control, functools.partial(hub.process_measured, Role.API.value)),
+        )
+    finally:
+        await worker.close()
+
+
+async def _serve_soon(server: HttpServer, listener: socket.socket, hub: Hub) -> None:
+    """Accept connections, but not before this process has heard of the others, where they serve already.
+
+    When it was started again the connections that waited for it are served, and not refused for a moment's ignorance.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_INTRODUCTIONS_S):
+            while hub.unready is not None:  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
+                await asyncio.sleep(_INTRODUCTIONS_POLL_S)
+    await server.serve([listener])
+
+
+def _tell_turned_away(metrics: Metrics, log: FilteringBoundLogger) -> Callable[[str], None]:
+    """Counts every connection that is turned away, and logs the first of them and then one line every few seconds."""
+    next_line_s = -math.inf
+
+    def tell(why: str) -> None:
+        nonlocal next_line_s
+        metrics.connection_turned_away()
+        if time.monotonic() >= next_line_s:
+            next_line_s = time.monotonic() + _BETWEEN_LINES_S
+            log.warning("connections turned away", why=why, total=metrics.turned_away, limit=open_files())
+
+    return tell
+
+
+def buffers_of(streams: StreamsConfig) -> Buffers:
+    """Where no policy says how long a silent client is waited for, it is a minute."""
+    return Buffers(
+        write_bytes=streams.write_bytes,
+        unsent_bytes=streams.unsent_bytes,
+        send_timeout_s=policy_of(streams).stall_timeout_s or SEND_TIMEOUT_S,
+    )
+
+
+def _port_of(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a client on this machine finds the server."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _route(pipes: Pipes, hub: Hub) -> None:
+    """Hand on what comes."""
+    while True:
+        message = await pipes.take()
+        with _serving_on("a message from the tokenizer"):
+            hub.receive(message)
+
+
+async def _keep_time(hub: Hub) -> None:
+    """Tell the hub how time goes by, while that matters to any of its answers: an idle process is not woken."""
+    timed = asyncio.Event()
+    while True:
+        timed.clear()
+        hub.delivery.when_timed(timed.set)
+        await timed.wait()
+        await asyncio.sleep(TICK_S)
+        with _serving_on("the passing of time"):
+            hub.delivery.tick()
+
+
+async def _call_roll(hub: Hub) -> None:
+    """Let the hub look for lost messages, while it has sequences upstream: an idle process is not woken."""
+    upstream = asyncio.Event()
+    while True:
+        upstream.clear()
+        hub.when_upstream(upstream.set)
+        await upstream.wait()
+        await asyncio.sleep(QUIET_S)
+        with _serving_on("a roll call"):
+            hub.call_roll()
+
+
+async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:
+    """Carry out orders. Never returns: after `Stop` it is the server that ends, and with it the process."""
+    async with asyncio.TaskGroup() as drains:
+        while True:
+            order = await control.take()
+            with _serving_on("an order of the supervisor"):
+                match order:
+                    case PeerUp(role, pid):
+                        processes[role.value] = pid
+                        hub.peer_up(role)
+                    case PeerDown(role, hung):
+                        if not hung:
+                            processes.pop(role.value, None)
+                        hub.peer_down(role, hung=hung)
+                    case ProcessFigures(process, longest_gap_s, n_dropped):
+                        hub.process_measured(process, longest_gap_s, n_dropped)
+                    case Drain(timeout_s):
+                        drains.create_task(_drain(control, hub, timeout_s))
+                    case Stop():
+                        server.stop()  # first: whatever goes wrong in the rest, the process leaves
+                        hub.drain()
+                        hub.end_all(FinishReason.DRAINING, DRAINING)
+                    case _:
+                        assert_never(order)
+
+
+async def _drain(control: Control, hub: Hub, timeout_s: float) -> None:
+    """Let what is open finish; end what has not in time; report."""
+    with _serving_on("a drain"):
+        hub.drain()
+    await _wait_until_none_is_open(hub, timeout_s)
+    with _serving_on("a drain"):
+        hub.end_all(FinishReason.DRAINING, DRAINING)
+    await _wait_until_none_is_open(hub, _LAST_WORDS_S)
+    control.report(Drained())
+
+
+@contextlib.contextmanager
+def _serving_on(what: str) -> Iterator[None]:
+    """A fault of ours in here ends no process: all streams live in it, and the fault was about one message."""
+    try:
+        yield
+    except Exception as error:
+        log_fault(structlog.get_logger("api"), "a message could not be handled", error, message=what)
+
+
+async def _wait_until_none_is_open(hub: Hub, timeout_s: float) -> None:
+    empty = asyncio.Event()
+    hub.when_empty(empty.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await empty.wait()
+    except TimeoutError:
+        pass  # the caller ends what is left

@@ -1,0 +1,1 @@
+"""Events of the engine to responses, and responses to their readers."""

@@ -1,0 +1,1 @@
+"""What goes between processes: pure messages, and the pipes that carry them."""

@@ -1,0 +1,44 @@
+"""What becomes of a message that its receiver cannot decode: it is dropped, counted, and logged now and then."""
+
+from __future__ import annotations
+
+import time
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from sluiceway.ipc.messages.codec import Decoder
+
+T = TypeVar("T")
+
+LOG_EVERY_S = 10.0
+"""Junk that comes in a stream fills no log: one line in this time says how much there was."""
+
+
+class DroppedMessages:
+    """Counts what this process dropped, over all of its sockets. Any process that can open one can write junk to it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._next_line_s = 0.0
+
+    def add(self, raw: bytes, why: str) -> None:
+        self.count += 1
+        now_s = time.monotonic()
+        if now_s >= self._next_line_s:
+            self._next_line_s = now_s + LOG_EVERY_S
+            structlog.get_logger("wire").error("message dropped", n_bytes=len(raw), why=why, n_dropped=self.count)
+
+
+dropped_messages = DroppedMessages()
+"""The one of this process, as there is one log of it."""
+
+
+def decode_or_drop(decoder: Decoder[T], raw: bytes) -> T | None:
+    """The message, or None if there is none in these bytes."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.MsgspecError as error:  # malformed, of another union, or with a field of another type
+        dropped_messages.add(raw, str(error))
+        return None

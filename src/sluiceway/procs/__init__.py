@@ -1,1 +1,0 @@
-"""The shells: loops, sockets and signals, and nothing else."""

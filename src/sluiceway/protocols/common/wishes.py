@@ -1,0 +1,114 @@
+"""What a request may ask of its stream, beside tokens: the fields, checked, and the frozen value they are lowered to.
+
+Every protocol has them, in an object of its own or among its own fields. What they lead to depends on the server's
+settings as well, and is decided where both are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from sluiceway.errors import invalid
+from sluiceway.ranges import WAIT_S
+
+STREAM_ID_HEADER = "x-stream-id"
+"""Of a request: the id that its stream shall have. Of an answer: the id that it has."""
+
+MAX_THRESHOLDS = 32
+"""Keys of `slow_client`: more than there are thresholds, and few enough to name those that are none."""
+
+_ID_FORM = "1 to 128 letters, digits and `-`, `_`, `.` or `~`, the first a letter or a digit"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
+
+OnDisconnect = Literal["cancel", "detach"]
+ProgressForm = Literal["comments", "events"]
+"""How a client is told of its progress before the first token: in lines that readers pass over, or in typed events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """None: as the server is set. `slow_client` is as it came, a name or an object: `response.override` reads it."""
+
+    slow_client: str | Mapping[str, object] | None = None
+    resumable: bool = False
+    on_disconnect: OnDisconnect = "cancel"
+    grace_s: float | None = None
+    keep_alive_s: float | None = None
+    stream_id: str | None = None
+    progress: ProgressForm | None = None
+    """None: not at all."""
+
+
+def checked_stream_id(value: str) -> str:
+    """The id that a client gave in a header. Raises `RequestError`."""
+    if not _ID.fullmatch(value):
+        raise invalid(f"`{STREAM_ID_HEADER}` must be {_ID_FORM}.", STREAM_ID_HEADER)
+    return value
+
+
+def _stream_id(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and _ID.fullmatch(value)):
+        return value
+    raise PydanticCustomError("stream_id", _ID_FORM)
+
+
+def _slow_client(value: object) -> str | Mapping[str, object] | None:
+    if isinstance(value, dict) and len(value) > MAX_THRESHOLDS:
+        raise PydanticCustomError("slow_client", f"an object of at most {MAX_THRESHOLDS} keys")
+    if value is None or isinstance(value, str | dict):
+        return value
+    raise PydanticCustomError("slow_client", "the name of a policy or an object")
+
+
+_Wait = Annotated[float, Field(ge=WAIT_S.low, le=WAIT_S.high)]
+
+
+class WishFields(BaseModel):
+    """Strict; closed, since a wish that is not known here would be ignored in silence."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+    slow_client: Annotated[str | Mapping[str, object] | None, PlainValidator(_slow_client)] = None
+    resumable: bool | None = None
+    on_disconnect: OnDisconnect | None = None
+    grace_s: _Wait | None = None
+    keep_alive_s: _Wait | None = None
+    stream_id: Annotated[str | None, PlainValidator(_stream_id)] = None
+    progress: ProgressForm | None = None
+
+    @property
+    def wishes(self) -> Wishes:
+        """The fields, lowered."""
+        return Wishes(
+            slow_client=self.slow_client,
+            resumable=bool(self.resumable),
+            on_disconnect=self.on_disconnect or "cancel",
+            grace_s=self.grace_s,
+            keep_alive_s=self.keep_alive_s,
+            stream_id=self.stream_id,
+            progress=self.progress,
+        )
+
+    def check_wishes(self, path: str, *, is_streamed: bool) -> None:
+        """What no single field shows. `path` is where they lie, with its dot. Raises `RequestError`."""
+        if not is_streamed:
+            of_streams = {
+                "resumable": self.resumable,
+                "keep_alive_s": self.keep_alive_s is not None,
+                "progress": self.progress is not None,
+            }
+            for field, is_given in of_streams.items():
+                if is_given:
+                    raise invalid(f"`{path}{field}` may only be given for a streamed answer.", path + field)
+        if self.on_disconnect == "detach" and not self.resumable:
+            param = f"{path}on_disconnect"
+            raise invalid(f"`{param}` may only be `detach` with `{path}resumable: true`.", param)
+        if self.grace_s is not None and self.on_disconnect != "detach":
+            param = f"{path}grace_s"
+            raise invalid(f'`{param}` may only be given with `{path}on_disconnect: "detach"`.', param)

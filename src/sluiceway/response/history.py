@@ -1,0 +1,109 @@
+"""What became of responses that are over: a bounded memory, so that who asks late is told more than that it is gone.
+
+Ids are looked up under the caller's name: callers that choose the same one know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluiceway.errors import ConfigError
+from sluiceway.response.shares import Shares
+from sluiceway.response.stream import Stream
+
+
+class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How a response stands, or stood when it ended. Times are seconds of one monotonic clock.
+
+    Of the tokens generated, each was delivered, is wasted, or still waits.
+    """
+
+    stream_id: str
+    state: str
+    reason: str | None
+    generated_tokens: int
+    delivered_tokens: int
+    wasted_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    last_event_id: int
+    is_resumable: bool
+    opened_s: float
+    ended_s: float | None
+
+
+def record_of(
+    stream: Stream,
+    stream_id: str,
+    *,
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int,
+    is_resumable: bool,
+) -> StreamRecord:
+    """How this response stands now."""
+    return StreamRecord(
+        stream_id=stream_id,
+        state=stream.state.value,
+        reason=None if stream.reason is None else stream.reason.value,
+        generated_tokens=stream.n_delivered + stream.n_undelivered + stream.n_waiting,
+        delivered_tokens=stream.n_delivered,
+        wasted_tokens=stream.n_undelivered,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        cached_tokens=cached_tokens,
+        last_event_id=stream.next_event_id - 1,
+        is_resumable=is_resumable,
+        opened_s=stream.opened_s,
+        ended_s=stream.ended_s,
+    )
+
+
+class History:
+    """Bounded by age and by number. Where there are too many, the caller that has the most loses its oldest."""
+
+    def __init__(self, *, max_records: int, ttl_s: float) -> None:
+        for field, value in (("max_records", max_records), ("ttl_s", ttl_s)):
+            if not value > 0:
+                raise ConfigError(field, f"must be above 0, not {value}")
+        self._max_records = max_records
+        self._ttl_s = ttl_s
+        self._records: dict[tuple[str, str], tuple[StreamRecord, float]] = {}
+        """With when they were added, in that order."""
+        self._shares: Shares[tuple[str, str]] = Shares()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: StreamRecord, caller: str, now_s: float) -> None:
+        """The response of this caller is over. An earlier one of the same id is forgotten."""
+        address = (caller, record.stream_id)
+        self._forget_old(now_s)
+        self._records.pop(address, None)
+        self._records[address] = (record, now_s)
+        self._shares.add(caller, address)
+        if len(self._records) > self._max_records:
+            self._forget(self._shares.excess(caller))
+
+    def find(self, stream_id: str, caller: str, now_s: float) -> StreamRecord | None:
+        """What became of it; None if the caller had none, or it is forgotten."""
+        self._forget_old(now_s)
+        found = self._records.get((caller, stream_id))
+        return None if found is None else found[0]
+
+    def records(self, caller: str, now_s: float) -> list[StreamRecord]:
+        """What became of all that the caller had, the oldest first."""
+        self._forget_old(now_s)
+        return [self._records[address][0] for address in self._shares.of(caller)]
+
+    def _forget_old(self, now_s: float) -> None:
+        while self._records:
+            address, (_, added_s) = next(iter(self._records.items()))
+            if now_s - added_s < self._ttl_s:
+                return
+            self._forget(address)
+
+    def _forget(self, address: tuple[str, str]) -> None:
+        del self._records[address]
+        self._shares.drop(address[0], address)

@@ -1,0 +1,1 @@
+"""What the processes share: loops, heartbeats, pools of worker processes."""

@@ -1,0 +1,1 @@
+"""The tokenizer process, and the text it works on."""

@@ -1,0 +1,120 @@
+"""Pieces of a body, as chunks, while there is room and somebody reads."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluiceway.api.http.chunks import ChunkWriter, chunks_of, offer_chunks
+from sluiceway.api.http.kernel_queue import KernelQueue
+
+
+class Transport:
+    """Records."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return 7
+
+    def get_extra_info(self, name: str) -> Any:
+        return SimpleNamespace(setsockopt=lambda *option: self.written.append(option[2])) if name == "socket" else None
+
+    def abort(self) -> None:
+        self.closing = True
+
+
+def cycle(**changes: object) -> Any:
+    """What the writer sees of uvicorn's."""
+    fields = {"transport": Transport(), "flow": SimpleNamespace(write_paused=False), "disconnected": False}
+    fields |= {"chunked_encoding": True, "expected_content_length": 0}
+    return SimpleNamespace(**(fields | changes))
+
+
+def test_a_piece_is_one_chunk_in_one_write() -> None:
+    """https://www.rfc-editor.org/rfc/rfc9112#section-7.1: its length in hexadecimal goes before it."""
+    of = cycle()
+    ChunkWriter(of).write(b"data: seventeen\n\n")
+    assert of.transport.written == [b"11\r\ndata: seventeen\n\n\r\n"]
+
+
+def test_it_is_writable_while_there_is_room_and_a_client() -> None:
+    """Asked anew each time."""
+    of = cycle()
+    chunks = ChunkWriter(of)
+    seen = []
+    for is_paused in (False, True, False):
+        of.flow.write_paused = is_paused
+        seen.append(chunks.is_writable)
+    assert seen == [True, False, True]
+
+
+@pytest.mark.parametrize("changes", [{"disconnected": True}, {"closes": True}])
+def test_it_is_not_writable_when_the_client_has_left(changes: dict[str, bool]) -> None:
+    """Whether the protocol has heard of it, or only the transport."""
+    of = cycle(disconnected=changes.get("disconnected", False))
+    of.transport.closing = changes.get("closes", False)
+    assert not ChunkWriter(of).is_writable
+
+
+def test_an_application_finds_what_the_server_offers() -> None:
+    """Other servers offer nothing, or something else."""
+    chunks = ChunkWriter(cycle())
+    scope: dict[str, Any] = {}
+    assert chunks_of(scope) is None
+    assert chunks_of({"extensions": {"http.response.push": {}}}) is None
+    offer_chunks(scope, chunks)
+    assert chunks_of(scope) is chunks
+
+
+def test_room_is_announced_to_nobody_while_nobody_writes() -> None:
+    """A server may tell it at any time."""
+    ChunkWriter(cycle()).on_writable()
+
+
+def test_what_a_transport_holds_is_told_where_that_says_something() -> None:
+    """After a write it holds what the loop has yet to hand on; only once it is full that is the fault of the client."""
+    of = cycle()
+    chunks = ChunkWriter(of)
+    assert (chunks.held_bytes, chunks.unsent_bytes) == (0, 7)
+    of.flow.write_paused = True
+    assert chunks.held_bytes == 7
+
+
+async def test_there_is_no_room_while_the_kernel_has_not_sent_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes count as held; when it has sent them, the owner is told."""
+    unsent, told = iter([5000, 5000, 6000, 0, 0, 0]), asyncio.Event()
+    monkeypatch.setattr(KernelQueue, "unsent_bytes", property(lambda queue: next(unsent)))
+    of = cycle()
+    chunks = ChunkWriter(of, unsent_bytes=4096)
+    chunks.on_writable = told.set
+    chunks.write(b"x" * 4096)
+    assert (chunks.is_writable, chunks.held_bytes, chunks.unsent_bytes) == (False, 5000, 6007)
+    await asyncio.wait_for(told.wait(), 10.0)
+    assert (chunks.is_writable, chunks.held_bytes, chunks.unsent_bytes) == (True, 0, 7)
+
+
+def test_a_connection_that_is_broken_off_holds_nothing() -> None:
+    """Neither here nor in the kernel, which is told not to linger: https://man7.org/linux/man-pages/man7/socket.7.html."""
+    of = cycle()
+    ChunkWriter(of).abort()
+    assert of.transport.closing and of.transport.written == [b"\x01\0\0\0\0\0\0\0"]
+
+
+def test_a_piece_of_a_body_whose_length_was_told_is_written_as_it_is() -> None:
+    """And counted against that length, as the server does it with what goes through `send`."""
+    of = cycle(chunked_encoding=False, expected_content_length=10)
+    piece = b"seven b"
+    ChunkWriter(of).write(piece)
+    assert of.transport.written[0] is piece and of.expected_content_length == 3

@@ -1,0 +1,174 @@
+"""Every answer has an id, every fault an envelope, every unread body an orderly end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sluiceway.api.http import edge
+from sluiceway.api.http.edge import Edge, Linger, request_id_of
+from support.asgi_driver import AsgiDriver, record_log, settle
+
+
+def edged(app: ASGIApp) -> tuple[ASGIApp, list[dict[str, Any]]]:
+    log, lines = record_log()
+    return Edge(app, new_id=lambda: "made-up", log=log), lines
+
+
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers at once, whatever was asked."""
+    await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+async def read_and_answer(scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await answer(scope, receive, send)
+
+
+async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+    await send({"type": "http.response.body", "body": b"b"})
+
+
+# Ids.
+
+
+@pytest.mark.parametrize("given", ["x", "abc-123_~!", "z" * 128])
+async def test_a_sane_id_is_taken_over(given: str) -> None:
+    """Printable and short."""
+    driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
+    await driver.run()
+    assert driver.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "z" * 129, "a b", "a\tb", "a\r\nset-cookie: x", "é", "\x7f"])
+async def test_another_id_is_replaced(given: str) -> None:
+    """It is never echoed."""
+    driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
+    await driver.run()
+    assert driver.headers["x-request-id"] == "made-up"
+
+
+async def test_the_application_knows_the_id() -> None:
+    """For its log."""
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(request_id_of(scope))
+        await answer(scope, receive, send)
+
+    await AsgiDriver(edged(app)[0]).run()
+    assert seen == ["made-up"]
+
+
+# Faults.
+
+
+async def test_an_unexpected_fault_is_a_500_in_the_envelope() -> None:
+    """It says nothing about the inside; the log does."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("/secret/path")
+
+    guarded, lines = edged(app)
+    driver = AsgiDriver(guarded, path="/x")
+    await driver.run()
+    assert driver.status == 500 and driver.headers["x-request-id"] == "made-up"
+    assert driver.json()["error"]["code"] == "internal_error" and b"secret" not in driver.body
+    assert lines[0]["event"] == "request failed" and lines[0]["path"] == "/x" and lines[0]["exc_info"]
+
+
+async def test_a_fault_in_an_answer_breaks_it_off() -> None:
+    """The server cuts the connection, so that what came is not taken for the whole."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ValueError("broken")
+
+    driver = AsgiDriver(edged(app)[0])
+    with pytest.raises(ValueError, match="broken"):
+        await driver.run()
+    assert not driver.is_over
+
+
+# Unread bodies.
+
+
+@pytest.mark.parametrize("app", [answer, read_and_answer])
+async def test_nothing_changes_when_there_is_no_body(app: ASGIApp) -> None:
+    """A GET, or a body of length zero."""
+    for headers in ({}, {"Content-Length": "0"}):
+        driver = AsgiDriver(Linger(app), headers=headers)
+        await driver.run()
+        assert driver.headers == {"content-length": "2"} and len(driver.sent) == 2
+
+
+async def test_nothing_changes_when_the_body_was_read() -> None:
+    """The connection can be used again."""
+    driver = AsgiDriver(Linger(read_and_answer), "POST", body=[b"a", b"b"])
+    await driver.run()
+    assert "connection" not in driver.headers and driver.is_over
+
+
+@pytest.mark.parametrize("app", [answer, stream])
+async def test_the_rest_of_an_unread_body_is_read_before_the_connection_ends(app: ASGIApp) -> None:
+    """The client has all of the answer by then."""
+    driver = AsgiDriver(Linger(app), "POST", body=[b"a"] * 5)
+    await driver.run()
+    assert driver.headers["connection"] == "close"
+    assert driver.body in (b"no", b"ab") and driver.is_over
+    assert not driver._pieces
+
+
+async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded in bytes."""
+    monkeypatch.setattr(edge, "LINGER_BYTES", 10)
+    driver = AsgiDriver(Linger(answer), "POST", body=[b"abcd"] * 9)
+    await driver.run()
+    assert driver.is_over and len(driver._pieces) == 6
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded in time; the answer is there meanwhile."""
+    monkeypatch.setattr(edge, "LINGER_S", 0.0)
+    driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False)
+    await driver.run()
+    assert driver.is_over
+
+
+async def test_a_client_that_falls_silent_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less long than one that sends."""
+    monkeypatch.setattr(edge, "LINGER_IDLE_S", 0.0)
+    driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False)
+    await driver.run()
+    assert driver.is_over
+
+
+async def test_only_so_many_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are answered and closed."""
+    monkeypatch.setattr(edge, "MAX_LINGERING", 1)
+    app = Linger(answer)
+    first = AsgiDriver(app, "POST", body=[b"a"], sends_all=False).start()
+    await settle()
+    second = AsgiDriver(app, "POST", body=[b"a"], sends_all=False)
+    await second.run()
+    assert second.is_over and not first.is_over
+    first.vanish()
+    await first.done()
+    third = AsgiDriver(app, "POST", body=[b"a"] * 3)
+    await third.run()
+    assert not third._pieces
+
+
+async def test_the_answer_is_whole_while_the_rest_is_awaited() -> None:
+    """The client reads it and leaves, which ends the waiting."""
+    driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False).start()
+    await settle()
+    assert driver.body == b"no"
+    driver.vanish()
+    await driver.done()

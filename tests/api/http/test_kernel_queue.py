@@ -1,0 +1,96 @@
+"""What the kernel has yet to send, of a connection whose reader does not read, and of one that begins to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sluiceway.api.http import kernel_queue
+from sluiceway.api.http.kernel_queue import KernelQueue
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other kernels cannot be asked")
+
+LIMIT_BYTES = 4096
+EVENT = b"x" * 200
+TIMEOUT_S = 120.0
+
+
+class Line:
+    """A queue that is watched, the transport that fills it, and the reader at the other end."""
+
+    def __init__(self, transport: asyncio.Transport, reader: socket.socket, max_bytes: int) -> None:
+        self.transport = transport
+        self.reader = reader
+        self.sent = asyncio.Event()
+        self.queue = KernelQueue(transport, max_bytes, self.sent.set)
+
+    def fill(self) -> int:
+        """Events, until it is full or has taken a megabyte: their bytes."""
+        n_bytes = 0
+        while not self.queue.is_full and n_bytes < 1 << 20:
+            self.transport.write(EVENT)
+            self.queue.wrote(len(EVENT))
+            n_bytes += len(EVENT)
+        return n_bytes
+
+
+@asynccontextmanager
+async def line(max_bytes: int = LIMIT_BYTES) -> AsyncIterator[Line]:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as reader:
+        reader.connect(listener.getsockname())
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=listener.accept()[0])
+        try:
+            yield Line(transport, reader, max_bytes)
+        finally:
+            transport.abort()
+
+
+async def test_it_is_full_when_a_reader_has_stopped() -> None:
+    """Soon: of all that was written, most is with the reader, and little more than the limit is here."""
+    async with line() as one:
+        n_bytes = one.fill()
+        assert one.queue.is_full
+        assert LIMIT_BYTES < one.queue.unsent_bytes < 2 * LIMIT_BYTES
+        assert n_bytes < 1 << 20
+
+
+async def test_it_tells_when_it_is_full_no_more() -> None:
+    """As soon as the reader has made room, however long that takes."""
+    async with line() as one:
+        n_bytes = one.fill()
+        await asyncio.sleep(0)
+        assert not one.sent.is_set()
+        one.reader.settimeout(TIMEOUT_S)
+        while n_bytes:
+            n_bytes -= len(await asyncio.to_thread(one.reader.recv, n_bytes))
+        await asyncio.wait_for(one.sent.wait(), TIMEOUT_S)
+        assert (one.queue.is_full, one.queue.unsent_bytes) == (False, 0)
+
+
+async def test_a_connection_that_has_ended_holds_nothing() -> None:
+    """Whoever waits for room is told, and finds that out."""
+    async with line() as one:
+        one.fill()
+        one.transport.abort()
+        await asyncio.wait_for(one.sent.wait(), TIMEOUT_S)
+        assert (one.queue.is_full, one.queue.unsent_bytes) == (False, 0)
+
+
+async def test_without_a_limit_it_is_never_full() -> None:
+    """The kernel is not asked."""
+    async with line(0) as one:
+        assert one.fill() >= 1 << 20
+        assert (one.queue.is_full, one.queue.unsent_bytes) == (False, 0)
+
+
+async def test_it_is_never_full_when_the_kernel_does_not_know_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some that pass for Linux refuse it: whoever writes goes on without an answer."""
+    monkeypatch.setattr(kernel_queue, "_SIOCOUTQNSD", 0x89F9)
+    async with line() as one:
+        assert one.fill() >= 1 << 20
+        assert (one.queue.is_full, one.queue.unsent_bytes) == (False, 0)

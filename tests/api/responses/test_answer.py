@@ -1,0 +1,262 @@
+"""One answer, streamed or whole, as its writer finds it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sluiceway.api.responses.answer import Answer
+from sluiceway.errors import Refusal
+from sluiceway.ipc.messages.to_api import Accepted, Delta, Progressed
+from sluiceway.protocols.common.generation import Usage
+from sluiceway.protocols.native.request import NativeRequest, parse_native
+from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
+from sluiceway.response.budget import Budget
+from sluiceway.response.lifecycle import CancelUpstream, EndResponse
+from sluiceway.response.replay import START
+from sluiceway.response.terms import Retention, Terms
+from sluiceway.sse.decoder import Decoder
+from sluiceway.types import FinishReason, Held, Progress
+from support.asgi_driver import completion, finished
+from support.orders import PLAIN, order_of
+from support.told import told_text
+
+REFUSAL = Refusal(status=503, code="engine_lost", message="Lost.")
+
+
+KEPT = Terms(retention=Retention())
+
+
+def answer_of(terms: Terms = PLAIN, **fields: object) -> Answer:
+    return opened(parse_completion(completion(**fields)), terms)
+
+
+def opened(request: CompletionRequest | NativeRequest, terms: Terms) -> Answer:
+    """One that has a reader."""
+    rids = range(10, 10 + request.generation.n_choices)
+    answer = Answer(
+        order_of(request, terms=terms, stream_id="s-1"), rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0
+    )
+    answer.stream.attached(START, 0.0)
+    return answer
+
+
+def written(answer: Answer) -> bytes:
+    """What its reader takes now."""
+    batch = answer.stream.take(1)
+    if batch is None:
+        return b""
+    answer.stream.written(1, 0.0)
+    return bytes(batch.data)
+
+
+def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
+    """Two prompts of three choices each; what was generated counts as it comes, whether or not a choice has ended."""
+    answer = answer_of(prompt=["a", "b"], n=3)
+    for index in range(6):
+        answer.accepted(index, Accepted(10 + index, 7 if index < 3 else 9, 4))
+    answer.delta(0, Delta(10, "x", (1, 2, 3, 4, 5)))
+    answer.finished(0, finished(10, FinishReason.STOP, 5))
+    answer.delta(4, Delta(14, "", (6, 7, 8, 9, 10, 11)))
+    assert answer.usage == Usage(prompt_tokens=16, completion_tokens=11, cached_tokens=8)
+
+
+def test_a_stream_has_its_head_when_the_last_sequence_is_accepted() -> None:
+    """Before that it can still be refused by a status."""
+    answer = answer_of(stream=True, n=2)
+    answer.accepted(0, Accepted(10, 1, 0))
+    heads = [answer.head]
+    answer.accepted(1, Accepted(11, 1, 0))
+    heads.append(answer.head)
+    assert heads[0] is None and heads[1] is not None and heads[1].status == 200
+
+
+def test_a_whole_answer_collects_its_deltas() -> None:
+    """Text and token ids of each choice."""
+    answer = answer_of(return_token_ids=True)
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.delta(0, Delta(10, "Hel", (1, 2)))
+    answer.delta(0, Delta(10, "lo", (3,)))
+    assert answer.finished(0, finished(10, completion_tokens=3)) == (EndResponse(FinishReason.STOP),)
+    assert answer.head is None
+    answer.end(FinishReason.STOP, None)
+    choice = json.loads(written(answer))["choices"][0]
+    assert (choice["text"], choice["token_ids"], answer.stream.n_delivered) == ("Hello", [1, 2, 3], 3)
+    assert answer.head is not None and (b"x-stream-id", b"s-1") in answer.head.headers  # type: ignore[unreachable]
+
+
+def test_a_whole_answer_tells_of_its_tokens_when_that_is_asked_for() -> None:
+    """Those of all deltas, as far as they are its text."""
+    answer = answer_of(logprobs=0)
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.delta(0, Delta(10, "H", (1, 2), told_text("He")))
+    answer.delta(0, Delta(10, "e", ()))
+    answer.finished(0, finished(10, completion_tokens=2))
+    answer.end(FinishReason.STOP, None)
+    assert json.loads(written(answer))["choices"][0]["logprobs"]["tokens"] == ["H", "e"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_error_before_the_head_is_a_status(stream: bool) -> None:
+    """Also for what would have been a stream."""
+    answer = answer_of(stream=stream)
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, REFUSAL)
+    assert answer.head is not None and answer.head.status == 503 and answer.is_refused
+    assert json.loads(written(answer))["error"]["code"] == "engine_lost"
+    assert answer.outcome == "engine_lost"
+
+
+def test_an_error_after_the_head_is_an_event() -> None:
+    """And the end of the stream after it."""
+    answer = answer_of(stream=True)
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, REFUSAL)
+    event, done = written(answer).decode().split("\n\n")[:2]
+    assert json.loads(event.removeprefix("data: "))["error"]["code"] == "engine_lost"
+    assert done == "data: [DONE]"
+
+
+def test_the_tokens_of_a_whole_answer_are_undelivered_when_it_fails() -> None:
+    """They were made and nobody gets them."""
+    answer = answer_of()
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.delta(0, Delta(10, "x", (1, 2)))
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, REFUSAL)
+    assert (answer.stream.n_delivered, answer.stream.n_undelivered) == (0, 2)
+
+
+def test_a_bad_end_of_one_choice_ends_them_all() -> None:
+    """With the reason of that end."""
+    answer = answer_of(n=2)
+    cancel, end = answer.finished(0, finished(10, FinishReason.DEADLINE))
+    assert cancel == CancelUpstream((11,), FinishReason.DEADLINE)
+    assert isinstance(end, EndResponse) and end.refusal is not None and end.refusal.status == 504
+
+
+def test_a_client_that_leaves_is_the_reason_until_there_is_another() -> None:
+    """For the log."""
+    answer = answer_of()
+    outcomes = [answer.outcome]
+    answer.finished(0, finished(10, FinishReason.LENGTH))
+    assert [*outcomes, answer.outcome] == ["disconnected", "length"]
+
+
+def test_a_client_that_leaves_is_the_reason_when_only_some_choices_had_ended() -> None:
+    """The end of a choice is no end of the answer."""
+    answer = answer_of(n=2, stream=True)
+    for index in range(2):
+        answer.accepted(index, Accepted(10 + index, 1, 0))
+    answer.finished(0, finished(10, FinishReason.STOP))
+    answer.stream.lost(1, 1.0)
+    assert (answer.outcome, answer.record.reason) == ("disconnected", "disconnected")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "param"),
+    [
+        (Refusal(status=400, code="context_length_exceeded", message="Too long."), "prompt"),
+        (Refusal(status=400, code="invalid_value", message="No.", param="logit_bias"), "logit_bias"),
+        (REFUSAL, None),
+    ],
+)
+def test_the_prompt_is_the_field_at_fault_when_the_engine_names_none(refusal: Refusal, param: str | None) -> None:
+    """The engine knows tokens, not what a protocol calls them."""
+    answer = answer_of()
+    answer.stream.close(FinishReason.ERROR)
+    answer.end(FinishReason.ERROR, refusal)
+    assert json.loads(written(answer))["error"]["param"] == param
+
+
+def test_events_have_ids_when_a_reader_may_come_back() -> None:
+    """Each event its own, also those that leave together; the last one too."""
+    answer = answer_of(KEPT, stream=True, n=2, stream_options={"include_usage": True})
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.accepted(1, Accepted(11, 1, 0))
+    answer.delta(0, Delta(10, "a", (1,)))
+    answer.delta(1, Delta(11, "", (1,)))
+    answer.delta(1, Delta(11, "b", (2,)))
+    answer.finished(0, finished(10))
+    answer.finished(1, finished(11))
+    answer.end(FinishReason.STOP, None)
+    events = list(Decoder().feed(written(answer)))
+    assert [event.last_event_id for event in events] == ["1", "2", "3", "4", "5", "6"]
+    assert [event.data for event in events][-1] == "[DONE]" and "usage" in events[-2].data
+    assert answer.record.last_event_id == 6 and answer.stream.n_delivered == 3
+
+
+def test_a_whole_answer_has_no_ids_though_it_is_kept() -> None:
+    """It is JSON."""
+    answer = answer_of(KEPT)
+    answer.accepted(0, Accepted(10, 1, 0))
+    answer.finished(0, finished(10))
+    answer.end(FinishReason.STOP, None)
+    assert json.loads(written(answer))["object"] == "text_completion"
+
+
+def test_a_reader_without_which_it_goes_on_is_told_why() -> None:
+    """In the form of an error, with no id: it is no event of the stream."""
+    answer = answer_of(KEPT, stream=True)
+    answer.accepted(0, Accepted(10, 1, 0))
+    error, done = Decoder().feed(answer.last_word(FinishReason.SLOW_CLIENT))
+    assert json.loads(error.data)["error"]["code"] == "slow_client" and done.data == "[DONE]"
+    assert error.last_event_id == ""
+
+
+def test_it_is_told_when_everything_upstream_is_given_back() -> None:
+    """What that was is remembered; at once where nothing is left."""
+    answer, told = answer_of(n=2), list[str]()
+    answer.when_released(lambda: told.append("first"))
+    answer.released(Held("running", 3))
+    assert told == []
+    answer.released(None)
+    answer.when_released(lambda: told.append("second"))
+    assert told == ["first", "second"] and answer.held == [Held("running", 3)]
+
+
+def test_it_is_broken_unless_it_ended_by_itself() -> None:
+    """Not while it runs; one that was refused, cancelled or left is."""
+    running, complete, cancelled, left = (answer_of(stream=True) for _ in range(4))
+    for answer in (running, complete, cancelled, left):
+        answer.accepted(0, Accepted(10, 1, 0))
+    complete.finished(0, finished(10, FinishReason.LENGTH, 5))
+    cancelled.stream.close(FinishReason.CANCELLED)
+    left.stream.lost(1, 1.0)
+    refused = answer_of()
+    refused.stream.rejected(REFUSAL)
+    assert [answer.is_broken for answer in (running, complete, cancelled, left, refused)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("terms", "comment"), [(PLAIN, b": queued position=2\n\n"), (KEPT, b": queued position=2\n")], ids=["plain", "kept"]
+)
+def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: Terms, comment: bytes) -> None:
+    """A block of its own only where no event carries an id: some readers would take it for an event of the old id."""
+    answer = answer_of(terms, stream=True, sluiceway={"progress": "comments"})
+    assert answer.progressed(0, Progressed(10, Progress(3, 0, 9))) == ()
+    assert written(answer) == b"", "nothing can be said before the head"
+    answer.accepted(0, Accepted(10, 9, 0))
+    answer.progressed(0, Progressed(10, Progress(2, 0, 9)))
+    assert written(answer) == comment
+    answer.progressed(0, Progressed(10, Progress(0, 9, 9)))
+    answer.delta(0, Delta(10, "x", (1,)))
+    assert list(Decoder().feed(text := written(answer))) and text.startswith(b": prefill computed=9 of=9\n")
+
+
+def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
+    """In the native protocol, after its start; it counts as none, and has no id."""
+    answer = opened(parse_native(b'{"prompt": "a", "progress": "events"}', "m", is_streamed=True), KEPT)
+    answer.accepted(0, Accepted(10, 9, 0))
+    answer.progressed(0, Progressed(10, Progress(2, 0, 9)))
+    start, queued = Decoder().feed(written(answer))
+    assert (start.event, start.last_event_id, queued.event, queued.last_event_id) == ("start", "1", "queued", "1")
+    assert queued.data == '{"position":2}' and answer.stream.next_event_id == 2

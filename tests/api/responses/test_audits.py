@@ -1,0 +1,54 @@
+"""An answer finds who asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.api.responses.audits import Audits
+from sluiceway.errors import PeerGone
+from sluiceway.ipc.messages.to_api import AuditReport
+from sluiceway.ipc.messages.to_tokenizer import AuditQuery, FromApi
+from support.snapshots import engine_stats
+
+
+def report(query_id: int) -> AuditReport:
+    return AuditReport(
+        query_id=query_id, engine=engine_stats(), live=(), violations=(), tokenizer_encoding=0, tokenizer_decoding=0
+    )
+
+
+def test_each_asker_gets_the_answer_to_its_own_question() -> None:
+    """In whatever order answers come, and once."""
+    pushed: list[FromApi] = []
+    audits = Audits(pushed.append)
+    got: list[tuple[str, AuditReport]] = []
+    first = audits.ask(lambda report: got.append(("first", report)))
+    second = audits.ask(lambda report: got.append(("second", report)))
+    assert pushed == [AuditQuery(first), AuditQuery(second)]
+    for query_id in (second, first, second):
+        audits.answered(report(query_id))
+    assert got == [("second", report(second)), ("first", report(first))]
+
+
+def test_an_answer_to_a_forgotten_question_is_ignored() -> None:
+    """Its asker has gone; forgetting twice is nothing."""
+    audits = Audits(lambda _: None)
+    got: list[AuditReport] = []
+    query_id = audits.ask(got.append)
+    audits.forget(query_id)
+    audits.forget(query_id)
+    audits.answered(report(query_id))
+    assert got == []
+
+
+def test_nothing_is_kept_when_nobody_can_be_asked() -> None:
+    """The question never left."""
+
+    def gone(_: FromApi) -> None:
+        raise PeerGone("nobody")
+
+    audits, got = Audits(gone), list[AuditReport]()
+    with pytest.raises(PeerGone):
+        audits.ask(got.append)
+    audits.answered(report(1))
+    assert got == []

@@ -1,0 +1,311 @@
+"""What minds of answers want is carried out: upstream, for readers, and in time."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from sluiceway.api.responses.answer import Answer
+from sluiceway.api.responses.delivery import FREED_BYTES, TICK_S
+from sluiceway.config import StreamsConfig
+from sluiceway.ipc.messages.to_tokenizer import Cancel, Park, Pause, Resume
+from sluiceway.protocols.common.pieces import PIECE_BYTES
+from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.response.history import StreamRecord
+from sluiceway.response.lifecycle import State
+from sluiceway.response.policy import POLICIES, PolicyName, Pressure
+from sluiceway.response.replay import Missed, Place
+from sluiceway.response.terms import Retention, Terms
+from sluiceway.types import FinishReason
+from support.asgi_driver import Api, completion
+from support.orders import order_of
+
+MARKS = {"low_events": 1, "high_events": 3, "limit_events": 100}
+PAUSE = Terms(policy=msgspec.structs.replace(POLICIES[PolicyName.PAUSE], **MARKS, stall_timeout_s=20.0))
+DEGREES = Terms(
+    policy=msgspec.structs.replace(
+        POLICIES[PolicyName.PAUSE_PARK_DROP], **MARKS, park_after_s=2.0, drop_after_s=5.0, stall_timeout_s=20.0
+    )
+)
+KEPT = Terms(policy=DEGREES.policy, retention=Retention(ttl_s=30.0))
+LONG_KEPT = Terms(policy=DEGREES.policy, retention=Retention(max_bytes=1 << 30))
+DETACHED = Terms(policy=DEGREES.policy, retention=Retention(grace_s=10.0, ttl_s=30.0))
+
+_ids = map("s-{}".format, itertools.count(1))
+
+
+class Client:
+    """Reads when it is told to, or with every wake."""
+
+    def __init__(self, api: Api, *, reads: bool = False) -> None:
+        self._api = api
+        self.answer: Answer
+        self.reader_id = 0
+        self.reads = reads
+        self.got = b""
+        self.unsent_bytes = 0
+        self.is_cut_off = False
+
+    def wake(self) -> None:
+        if self.reads:
+            self.read()
+
+    def abort(self) -> None:
+        self.is_cut_off = True
+
+    def read(self) -> bytes:
+        batch = self.answer.stream.take(self.reader_id)
+        if batch is None:
+            return b""
+        self.got += batch.data
+        self._api.hub.delivery.written(self.answer, self.reader_id, self.unsent_bytes)
+        return bytes(batch.data)
+
+    def leave(self) -> None:
+        self._api.hub.delivery.leave(self.answer, self.reader_id)
+
+
+def opened(api: Api, terms: Terms = PAUSE, *, reads: bool = False, n_tokens: int = 0) -> Client:
+    """A stream that was accepted and has said so many tokens."""
+    request = parse_completion(completion(stream=True, max_tokens=10_000))
+    client = Client(api, reads=reads)
+    client.answer, client.reader_id = api.hub.open(order_of(request, terms=terms, stream_id=next(_ids)), client)
+    api.upstream.accept()
+    for _ in range(n_tokens):
+        api.upstream.speak("x")
+    return client
+
+
+def joined(api: Api, first: Client, *, reads: bool = False) -> Client:
+    """One more reader of the same stream, from its beginning."""
+    client = Client(api, reads=reads)
+    client.answer = first.answer
+    place = first.answer.stream.place_after(0)
+    assert isinstance(place, Place)
+    client.reader_id = api.hub.delivery.attach(first.answer, place, client)
+    return client
+
+
+def wait(api: Api, seconds: float) -> None:
+    """Let time go by, tick by tick."""
+    for _ in range(round(seconds / TICK_S)):
+        api.now_s += TICK_S
+        api.hub.delivery.tick()
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def test_a_reader_behind_pauses_its_request_until_it_has_caught_up(api: Api) -> None:
+    """Told to the engine once each."""
+    client = opened(api, n_tokens=6)
+    assert api.upstream.pushed[1:] == [Pause((1,))]
+    client.read()
+    assert api.upstream.pushed[1:] == [Pause((1,)), Resume((1,))]
+    actions = api.metrics.stream_actions
+    assert (actions["pause"], actions["resume"], actions["park"], actions["drop"]) == (1, 1, 0, 0)
+
+
+def test_a_reader_that_stays_behind_is_parked_and_dropped(api: Api) -> None:
+    """As its policy says, with a word that it can read."""
+    client = opened(api, DEGREES, n_tokens=6)
+    wait(api, 2.5)
+    assert api.upstream.pushed[1:] == [Pause((1,)), Park((1,))]
+    wait(api, 3.0)
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.SLOW_CLIENT)]
+    assert b'"slow_client"' in client.read() and b'"text":"x"' not in client.got
+    client.leave()
+    assert api.metrics.stream_actions["drop"] == 1 and api.metrics.wasted_tokens == 6
+    assert api.lines[-1]["reason"] == "slow_client"
+
+
+def test_what_the_engine_does_not_hear_is_no_error(api: Api) -> None:
+    """It died; that is told in another way."""
+    api.upstream.is_gone = False
+    client = opened(api, n_tokens=2)
+    api.upstream.is_gone = True
+    for _ in range(4):
+        api.upstream.speak("x")
+    client.read()
+    assert api.metrics.stream_actions["resume"] == 1
+
+
+def test_unsent_bytes_are_asked_for_when_time_goes_by(api: Api) -> None:
+    """What the transport holds counts as what waits."""
+    client = opened(api, n_tokens=3)
+    client.unsent_bytes = 100_000
+    wait(api, TICK_S)
+    assert api.upstream.pushed[-1] == Pause((1,))
+
+
+def test_a_silent_reader_gets_a_comment(api: Api) -> None:
+    """Only when nothing else came, and again after as long."""
+    client = opened(api, reads=True)
+    wait(api, 14.0)
+    api.upstream.speak("x")
+    before = client.got
+    wait(api, 14.0)
+    assert client.got == before
+    wait(api, 2.0)
+    assert client.got == before + b":\n\n"
+    wait(api, 15.5)
+    assert client.got == before + b":\n\n:\n\n"
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(api: Api) -> None:
+    """When all was said, too."""
+    client = opened(api, n_tokens=2)
+    api.upstream.finish()
+    wait(api, 21.0)
+    assert client.is_cut_off and api.metrics.stream_actions["disconnect"] == 1
+    client.leave()
+    api.assert_quiet()
+
+
+def test_of_several_readers_a_slow_one_costs_itself(api: Api) -> None:
+    """The others go on; it is told why, and that is its end."""
+    fast = opened(api, KEPT, reads=True)
+    slow = joined(api, fast)
+    for _ in range(6):
+        api.upstream.speak("x")
+    wait(api, 6.0)
+    assert api.upstream.pushed[1:] == []
+    assert b'"slow_client"' in slow.read() and slow.read() == b""
+    assert not fast.answer.stream.has_reader(99) and fast.answer.stream.state is State.OPEN
+    api.upstream.speak("y")
+    assert b'"text":"y"' in fast.got and b'"text":"y"' not in slow.got
+    assert api.metrics.stream_actions["reattach"] == 1
+
+
+def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
+    """Nobody is told; what it came to is remembered once it is let go."""
+    client = opened(api, DETACHED, reads=True, n_tokens=2)
+    client.leave()
+    assert client.answer.stream.state is State.DETACHED and api.metrics.stream_actions["detach"] == 1
+    assert api.hub.n_open == 1
+    wait(api, 11.0)
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.GRACE_EXPIRED)]
+    assert api.hub.n_open == 0 and api.lines[-1]["event"] == "finished"
+    wait(api, 31.0)
+    assert list(api.hub.streams) == []
+
+
+def test_what_is_only_kept_goes_first_when_memory_is_short() -> None:
+    """At once, the one first that ended first: those that are read shall not pay for what may never be asked for."""
+    api = Api(streams=StreamsConfig(max_stream_bytes=8000))
+    kept = []
+    for _ in range(2):
+        kept.append(opened(api, KEPT, reads=True, n_tokens=10))
+        api.upstream.finish()
+        kept[-1].leave()
+    budget, reading = api.hub.streams.budget, opened(api, KEPT, reads=True)
+    before = budget.n_bytes
+    assert before > 3000
+    while len(list(api.hub.streams)) == 3:
+        api.upstream.speak("x")
+    assert kept[0].answer.stream.place_after(0) is Missed.GONE
+    assert list(api.hub.streams) == [kept[1].answer, reading.answer] and len(api.hub.delivery._agenda) == 2
+    assert isinstance(reading.answer.stream.place_after(0), Place), "what is read is kept whole"
+    assert 6000 - 200 < budget.n_bytes + before // 2 and budget.pressure is Pressure.NONE
+
+
+def test_what_is_only_kept_is_bounded_in_number() -> None:
+    """However small each is: what nobody got of it is counted, and its record is left."""
+    api = Api(streams=StreamsConfig(kept_streams=2))
+    kept = [opened(api, DETACHED) for _ in range(4)]
+    for client, rid in zip(kept, range(1, 5), strict=True):
+        client.leave()
+        api.upstream.speak("x", rid)
+        api.upstream.finish(rid)
+        wait(api, TICK_S)
+    assert list(api.hub.streams) == [kept[2].answer, kept[3].answer]
+    assert api.metrics.wasted_tokens == 2 and len(api.hub.delivery._agenda) == 2
+    record = api.hub.streams.find(kept[0].answer.order.stream_id, "", api.now_s)
+    assert isinstance(record, StreamRecord) and (record.state, record.reason) == ("closed", "stop")
+    assert (record.generated_tokens, record.wasted_tokens) == (1, 1)
+
+
+def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:
+    """Streams without one end at once; the others may finish."""
+    client, other = opened(api, DETACHED, reads=True), opened(api, DETACHED, reads=True)
+    client.leave()
+    told: list[str] = []
+    api.hub.when_empty(lambda: told.append("empty"))
+    api.hub.drain()
+    assert [cancel.rids for cancel in api.upstream.cancels] == [(1,)]
+    api.upstream.finish()
+    assert other.got.endswith(b"data: [DONE]\n\n") and told == []
+    other.leave()
+    assert told == ["empty"]
+
+
+def test_time_matters_as_soon_as_there_is_an_answer(api: Api) -> None:
+    """An idle process is not woken."""
+    told: list[str] = []
+    api.hub.delivery.when_timed(lambda: told.append("first"))
+    assert told == []
+    client = opened(api)
+    api.hub.delivery.when_timed(lambda: told.append("second"))
+    assert told == ["first", "second"]
+    client.leave()
+    api.hub.delivery.when_timed(lambda: told.append("third"))
+    assert told == ["first", "second"]
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["gathered", "ended"])
+def test_a_large_answer_that_nobody_reads_is_freed_bit_by_bit(api: Api, is_whole: bool) -> None:
+    """It is out of the budget at once, and time matters until all of it is freed."""
+    client = Client(api)
+    order = order_of(parse_completion(completion(max_tokens=10_000)), stream_id=next(_ids))
+    client.answer, client.reader_id = api.hub.open(order, client)
+    api.upstream.accept()
+    api.upstream.speak("x" * (FREED_BYTES + 5 * PIECE_BYTES))
+    if not is_whole:
+        api.upstream.finish()
+    budget, told = api.hub.streams.budget, list[str]()
+    client.leave()
+    assert budget.n_bytes == 0 and budget.has_rubble
+    api.hub.delivery.when_timed(lambda: told.append("first"))
+    wait(api, TICK_S)
+    assert told == ["first"] and budget.has_rubble
+    wait(api, TICK_S)
+    api.hub.delivery.when_timed(lambda: told.append("second"))
+    assert told == ["first"] and not budget.has_rubble
+
+
+def test_time_matters_when_a_large_answer_that_was_kept_goes() -> None:
+    """Another one takes its place, and frees nothing at once."""
+    api = Api(streams=StreamsConfig(kept_streams=1, replay_bytes=1 << 30))
+    told = list[str]()
+    for _ in range(2):
+        client = Client(api)
+        order = order_of(parse_completion(completion(max_tokens=10_000)), terms=LONG_KEPT, stream_id=next(_ids))
+        client.answer, client.reader_id = api.hub.open(order, client)
+        api.upstream.accept()
+        api.upstream.speak("x" * (20 * PIECE_BYTES))
+        api.upstream.finish()
+        client.leave()
+    assert api.hub.streams.budget.has_rubble
+    api.hub.delivery.when_timed(lambda: told.append("freed"))
+    assert told == ["freed"]
+
+
+def test_who_is_woken_by_another_has_its_turn(api: Api) -> None:
+    """What a reader sets off while it is woken does not nest."""
+    clients = [opened(api, reads=True) for _ in range(50)]
+    for client in clients:
+        client.reads = False
+    for rid in range(1, 51):
+        for _ in range(6):
+            api.upstream.speak("x", rid)
+    for client in clients:
+        client.reads = True
+    for client in clients:
+        api.hub.delivery.touch(client.answer)
+    api.hub.delivery.wake()
+    assert sum(isinstance(message, Resume) for message in api.upstream.pushed) == 50
+    assert api.metrics.delivered_tokens == 300

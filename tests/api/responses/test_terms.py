@@ -1,0 +1,65 @@
+"""What a request is served on: the server's settings, and its own wishes where it has some."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sluiceway.api.responses.terms import Offer, policy_of
+from sluiceway.config import StreamsConfig
+from sluiceway.errors import ConfigError, RequestError
+from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.response.policy import DEFAULT, POLICIES, PolicyName
+from sluiceway.response.terms import Terms
+from support.asgi_driver import completion
+
+SERVER = StreamsConfig(slow_client="drop", drop_after_s=7.0, replay_ttl_s=11.0, detach_grace_s=13.0)
+
+
+def terms(*, stream: bool = True, header: str | None = None, has_key: bool = False, **wishes: object) -> Terms:
+    generation = parse_completion(completion(stream=stream, sluiceway=wishes)).generation
+    return Offer(SERVER).terms_for(generation, header, has_key=has_key)
+
+
+def test_the_server_has_a_policy_with_its_own_times() -> None:
+    """What it does not set is as usual for that policy."""
+    assert policy_of(StreamsConfig()) == DEFAULT
+    assert policy_of(SERVER) == msgspec.structs.replace(POLICIES[PolicyName.DROP], drop_after_s=7.0)
+    with pytest.raises(ConfigError, match="park_after_s"):
+        policy_of(StreamsConfig(slow_client="drop", park_after_s=1.0))
+
+
+def test_a_request_without_wishes_has_the_servers_terms() -> None:
+    """Nothing is kept; a comment comes when the server says."""
+    plain = terms()
+    assert (plain.policy, plain.keep_alive_s, plain.retention) == (policy_of(SERVER), 15.0, None)
+
+
+def test_the_body_counts_before_the_header() -> None:
+    """For its policy."""
+    assert terms(header="pause").policy.name is PolicyName.PAUSE
+    assert terms(header="pause", slow_client="unbounded").policy.name is PolicyName.UNBOUNDED
+    with pytest.raises(RequestError):
+        terms(header="naive")
+
+
+def test_comments_are_for_streams() -> None:
+    """In a whole answer they would be no JSON."""
+    assert terms(keep_alive_s=3).keep_alive_s == 3.0
+    assert terms(stream=False).keep_alive_s == 0.0
+
+
+def test_what_can_be_resumed_is_kept() -> None:
+    """For readers that come back; without one it goes on only where that was asked for."""
+    kept = terms(resumable=True).retention
+    assert kept is not None and (kept.grace_s, kept.ttl_s) == (0.0, 11.0)
+    detached = terms(resumable=True, on_disconnect="detach").retention
+    assert detached is not None and detached.grace_s == 13.0
+    patient = terms(resumable=True, on_disconnect="detach", grace_s=99).retention
+    assert patient is not None and patient.grace_s == 99.0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_has_a_key_is_kept(stream: bool) -> None:
+    """It may be asked for again."""
+    assert terms(stream=stream, has_key=True).retention is not None

@@ -1,0 +1,175 @@
+"""One writer for one client: from head to end, whether the server lets it write by itself or not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from sluiceway.api.responses.writer import TURN_BYTES
+from sluiceway.config import StreamsConfig
+from sluiceway.ipc.messages.to_tokenizer import Cancel, Pause, Resume
+from sluiceway.protocols.common.pieces import PIECE_BYTES
+from sluiceway.types import FinishReason
+from support.asgi_driver import Api, AsgiDriver, completion, settle
+
+PATH = "/v1/completions"
+chunks_or_not = pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "send"])
+
+
+async def opened(api: Api, *, chunks: bool, **wishes: object) -> AsgiDriver:
+    body = completion(stream=True, max_tokens=10_000, sluiceway=wishes)
+    driver = AsgiDriver(api.app, "POST", PATH, body, offers_chunks=chunks).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    await settle()
+    return driver
+
+
+def pass_time(api: Api, seconds: float) -> None:
+    for _ in range(round(seconds * 4)):
+        api.now_s += 0.25
+        api.hub.delivery.tick()
+
+
+@chunks_or_not
+async def test_a_large_backlog_goes_out_in_writes_of_a_bounded_size(chunks: bool) -> None:
+    """A reader that catches up moves no heap at once, and gets all of it without another event."""
+    api = Api()
+    driver = await opened(api, chunks=chunks, slow_client="unbounded")
+    driver.stall()
+    for _ in range(40):
+        api.upstream.speak("x" * 10_000)
+    await settle()
+    driver.catch_up()
+    driver.read(20)
+    await settle(n=100)
+    assert len(driver.events) == 40 and max(map(len, driver.writes)) <= 64 * 1024
+    api.upstream.finish()
+    await driver.done()
+    assert driver.is_over
+    api.assert_quiet()
+
+
+@chunks_or_not
+async def test_a_client_that_takes_nothing_is_broken_off(chunks: bool) -> None:
+    """Whatever the writer waits for; nothing is left of it."""
+    api = Api(streams=StreamsConfig(slow_client="unbounded", stall_timeout_s=2.0))
+    driver = await opened(api, chunks=chunks)
+    driver.stall()
+    for _ in range(3):
+        api.upstream.speak("x")
+        await settle(n=3)
+    pass_time(api, 3.0)
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.SLOW_CLIENT)]
+    pass_time(api, 3.0)
+    await settle(lambda: driver.task is not None and driver.task.done())
+    assert driver.task is not None and driver.task.done() and api.hub.n_open == 0
+    assert not driver.is_over
+
+
+async def test_a_paused_request_goes_on_as_soon_as_its_reader_has_taken_what_was_held() -> None:
+    """Not at the next look at the clock: until then a healthy reader would wait for nothing."""
+    api = Api(streams=StreamsConfig(slow_client="pause"))
+    driver = await opened(api, chunks=True)
+    api.upstream.speak("x")
+    driver.unsent_bytes = 100_000
+    driver.stall()
+    for _ in range(3):
+        api.upstream.speak("x")
+    for answer in api.hub.streams:
+        api.hub.delivery.watch(answer)
+    pass_time(api, 1.0)
+    assert api.upstream.pushed[-1:] == [Pause((1,))]
+    driver.unsent_bytes = 0
+    driver.catch_up()
+    assert api.upstream.pushed[-1:] == [Resume((1,))]
+    api.upstream.finish()
+    await driver.done()
+
+
+@chunks_or_not
+async def test_a_dropped_reader_gets_the_reason_and_the_end(chunks: bool) -> None:
+    """When it reads again, in place of what waited."""
+    api = Api(streams=StreamsConfig(slow_client="drop", drop_after_s=1.0, high_events=4, low_events=1))
+    driver = await opened(api, chunks=chunks)
+    driver.stall()
+    for _ in range(9):
+        api.upstream.speak("x")
+        await settle(n=2)
+    pass_time(api, 2.0)
+    driver.catch_up()
+    driver.read(3)
+    await driver.done()
+    assert driver.is_over and '"slow_client"' in driver.events[-2] and len(driver.events) <= 3
+
+
+@chunks_or_not
+async def test_a_whole_answer_is_written_in_pieces_of_its_own_length(chunks: bool) -> None:
+    """None of them large; the length was told before the first; what was written is held no more."""
+    api = Api()
+    driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=chunks).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    for _ in range(5):
+        api.upstream.speak("x" * 100_000)
+    assert api.hub.streams.census().backlog_bytes == 500_000
+    api.upstream.finish()
+    await driver.done()
+    assert driver.json()["choices"][0]["text"] == "x" * 500_000
+    assert driver.headers["content-length"] == str(len(driver.body))
+    assert max(map(len, driver.writes)) <= PIECE_BYTES
+    assert api.hub.streams.census().backlog_bytes == 0 and api.metrics.delivered_tokens == 5
+    api.assert_quiet()
+
+
+async def answered_at_length(api: Api) -> AsgiDriver:
+    """A whole answer of twenty pieces, which its reader begins to take."""
+    driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=True).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    api.upstream.speak("x" * (20 * PIECE_BYTES))
+    api.upstream.finish()
+    return driver
+
+
+async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
+    """However fast it takes it: what one turn of the loop writes to it is bounded."""
+    api = Api()
+    driver = await answered_at_length(api)
+    written = [0]
+    while driver.task is not None and not driver.task.done():
+        await asyncio.sleep(0)
+        written.append(len(driver.body))
+    assert max(after - before for before, after in itertools.pairwise(written)) <= TURN_BYTES + PIECE_BYTES
+    assert len(set(written)) > 10
+
+
+async def test_a_reader_that_leaves_between_two_turns_gets_nothing_more() -> None:
+    """What was to be written next is let go, and its tokens are wasted."""
+    api = Api()
+    driver = await answered_at_length(api)
+    await settle(lambda: len(driver.writes) > 1)
+    driver.vanish()
+    await driver.done()
+    assert not 20 * PIECE_BYTES <= len(driver.body)
+    assert (api.metrics.delivered_tokens, api.metrics.wasted_tokens) == (0, 1)
+    assert api.hub.streams.census().backlog_bytes == 0
+    api.assert_quiet()
+
+
+async def test_readers_of_one_whole_answer_share_its_pieces() -> None:
+    """A repeated `Idempotency-Key` gets the same bytes, to the object."""
+    api = Api(streams=StreamsConfig(replay_bytes=1 << 20))
+    key = {"Idempotency-Key": "k"}
+    first = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=9), key, offers_chunks=True).start()
+    await settle(lambda: api.upstream.requests)
+    api.upstream.accept()
+    api.upstream.speak("x" * (4 * PIECE_BYTES))
+    api.upstream.finish()
+    await first.done()
+    again = await AsgiDriver(api.app, "POST", PATH, completion(max_tokens=9), key, offers_chunks=True).start().done()
+    assert again.body == first.body and again.headers["content-length"] == first.headers["content-length"]
+    large = [pair for pair in zip(first.written, again.written, strict=True) if len(pair[0]) == PIECE_BYTES]
+    assert len(large) >= 3 and all(one is other for one, other in large)

@@ -1,0 +1,96 @@
+"""An engine is built with the limits that follow from the settings and from the model."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+from sluiceway.engine.engine import Engine
+from sluiceway.engine.setup import FAKE_MAX_MODEL_LEN, build_engine
+from sluiceway.errors import ConfigError
+from sluiceway.ipc.messages.to_engine import Sequence, Submit, ToEngine
+from sluiceway.ipc.messages.to_tokenizer import StepOut
+from sluiceway.types import EngineFacts, FinishReason, SamplingParams
+from support import tiny_models, vocabularies
+
+
+@pytest.fixture(autouse=True)
+def _thaw() -> Iterator[None]:
+    """Building freezes what lives, which is right for a process and not for the tests after this one."""
+    yield
+    gc.unfreeze()
+
+
+def facts_of(**settings: Any) -> EngineFacts:
+    model = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
+    _, facts = build_engine(ServeConfig(model=model, **settings))
+    return facts
+
+
+def test_the_context_is_the_models_own_when_nothing_is_said() -> None:
+    """And it may be made shorter, never longer."""
+    assert facts_of().max_model_len == FAKE_MAX_MODEL_LEN
+    assert facts_of(max_model_len=64).max_model_len == 64
+    assert facts_of(max_model_len=FAKE_MAX_MODEL_LEN + 1).max_model_len == FAKE_MAX_MODEL_LEN
+
+
+def test_the_cache_holds_whole_blocks() -> None:
+    """As many as fit into the tokens that were asked for; a sequence cannot be longer than all of them."""
+    facts = facts_of(kv_cache_tokens=1000)
+    assert facts.n_blocks == 1000 // facts.block_tokens
+    assert facts.max_sequence_tokens == facts.n_blocks * facts.block_tokens
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("CUDA out of memory")],
+)
+def test_cache_that_does_not_fit_into_memory_is_named(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    """In the words of each library."""
+    _fail_to_build(monkeypatch, fault)
+    with pytest.raises(
+        ConfigError, match="kv_cache_tokens: the model and a cache of 640 tokens do not fit into memory"
+    ):
+        facts_of(kv_cache_tokens=640)
+
+
+def test_other_fault_of_a_model_is_not_taken_for_a_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail_to_build(monkeypatch, RuntimeError("an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal"):
+        facts_of()
+
+
+def _fail_to_build(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def fail(**_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("sluiceway.engine.setup.FakeRunner", fail)
+
+
+def test_an_answer_ends_with_any_end_token_that_the_files_name(tmp_path: Path) -> None:
+    """The model's configuration names one, the tokenizer's another; before `min_tokens` neither is drawn."""
+    model = tiny_models.saved(tiny_models.reference_model(eos_token_id=2), tmp_path)
+    vocabularies.write_directory(tmp_path)
+    engine, _ = build_engine(ServeConfig(model=model, kv_cache_tokens=256, threads=1))
+    for end in (1, 2):
+        sampling = SamplingParams(temperature=0.0, logit_bias=((end, 100.0),), min_tokens=2)
+        token_ids, reason = answer(engine, Sequence(rid=end, prompt_token_ids=(5, 6), sampling=sampling))
+        assert reason is FinishReason.STOP
+        assert token_ids.index(end) == 2 == len(token_ids) - 1
+
+
+def answer(engine: Engine, sequence: Sequence) -> tuple[list[int], FinishReason]:
+    """The tokens of one sequence, and why it ended."""
+    inbox: list[ToEngine] = [Submit((sequence,))]
+    token_ids: list[int] = []
+    while True:
+        for out in engine.step(lambda: [inbox.pop()] if inbox else []):
+            assert isinstance(out, StepOut)
+            token_ids += out.token_ids
+            if out.ends:
+                return token_ids, out.ends[0].reason

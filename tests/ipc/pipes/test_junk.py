@@ -1,0 +1,44 @@
+"""Messages that cannot be read are counted, and logged now and then."""
+
+from __future__ import annotations
+
+import pytest
+import structlog.testing
+
+from sluiceway.ipc.messages.codec import Decoder, encode
+from sluiceway.ipc.messages.to_engine import Pause, ToEngine
+from sluiceway.ipc.pipes import junk
+from sluiceway.ipc.pipes.junk import LOG_EVERY_S, DroppedMessages, decode_or_drop
+
+
+def test_a_message_is_decoded() -> None:
+    """Nothing is dropped."""
+    before = junk.dropped_messages.count
+    decoder: Decoder[ToEngine] = Decoder(ToEngine)
+    assert decode_or_drop(decoder, encode(Pause(3))) == Pause(3)
+    assert junk.dropped_messages.count == before
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xc1", b"\xff" * 10, b"\x81\xa4type\xa7unknown", b"\x82\xa4type\xa5pause\xa3rid\xa1x"]
+)
+def test_what_is_none_is_dropped(raw: bytes) -> None:
+    """Nothing, no msgpack, no message, an unknown one, a field of another type."""
+    before = junk.dropped_messages.count
+    decoder: Decoder[ToEngine] = Decoder(ToEngine)
+    assert decode_or_drop(decoder, raw) is None
+    assert junk.dropped_messages.count == before + 1
+
+
+def test_a_stream_of_junk_fills_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line at once, and then one in ten seconds."""
+    now_s = 100.0
+    monkeypatch.setattr("sluiceway.ipc.pipes.junk.time.monotonic", lambda: now_s)
+    dropped = DroppedMessages()
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(1000):
+            dropped.add(b"abc", "no reason")
+        now_s += LOG_EVERY_S
+        dropped.add(b"abc", "no reason")
+    assert [(line["n_bytes"], line["n_dropped"]) for line in lines] == [(3, 1), (3, 1001)]
+    assert dropped.count == 1001

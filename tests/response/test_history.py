@@ -1,0 +1,128 @@
+"""What became of a response, for who may know it, for a while."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluiceway.errors import ConfigError
+from sluiceway.response.budget import Budget
+from sluiceway.response.history import History, StreamRecord, record_of
+from sluiceway.response.replay import START
+from sluiceway.response.stream import Stream
+from sluiceway.response.terms import Terms
+from sluiceway.types import FinishReason
+
+
+def stream() -> Stream:
+    return Stream([1], Terms(), Budget(max_bytes=100, max_events=10), 1.0)
+
+
+def record(stream_id: str, of: Stream | None = None) -> StreamRecord:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "cached_tokens": 2}
+    return record_of(of or stream(), stream_id, **usage, is_resumable=True)
+
+
+def test_a_record_says_how_a_response_stands() -> None:
+    """While it runs, and when it has ended."""
+    one = stream()
+    reader_id, _ = one.attached(START, 1.0)
+    one.delivered(b"x", 2)
+    one.take(reader_id)
+    one.written(reader_id, 2.0)
+    one.delivered(b"y", 1)
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "cached_tokens": 2}
+    assert record("a", one) == StreamRecord(
+        stream_id="a",
+        state="open",
+        reason=None,
+        generated_tokens=3,
+        delivered_tokens=2,
+        wasted_tokens=0,
+        last_event_id=2,
+        is_resumable=True,
+        opened_s=1.0,
+        ended_s=None,
+        **usage,
+    )
+    one.lost(reader_id, 4.0)
+    assert record("a", one) == StreamRecord(
+        stream_id="a",
+        state="closed",
+        reason=FinishReason.DISCONNECTED.value,
+        generated_tokens=3,
+        delivered_tokens=2,
+        wasted_tokens=1,
+        last_event_id=2,
+        is_resumable=True,
+        opened_s=1.0,
+        ended_s=4.0,
+        **usage,
+    )
+
+
+def test_only_its_caller_is_told() -> None:
+    """Also where another one has chosen the same id."""
+    history, ours, yours = History(max_records=2, ttl_s=10.0), record("a"), record("a")
+    history.add(ours, "me", 0.0)
+    assert history.find("a", "me", 1.0) is ours
+    assert history.find("a", "you", 1.0) is None
+    assert history.find("b", "me", 1.0) is None
+    history.add(yours, "you", 1.0)
+    assert history.find("a", "me", 1.0) is ours and history.find("a", "you", 1.0) is yours
+
+
+def test_a_response_takes_the_place_of_an_earlier_one_with_its_id() -> None:
+    """And is the latest from then on: what is older goes before it, in its time."""
+    history = History(max_records=2, ttl_s=10.0)
+    for second, stream_id in enumerate("aba"):
+        history.add(record(stream_id), "me", float(second))
+    assert [one.stream_id for one in history.records("me", 3.0)] == ["b", "a"]
+    assert [one.stream_id for one in history.records("me", 11.5)] == ["a"]
+
+
+def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
+    """Their number is bounded."""
+    history = History(max_records=2, ttl_s=10.0)
+    for stream_id in "abc":
+        history.add(record(stream_id), "me", 0.0)
+    assert history.find("a", "me", 0.0) is None
+    assert len(history) == 2
+
+
+def test_nobody_is_forgotten_for_a_caller_that_has_as_much() -> None:
+    """Who has many takes from itself; and so does one that shows other credentials each time."""
+    history = History(max_records=4, ttl_s=10.0)
+    history.add(record("mine"), "me", 0.0)
+    for n in range(20):
+        history.add(record(f"many-{n}"), "many", 1.0)
+        history.add(record("one"), f"caller-{n}", 1.0)
+    assert history.find("mine", "me", 2.0) == record("mine")
+    assert len(history) == 4
+
+
+def test_a_record_is_forgotten_when_its_time_is_over() -> None:
+    """Asked for or not."""
+    history = History(max_records=9, ttl_s=10.0)
+    history.add(record("a"), "me", 0.0)
+    history.add(record("b"), "me", 5.0)
+    assert history.find("a", "me", 10.0) is None
+    assert history.find("b", "me", 10.0) == record("b")
+    history.add(record("c"), "me", 15.0)
+    assert len(history) == 1
+    assert history.find("c", "me", 99.0) is None and len(history) == 0
+
+
+@pytest.mark.parametrize("field", ["max_records", "ttl_s"])
+def test_a_history_of_nothing_is_refused(field: str) -> None:
+    """By the name of the field."""
+    with pytest.raises(ConfigError, match=field):
+        History(**{"max_records": 1, "ttl_s": 1, field: 0})
+
+
+def test_a_caller_sees_its_own() -> None:
+    """The oldest first, as long as they are remembered."""
+    history = History(max_records=9, ttl_s=10.0)
+    for second, (stream_id, caller) in enumerate([("a", "me"), ("b", "you"), ("c", "me")]):
+        history.add(record(stream_id), caller, float(second))
+    assert [one.stream_id for one in history.records("me", 5.0)] == ["a", "c"]
+    assert [one.stream_id for one in history.records("me", 11.0)] == ["c"]

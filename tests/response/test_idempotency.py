@@ -1,0 +1,191 @@
+"""A repeated request finds the response of the first one, and no other request does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluiceway.errors import ConfigError, RequestError
+from sluiceway.response.idempotency import Claim, Idempotency, Verdict, begin_digest, checked_key
+
+
+def digest_of(path: str, *parts: bytes) -> bytes:
+    digest = begin_digest(path)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+BODY = digest_of("/v1/chat/completions", b"{", b"}")
+
+
+def claim(table: Idempotency, stream_id: str, *, key: str = "k", caller: str = "me", now_s: float = 0.0) -> Claim:
+    return table.claim(caller, key, BODY, stream_id, now_s)
+
+
+def table_of(max_entries: int = 9, ttl_s: float = 10.0) -> Idempotency:
+    return Idempotency(max_entries=max_entries, ttl_s=ttl_s)
+
+
+def test_a_repetition_joins_what_runs_and_replays_what_has_ended() -> None:
+    """Whatever id was proposed for it."""
+    table = table_of()
+    assert claim(table, "a") == Claim(Verdict.NEW, "a")
+    assert claim(table, "b") == Claim(Verdict.JOIN, "a")
+    table.ended("a", 1.0)
+    assert claim(table, "c", now_s=2.0) == Claim(Verdict.REPLAY, "a")
+
+
+def test_a_key_with_another_request_is_a_conflict() -> None:
+    """Another body, or the same one to another path; also when the first has ended."""
+    table = table_of()
+    claim(table, "a")
+    table.ended("a", 0.0)
+    assert digest_of("/v1/chat/completions", b"{}") == BODY
+    for digest in (digest_of("/v1/chat/completions", b"[]"), digest_of("/v1/completions", b"{}")):
+        assert table.claim("me", "k", digest, "b", 0.0) == Claim(Verdict.CONFLICT, "a")
+
+
+def test_keys_of_other_callers_are_other_keys() -> None:
+    """Nobody gets the response of somebody else."""
+    table = table_of()
+    claim(table, "a")
+    assert claim(table, "b", caller="you") == Claim(Verdict.NEW, "b")
+
+
+def test_a_key_is_free_when_its_time_is_over() -> None:
+    """Counted from the end, at the first one of two."""
+    table = table_of()
+    claim(table, "a")
+    claim(table, "live", key="l")
+    assert claim(table, "b", now_s=99.0).verdict is Verdict.JOIN
+    table.ended("a", 100.0)
+    table.ended("a", 105.0)
+    assert claim(table, "b", now_s=109.0).verdict is Verdict.REPLAY
+    assert claim(table, "b", now_s=110.0) == Claim(Verdict.NEW, "b")
+    assert claim(table, "c", key="l", now_s=999.0).verdict is Verdict.JOIN
+
+
+def test_a_key_is_free_when_its_request_was_refused() -> None:
+    """To try again is what the client should do then."""
+    table = table_of()
+    claim(table, "a")
+    table.forget("a")
+    assert claim(table, "b") == Claim(Verdict.NEW, "b")
+
+
+def test_an_id_belongs_to_one_key_at_a_time() -> None:
+    """While a response has it no other key gets it; afterwards its first key leads to nothing any more."""
+    table = table_of()
+    claim(table, "a", key="first")
+    assert table.claim("me", "second", BODY, "a", 0.0, is_held=True) == Claim(Verdict.TAKEN, "a")
+    assert claim(table, "b", key="first") == Claim(Verdict.JOIN, "a")
+    table.ended("a", 0.0)
+    assert claim(table, "a", key="second") == Claim(Verdict.NEW, "a")
+    assert claim(table, "b", key="first") == Claim(Verdict.GONE, "a")
+    assert claim(table, "b", key="first", now_s=10.0) == Claim(Verdict.NEW, "b")
+    assert claim(table, "c", key="second", now_s=10.0) == Claim(Verdict.JOIN, "a")
+
+
+def test_a_key_leads_to_nothing_when_another_response_has_its_id() -> None:
+    """One without a key, which must not be taken for the first one. Nor is the request a new one, in its time."""
+    table = table_of()
+    claim(table, "a")
+    table.reused("a")
+    assert claim(table, "b").verdict is Verdict.JOIN
+    table.ended("a", 0.0)
+    table.reused("a")
+    table.reused("a")
+    table.forget("a")
+    assert claim(table, "b") == Claim(Verdict.GONE, "a")
+    assert table.claim("me", "k", b"other", "b", 0.0).verdict is Verdict.CONFLICT
+    assert claim(table, "b", now_s=10.0) == Claim(Verdict.NEW, "b")
+
+
+def test_a_new_key_is_refused_when_there_is_no_room() -> None:
+    """No key is forgotten in its time, whether its response runs or has ended: its request could generate twice."""
+    table = table_of(max_entries=3)
+    claim(table, "a", key="a")
+    claim(table, "b", key="b")
+    assert claim(table, "c", key="c") == Claim(Verdict.FULL, "c")
+    table.ended("b", 1.0)
+    assert claim(table, "c", key="c", now_s=4.0) == Claim(Verdict.FULL, "c", retry_after_s=7.0)
+    assert claim(table, "d", key="b", now_s=10.9) == Claim(Verdict.REPLAY, "b")
+    assert claim(table, "c", key="c", now_s=11.0) == Claim(Verdict.NEW, "c")
+    assert claim(table, "d", key="a", now_s=11.0).verdict is Verdict.JOIN
+    assert len(table) == 2
+
+
+def test_there_is_room_for_others_however_many_keys_a_caller_sends() -> None:
+    """Each may have as many as are free beside them."""
+    table = table_of(max_entries=90)
+
+    def n_taken(caller: str) -> int:
+        verdicts = [claim(table, f"{caller}{n}", key=str(n), caller=caller).verdict for n in range(100)]
+        assert set(verdicts) == {Verdict.NEW, Verdict.FULL}
+        return verdicts.count(Verdict.NEW)
+
+    assert [n_taken(caller) for caller in ("me", "you", "they")] == [45, 23, 11]
+
+
+def test_callers_without_number_push_no_key_out() -> None:
+    """Each of them has one: newcomers are refused, and the first one still has its response."""
+    table = table_of(max_entries=50)
+    claim(table, "mine")
+    table.ended("mine", 0.0)
+    verdicts = [claim(table, str(n), caller=f"c{n}", now_s=9.0).verdict for n in range(100)]
+    assert verdicts == [Verdict.NEW] * 49 + [Verdict.FULL] * 51
+    assert claim(table, "x", now_s=9.9) == Claim(Verdict.REPLAY, "mine")
+
+
+def test_responses_without_a_key_are_none_of_its_business() -> None:
+    """Their ends may be told all the same."""
+    table = table_of()
+    table.ended("x", 0.0)
+    table.forget("x")
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("field", ["max_entries", "ttl_s"])
+def test_a_table_of_nothing_is_refused(field: str) -> None:
+    """By the name of the field."""
+    with pytest.raises(ConfigError, match=field):
+        Idempotency(**{"max_entries": 1, "ttl_s": 1, field: 0})
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "k" * 256, "ä", "\n", "a\x7f"])
+def test_a_key_that_is_none_is_refused(key: str) -> None:
+    """With 400 and the name of the header."""
+    with pytest.raises(RequestError) as caught:
+        checked_key(key)
+    assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "Idempotency-Key")
+
+
+@pytest.mark.parametrize("key", ["a", "k" * 255, '"quoted"', "8e03978e-40d5-43dd-bc93-6894a57f9324"])
+def test_a_key_is_taken_as_it_is(key: str) -> None:
+    """With its quotes, if the client sends any."""
+    assert checked_key(key) == key
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["claim", "claim", "end", "forget"]), st.sampled_from("xyz"), st.integers(0, 4)),
+        max_size=40,
+    )
+)
+def test_it_is_bounded_and_two_claims_never_run_under_one_key(actions: list[tuple[str, str, int]]) -> None:
+    """Whatever happens in which order."""
+    table, now_s, running = table_of(max_entries=2, ttl_s=3.0), 0.0, dict[str, str]()
+    for number, (action, key, seconds) in enumerate(actions):
+        now_s += seconds
+        if action == "claim":
+            claimed = claim(table, str(number), key=key, now_s=now_s)
+            assert (claimed.verdict is Verdict.JOIN) == (key in running)
+            if claimed.verdict is Verdict.NEW:
+                running[key] = claimed.stream_id
+        elif key in running:
+            stream_id = running.pop(key)
+            table.ended(stream_id, now_s) if action == "end" else table.forget(stream_id)
+        assert len(running) <= len(table) <= 2

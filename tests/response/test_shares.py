@@ -1,0 +1,88 @@
+"""Who has the most in a full table is the one that loses something."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluiceway.response.shares import Shares
+
+
+def shares_of(*entries: str) -> Shares[str]:
+    """Each entry is the name of a caller and that of a thing."""
+    shares = Shares[str]()
+    for entry in entries:
+        shares.add(entry[0], entry)
+    return shares
+
+
+def test_the_oldest_of_the_caller_with_the_most_goes_first() -> None:
+    """Whoever added last."""
+    shares = shares_of("b1", "a1", "a2", "b2", "a3", "c1")
+    assert shares.excess("c") == shares.excess("b") == shares.excess("nobody") == "a1"
+    shares.drop("a", "a1")
+    assert shares.excess("b") == "b1" and shares.excess("a") == "a2"
+    shares.drop("a", "a1")
+    shares.drop("x", "x1")
+    assert list(shares.of("a")) == ["a2", "a3"] and list(shares.of("x")) == []
+
+
+def test_nobody_is_pushed_out_by_a_caller_that_has_as_much() -> None:
+    """A caller that shows other credentials with each request takes only from itself."""
+    shares = shares_of("b1", "c1", "d1", "e1")
+    for caller in "bcde":
+        assert shares.excess(caller) == f"{caller}1"
+
+
+def test_weights_count_and_not_numbers_where_they_are_given() -> None:
+    """Whoever adds something again has it once, as its latest."""
+    shares = Shares[str]()
+    for thing in ("b1", "b2", "b3"):
+        shares.add("b", thing, 1)
+    shares.add("a", "a1", 10)
+    assert shares.excess("b") == "a1"
+    shares.add("a", "a1", 2)
+    assert shares.excess("a") == "b1"
+    shares.add("b", "b1", 1)
+    assert list(shares.of("b")) == ["b2", "b3", "b1"]
+
+
+def test_what_changes_without_end_takes_no_more_room() -> None:
+    """Nobody asks who has the most while the table is not full."""
+    shares = shares_of("b1", "b2", "b3")
+    for n in range(1000):
+        shares.add("a", f"a{n}")
+        shares.drop("a", f"a{n - 1}")
+    assert len(shares._heap) < 100
+    assert shares.excess("a") == "b1"
+
+
+def test_where_nobody_has_anything_nothing_goes() -> None:
+    shares = shares_of("a1")
+    shares.drop("a", "a1")
+    with pytest.raises(LookupError):
+        shares.excess("a")
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcd"), st.integers(0, 9)), max_size=400))
+def test_it_is_always_one_of_those_with_the_most(actions: list[tuple[bool, str, int]]) -> None:
+    """However things came and went."""
+    shares, held = Shares[int](), dict[tuple[str, int], None]()
+    for adds, caller, thing in [*actions, *actions]:
+        held.pop((caller, thing), None)
+        if adds:
+            shares.add(caller, thing)
+            held[caller, thing] = None
+        else:
+            shares.drop(caller, thing)
+        counts = Counter(owner for owner, _ in held)
+        if held:
+            going = shares.excess(caller)
+            most = max(counts.values())
+            losers = {owner for owner, n in counts.items() if n == most}
+            losers = {caller} if caller in losers else losers
+            assert going in {next(one for owner, one in held if owner == loser) for loser in losers}

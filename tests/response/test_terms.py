@@ -1,0 +1,39 @@
+"""Terms are checked where they are made."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from sluiceway.errors import ConfigError
+from sluiceway.response.terms import Retention, Terms
+
+
+def test_a_plain_response_is_left_for_good() -> None:
+    """Unless it is kept, and for a while, leaving it cancels it."""
+    assert not Terms().may_return
+    assert not Terms(retention=Retention()).may_return
+    assert Terms(retention=Retention(grace_s=1.0)).may_return
+
+
+def test_the_window_is_what_is_kept() -> None:
+    """In bytes and in events."""
+    assert Retention(max_bytes=7, max_events=3).window == (7, 3)
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf])
+@pytest.mark.parametrize("field", Retention.__struct_fields__)
+def test_a_retention_out_of_range_is_refused(field: str, value: float) -> None:
+    """By the name of the field."""
+    with pytest.raises(ConfigError) as caught:
+        msgspec.structs.replace(Retention(), **{field: value})
+    assert caught.value.field == field
+
+
+def test_a_keep_alive_out_of_range_is_refused() -> None:
+    """0 is off."""
+    assert Terms(keep_alive_s=0).keep_alive_s == 0
+    with pytest.raises(ConfigError, match="keep_alive_s: must be from 0 to 86400"):
+        Terms(keep_alive_s=86_401)

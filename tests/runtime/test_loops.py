@@ -1,0 +1,115 @@
+"""The loops of a process end together, and say that they live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from sluiceway.ipc.messages.to_supervisor import Heartbeat, ToSupervisor
+from sluiceway.runtime import loops
+from sluiceway.runtime.loops import WINDOW_S, LongestGap, beat, run_until_first
+
+
+class Endless:
+    """A loop that notes whether it was cancelled, and that it had the time to tidy up."""
+
+    def __init__(self) -> None:
+        self.has_tidied_up = False
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            self.has_tidied_up = True
+
+
+async def returns() -> None:
+    await asyncio.sleep(0)
+
+
+async def fails() -> None:
+    raise RuntimeError("broken")
+
+
+async def test_all_end_when_one_returns() -> None:
+    """The others are cancelled, and waited for."""
+    first, second = Endless(), Endless()
+    await run_until_first(first.run(), returns(), second.run())
+    assert first.has_tidied_up and second.has_tidied_up
+
+
+async def test_all_end_and_the_error_is_raised_when_one_fails() -> None:
+    """A loop that breaks takes the process with it; the supervisor starts another."""
+    other = Endless()
+    with pytest.raises(RuntimeError, match="broken"):
+        await run_until_first(other.run(), fails())
+    assert other.has_tidied_up
+
+
+async def test_all_end_when_the_whole_is_cancelled() -> None:
+    """No task is left behind."""
+    loop = Endless()
+    whole = asyncio.create_task(run_until_first(loop.run()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    whole.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await whole
+    assert loop.has_tidied_up
+
+
+async def test_life_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the loop is cancelled, or what it reports to breaks."""
+    monkeypatch.setattr(loops, "HEARTBEAT_S", 0.0)
+    reported: list[ToSupervisor] = []
+
+    class Control:
+        def report(self, message: ToSupervisor) -> None:
+            if len(reported) == 3:
+                raise RuntimeError("broken")
+            reported.append(message)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        await beat(Control())
+    assert [type(report) for report in reported] == [Heartbeat] * 3
+
+
+async def test_a_loop_that_was_held_up_says_for_how_long() -> None:
+    """The gap is in the next heartbeat, and told in the process itself."""
+    reported: list[Heartbeat] = []
+    measured: list[tuple[float, int]] = []
+
+    class Control:
+        def report(self, message: ToSupervisor) -> None:
+            assert isinstance(message, Heartbeat)
+            reported.append(message)
+
+    beating = asyncio.create_task(beat(Control(), lambda gap_s, n_dropped: measured.append((gap_s, n_dropped))))
+    await asyncio.sleep(0)
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 2 * loops.HEARTBEAT_S:
+        pass
+    n_before = len(reported)
+    while len(reported) == n_before:  # noqa: ASYNC110 - the loop that is tested is this one
+        await asyncio.sleep(0)
+    beating.cancel()
+    assert reported[-1].longest_gap_s > 0
+    assert measured[-1][0] == reported[-1].longest_gap_s
+
+
+def test_the_longest_gap_is_forgotten_after_two_windows() -> None:
+    """A scrape sees the gaps since the one before it, where it comes twice a minute; and none of an hour ago."""
+    gaps = LongestGap(0.0)
+    gaps.add(3.0, 1.0)
+    gaps.add(1.0, 2.0)
+    assert gaps.seconds == 3.0
+    gaps.add(0.5, WINDOW_S)
+    assert gaps.seconds == 3.0
+    gaps.add(0.1, 2 * WINDOW_S)
+    assert gaps.seconds == 0.5
+    gaps.add(2.0, 3 * WINDOW_S - 1)
+    gaps.add(0.2, 100 * WINDOW_S)
+    assert gaps.seconds == 0.2

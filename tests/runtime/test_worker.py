@@ -1,0 +1,294 @@
+"""Work that can be killed: real children, each way in which a job ends, and what the next one finds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from sluiceway.runtime.worker import (
+    WorkerBusy,
+    WorkerDied,
+    WorkerError,
+    WorkerFault,
+    WorkerLimits,
+    WorkerMemoryError,
+    WorkerPool,
+    WorkerResultError,
+    WorkerTimeout,
+)
+
+TESTS = str(Path(__file__).parents[1])
+JOBS = "support.worker_jobs:build"
+MIB = 1 << 20
+
+LONG_S = 500.0
+"""More than a job takes on a machine with much else to do."""
+
+_POLL_S = 0.005
+
+
+@pytest.fixture(autouse=True)
+def children_find_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", TESTS)
+
+
+@contextlib.asynccontextmanager
+async def pool_of(entry: str = JOBS, init: bytes = b"", **limits: Any) -> AsyncIterator[WorkerPool]:
+    pool = WorkerPool(entry, init, WorkerLimits(**{"deadline_s": LONG_S} | limits))
+    try:
+        yield pool
+    finally:
+        await pool.close()
+        assert pool.pids == []
+
+
+def lives(pid: int) -> bool:
+    """False as well for one that has ended and was not waited for."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not condition():  # noqa: ASYNC110 - processes tell nobody
+            await asyncio.sleep(_POLL_S)
+
+
+async def test_a_job_is_done_in_another_process() -> None:
+    """By what the entry made of its bytes, once."""
+    async with pool_of(init=b"> ", n_children=1) as pool:
+        assert await pool.run(b"echo hello") == b"> hello"
+        assert await pool.run(b"echo") == b"> "
+        assert int(await pool.run(b"pid")) == pool.pids[0] != os.getpid()
+        assert await pool.run(b"n") == b"4"
+
+
+async def test_many_megabytes_go_there_and_back() -> None:
+    """Through a socket that takes a fraction of them at a time."""
+    payload = os.urandom(9 * MIB)
+    async with pool_of(n_children=1) as pool:
+        assert await pool.run(b"echo " + payload) == payload
+
+
+async def test_children_have_a_lower_priority() -> None:
+    async with pool_of(n_children=1, nice=7) as pool:
+        assert int(await pool.run(b"nice")) == min(19, os.nice(0) + 7)
+
+
+@pytest.mark.parametrize("job", [b"loop", b"hold"], ids=["in Python", "in C"])
+async def test_a_job_over_its_time_is_killed(job: bytes) -> None:
+    """And the next one finds a new child."""
+    async with pool_of(n_children=1, deadline_s=0.3) as pool:
+        with pytest.raises(WorkerTimeout):
+            await pool.run(job)
+        assert pool.pids == []
+        pool.start()
+        await until(lambda: pool.pids)
+    async with pool_of(n_children=1) as pool:
+        assert await pool.run(b"echo x") == b"x"
+
+
+async def test_a_job_over_its_memory_is_refused() -> None:
+    """What it may have is what a child has more than at its start."""
+    async with pool_of(n_children=1, memory_bytes=64 * MIB) as pool:
+        assert await pool.run(b"take %d" % (32 * MIB)) == b"%d" % (32 * MIB)
+        with pytest.raises(WorkerMemoryError):
+            await pool.run(b"take %d" % (96 * MIB))
+        assert pool.pids == []
+        assert await pool.run(b"n") == b"1"
+
+
+async def test_a_result_over_its_size_is_refused() -> None:
+    """The child is as good as before."""
+    async with pool_of(n_children=1, result_bytes=4) as pool:
+        assert await pool.run(b"echo four") == b"four"
+        with pytest.raises(WorkerResultError):
+            await pool.run(b"echo fives")
+        assert await pool.run(b"n") == b"3"
+
+
+async def test_a_child_that_dies_is_replaced() -> None:
+    """In a job, or between two of them."""
+    async with pool_of(n_children=1) as pool:
+        with pytest.raises(WorkerDied):
+            await pool.run(b"die")
+        first = int(await pool.run(b"pid"))
+        os.kill(first, 9)
+        await until(lambda: os.waitid(os.P_PID, first, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+        assert int(await pool.run(b"pid")) != first
+
+
+async def test_a_job_that_raises_is_told_with_its_traceback() -> None:
+    """For the log; the child goes on."""
+    async with pool_of(n_children=1) as pool:
+        with pytest.raises(WorkerFault, match=r"(?s)Traceback.*ValueError: strange"):
+            await pool.run(b"strange")
+        assert await pool.run(b"n") == b"2"
+
+
+@pytest.mark.parametrize("entry", ["support.worker_jobs:build_none", "support.no_such_module:build"])
+async def test_a_child_that_cannot_start_says_why(entry: str) -> None:
+    async with pool_of(entry, n_children=1) as pool:
+        with pytest.raises(WorkerFault, match="no such thing|no_such_module"):
+            await pool.run(b"echo x")
+
+
+async def test_no_process_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine refuses one."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    async with pool_of(n_children=1) as pool:
+        with pytest.raises(WorkerDied, match="could be started"):
+            await pool.run(b"echo x")
+
+
+async def test_a_small_job_does_not_wait_for_large_ones(tmp_path: Path) -> None:
+    """One child is left to the small ones, however many large ones wait."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    large = b"wait %s" % bytes(gate)
+    async with pool_of(n_children=2, large_bytes=len(large)) as pool:
+        running = [asyncio.ensure_future(pool.run(large)) for _ in range(3)]
+        for n in range(3):
+            assert await pool.run(b"echo %d" % n) == b"%d" % n
+        assert (pool.n_running, pool.n_waiting) == (1, 2)
+        gate.unlink()
+        assert await asyncio.gather(*running) == [b"waited"] * 3
+
+
+async def test_what_may_wait_is_bounded(tmp_path: Path) -> None:
+    """In number and in bytes; what is refused holds nothing."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    async with pool_of(n_children=1, max_waiting=2, max_waiting_bytes=1000) as pool:
+        tasks = [asyncio.ensure_future(pool.run(b"wait %s" % bytes(gate)))]
+        await until(lambda: pool.n_running == 1)
+        tasks.append(asyncio.ensure_future(pool.run(b"echo " + b"x" * 600)))
+        await asyncio.sleep(0)
+        with pytest.raises(WorkerBusy):
+            await pool.run(b"echo " + b"x" * 600)
+        tasks.append(asyncio.ensure_future(pool.run(b"echo")))
+        await asyncio.sleep(0)
+        with pytest.raises(WorkerBusy):
+            await pool.run(b"echo")
+        gate.unlink()
+        assert await asyncio.gather(*tasks) == [b"waited", b"x" * 600, b""]
+
+
+async def test_a_caller_that_leaves_is_forgotten(tmp_path: Path) -> None:
+    """Its job is dropped while it waits, and finished without it where it runs."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    async with pool_of(n_children=1) as pool:
+        running, waiting = (asyncio.ensure_future(pool.run(b"wait %s" % bytes(gate))) for _ in range(2))
+        await until(lambda: (pool.n_running, pool.n_waiting) == (1, 1))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert pool.n_waiting == 0
+        running.cancel()
+        await asyncio.wait([running])
+        last = asyncio.ensure_future(pool.run(b"n"))
+        gate.unlink()
+        assert await last == b"2"
+
+
+async def test_a_pool_that_closes_ends_all_jobs() -> None:
+    """Those that run, those that wait, and those that come."""
+    pool = WorkerPool(JOBS, limits=WorkerLimits(n_children=1))
+    jobs = [asyncio.ensure_future(pool.run(b"loop")) for _ in range(3)]
+    await until(lambda: pool.pids)
+    (pid,) = pool.pids
+    await pool.close()
+    assert [type(error) for error in await asyncio.gather(*jobs, return_exceptions=True)] == [WorkerDied] * 3
+    assert not lives(pid)
+    with pytest.raises(WorkerDied):
+        await pool.run(b"echo x")
+
+
+@pytest.mark.parametrize("n_turns", [0, 1, 2, 3])
+async def test_a_pool_that_closes_while_a_child_starts_leaves_none(n_turns: int) -> None:
+    """The job that it was for is not done, though it would have time enough."""
+    pool = WorkerPool(JOBS, limits=WorkerLimits(n_children=1, deadline_s=3600.0))
+    job = asyncio.ensure_future(pool.run(b"loop"))
+    for _ in range(n_turns):
+        await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(WorkerDied):
+        await job
+    assert pool.pids == []
+
+
+async def test_children_can_be_started_before_there_is_work() -> None:
+    """Starting again changes nothing."""
+    async with pool_of() as pool:
+        assert pool.pids == []
+        pool.start()
+        pool.start()
+        await until(lambda: len(pool.pids) == 2)
+        before = pool.pids
+        assert await pool.run(b"echo x") == b"x"
+        assert pool.pids == before
+
+
+def test_a_pool_runs_in_any_loop_of_any_thread() -> None:
+    """Of uvloop and of asyncio, also beside the main thread."""
+    results: list[bytes] = []
+
+    async def work() -> None:
+        async with pool_of(n_children=1) as pool:
+            results.append(await pool.run(b"echo " + b"x" * MIB))
+
+    uvloop.run(work())
+    thread = threading.Thread(target=lambda: uvloop.run(work()))
+    thread.start()
+    thread.join()
+    other = threading.Thread(target=lambda: asyncio.run(work()))
+    other.start()
+    other.join()
+    assert [len(result) for result in results] == [MIB] * 3
+
+
+PARENT = """
+import asyncio, sys
+from sluiceway.runtime.worker import WorkerLimits, WorkerPool
+
+async def main():
+    pool = WorkerPool("support.worker_jobs:build", b"", WorkerLimits(n_children=1, deadline_s=float(sys.argv[2])))
+    print(int(await pool.run(b"pid")), flush=True)
+    if sys.argv[1] != "idle":
+        await pool.run(sys.argv[1].encode())
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("job", "deadline_s"), [("idle", "3600"), ("loop", "3600"), ("hold", "5")])
+async def test_children_do_not_outlive_their_parent(job: str, deadline_s: str) -> None:
+    """Idle, in a loop of Python at once, and in one of C when the time of the job is over."""
+    command = [sys.executable, "-c", PARENT, job, deadline_s]
+    parent = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    assert lives(child)
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not lives(child))
+
+
+def test_every_error_is_a_worker_error() -> None:
+    """So one handler takes them all."""
+    for error in (WorkerBusy, WorkerTimeout, WorkerMemoryError, WorkerResultError, WorkerDied, WorkerFault):
+        assert issubclass(error, WorkerError)

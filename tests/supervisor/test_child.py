@@ -1,0 +1,36 @@
+"""A process of a server, alone: what it does when its supervisor is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from sluiceway.config import ModelFiles, ModelKind, ServeConfig
+from sluiceway.ipc.messages.to_child import Role
+from sluiceway.supervisor.child import CONFIG_FILE
+
+START_S = 60.0
+
+
+def test_a_child_leaves_when_its_supervisor_died_before_it_began(tmp_path: Path) -> None:
+    """It is started by somebody else by then, whose life means nothing."""
+    supervisor = subprocess.Popen([sys.executable, "-c", ""])
+    supervisor.wait()
+    directory = tmp_path / "runtime"
+    directory.mkdir()
+    config = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), port=0)
+    (directory / CONFIG_FILE).write_bytes(msgspec.msgpack.encode(config))
+    child = [
+        sys.executable,
+        "-m",
+        "sluiceway.supervisor.child",
+        Role.TOKENIZER.value,
+        str(directory),
+        str(supervisor.pid),
+        "-1",
+    ]
+    assert subprocess.run(child, timeout=START_S, check=False).returncode == 1
+    assert not directory.exists()

@@ -1,0 +1,238 @@
+"""The tokenizer's loop, between pipes: messages pass both ways, and nothing long or broken stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sluiceway.ipc.messages import to_engine
+from sluiceway.ipc.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected, ToApi
+from sluiceway.ipc.messages.to_child import PeerDown, PeerUp, Role
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Submit, ToEngine
+from sluiceway.ipc.messages.to_supervisor import Heartbeat, Ready
+from sluiceway.ipc.messages.to_tokenizer import (
+    AuditQuery,
+    Cancel,
+    EngineAudit,
+    EngineUp,
+    Pause,
+    SequenceEnd,
+    SequenceStart,
+    StepOut,
+    TextPrompt,
+    Tokenize,
+)
+from sluiceway.tokenizer.process import run_tokenizer
+from sluiceway.tokenizer.text.byte_tokenizer import BOS_ID, ByteTokenizer
+from sluiceway.tokenizer.translator import Translator
+from sluiceway.types import EngineFacts, FinishReason, Held, Rid, SamplingParams, TokenId
+from support.pipes import Surroundings, received
+from support.snapshots import engine_stats
+
+STATS = engine_stats(step_id=1, running=1, blocks_free=8, blocks_total=8)
+LONG = "x" * 10_000
+"""Encoded beside the loop."""
+
+
+class Panic(BaseException):
+    """What the library raises when its Rust code panics is no `Exception`."""
+
+
+class Stubborn(ByteTokenizer):
+    """Takes long prompts when it is told to, and breaks over some."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
+        if text.startswith("panic"):
+            raise Panic
+        if text == LONG:
+            self.may_go_on.wait()
+        return super().encode(text, add_special_tokens=add_special_tokens, max_tokens=max_tokens)
+
+
+class Neighbours:
+    """The API process' and the engine's ends, and a tokenizer in a thread between them."""
+
+    def __init__(self) -> None:
+        self.around = around = Surroundings(Role.TOKENIZER)
+        self.to_tokenizer = around.outlet(around.addresses.api_to_tokenizer, bind=True)
+        self.from_tokenizer = around.inlet(around.addresses.tokenizer_to_api, ToApi, bind=True)
+        self.tokenizer = Stubborn()
+        around.start(lambda: asyncio.run(run_tokenizer(around.context, around.addresses, self.tokenizer)))
+        assert around.reported(Ready).facts == {"vocab_size": 258}
+        self.from_engine = around.outlet(around.addresses.engine_to_tokenizer, bind=False)
+        self.to_engine = around.inlet(around.addresses.tokenizer_to_engine, ToEngine, bind=False)
+
+    def ask(self, rid: Rid, text: str) -> None:
+        sampling = SamplingParams(temperature=0.0, max_tokens=8)
+        self.to_tokenizer.push(Tokenize(rids=(rid,), prompts=(TextPrompt(text),), sampling=sampling))
+
+    def submitted(self) -> Rid:
+        """The next sequence that the engine gets."""
+        (sequence,) = received(self.to_engine, Submit).sequences
+        return sequence.rid
+
+    def step(
+        self, rid: Rid, token_ids: bytes = b"", *, starts: bool = False, reason: FinishReason | None = None
+    ) -> None:
+        """What the engine says of one step."""
+        self.from_engine.push(
+            StepOut(
+                rids=[rid] * len(token_ids),
+                token_ids=list(token_ids),
+                starts=[SequenceStart(rid, 3, 0)] if starts else [],
+                rejections=[],
+                ends=[SequenceEnd(rid, reason)] if reason else [],
+                stats=STATS,
+            )
+        )
+
+    def audit(self) -> tuple[int, int]:
+        """Requests that are being encoded, sequences that are being decoded: the question goes round by the engine."""
+        self.to_tokenizer.push(AuditQuery(5))
+        assert received(self.to_engine, AuditEngine) == AuditEngine(5)
+        self.from_engine.push(EngineAudit(query_id=5, stats=STATS, live=(), violations=()))
+        report = received(self.from_tokenizer, AuditReport)
+        return report.tokenizer_encoding, report.tokenizer_decoding
+
+
+@pytest.fixture
+def neighbours() -> Iterator[Neighbours]:
+    neighbours = Neighbours()
+    yield neighbours
+    neighbours.tokenizer.may_go_on.set()
+    neighbours.around.stop()
+
+
+def test_it_lives(neighbours: Neighbours) -> None:
+    """Also when nobody asks anything of it."""
+    for _ in range(2):
+        neighbours.around.reported(Heartbeat)
+
+
+def test_text_goes_down_as_tokens_and_comes_up_as_text(neighbours: Neighbours) -> None:
+    """One message up for each of the engine's."""
+    neighbours.ask(1, "hi")
+    (sequence,) = received(neighbours.to_engine, Submit).sequences
+    assert (sequence.rid, sequence.prompt_token_ids) == (1, (BOS_ID, *b"hi"))
+    neighbours.step(1, b"yo", starts=True)
+    up = received(neighbours.from_tokenizer, Events)
+    assert (up.events, up.stats) == ([Accepted(1, 3, 0), Delta(1, "yo", (121, 111))], STATS)
+    neighbours.step(1, reason=FinishReason.LENGTH)
+    assert received(neighbours.from_tokenizer, Events).events == [
+        Finished(rid=1, reason=FinishReason.LENGTH, completion_tokens=2)
+    ]
+    assert neighbours.audit() == (0, 0)
+
+
+def test_a_cancel_is_passed_on(neighbours: Neighbours) -> None:
+    """The engine's end is the answer."""
+    neighbours.ask(1, "hi")
+    assert neighbours.submitted() == 1
+    neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
+    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.CANCELLED)
+
+
+def test_a_pause_is_passed_on(neighbours: Neighbours) -> None:
+    """For the sequence that it names."""
+    neighbours.ask(1, "hi")
+    assert neighbours.submitted() == 1
+    neighbours.to_tokenizer.push(Pause((1,)))
+    assert received(neighbours.to_engine, to_engine.Pause) == to_engine.Pause(1)
+
+
+def test_a_long_prompt_delays_nobody(neighbours: Neighbours) -> None:
+    """It is encoded in a thread; what comes after it is served meanwhile, and a cancel answered."""
+    neighbours.ask(1, LONG)
+    neighbours.ask(2, LONG)
+    neighbours.ask(3, "short")
+    assert neighbours.submitted() == 3
+    neighbours.to_tokenizer.push(Cancel((2,), FinishReason.CANCELLED))
+    assert received(neighbours.from_tokenizer, Events).events == [
+        Finished(rid=2, reason=FinishReason.CANCELLED, completion_tokens=0, held=Held("encoding", 0))
+    ]
+    neighbours.tokenizer.may_go_on.set()
+    assert neighbours.submitted() == 1
+    assert neighbours.audit() == (0, 2)
+
+
+@pytest.mark.parametrize("text", ["panic", "panic" + LONG])
+def test_a_prompt_over_which_the_library_breaks_is_answered(neighbours: Neighbours, text: str) -> None:
+    """In the loop or in a thread: that request fails, and no other."""
+    neighbours.ask(1, text)
+    (rejected,) = received(neighbours.from_tokenizer, Events).events
+    assert isinstance(rejected, Rejected) and (rejected.rids, rejected.refusal.code) == ((1,), "tokenizer_fault")
+    neighbours.ask(2, "hi")
+    assert neighbours.submitted() == 2
+
+
+def test_what_the_engine_can_hold_is_passed_on_and_known(neighbours: Neighbours) -> None:
+    """A prompt that cannot fit is refused here, before it is encoded."""
+    facts = EngineFacts(max_model_len=100, max_sequence_tokens=100, vocab_size=258, n_blocks=8, block_tokens=16)
+    neighbours.from_engine.push(EngineUp(facts))
+    assert received(neighbours.from_tokenizer, EngineIsUp) == EngineIsUp(facts, ByteTokenizer.length_bound)
+    neighbours.ask(1, LONG)
+    (rejected,) = received(neighbours.from_tokenizer, Events).events
+    assert isinstance(rejected, Rejected) and rejected.refusal.code == "context_length_exceeded"
+
+
+def test_a_message_over_which_its_handler_breaks_is_passed_over(
+    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sent it: the next one is served."""
+    broken: set[str] = set()
+    handlers = ("tokenize", "cancel", "hold", "audit", "step_out", "engine_audit", "api_down", "engine_down")
+
+    def fail(handler: str) -> None:
+        broken.add(handler)
+        raise RuntimeError("secret")
+
+    neighbours.ask(1, "hi")
+    assert neighbours.submitted() == 1
+    with monkeypatch.context() as patched:
+        for handler in handlers:
+            patched.setattr(Translator, handler, lambda *_, handler=handler: fail(handler))
+        neighbours.ask(2, "lost")
+        neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
+        neighbours.to_tokenizer.push(Pause((1,)))
+        neighbours.to_tokenizer.push(AuditQuery(4))
+        neighbours.step(1, b"lost")
+        neighbours.from_engine.push(EngineAudit(query_id=4, stats=STATS, live=(), violations=()))
+        neighbours.around.order(PeerDown(Role.API), PeerDown(Role.ENGINE))
+        while broken != set(handlers):
+            neighbours.around.reported(Heartbeat)
+    neighbours.step(1, b"yo")
+    assert received(neighbours.from_tokenizer, Events).events == [Delta(1, "yo", tuple(b"yo"))]
+    assert neighbours.audit() == (0, 1)
+
+
+def test_everything_is_forgotten_when_the_engine_dies(neighbours: Neighbours) -> None:
+    """What is encoded too, though its thread goes on."""
+    neighbours.ask(1, "hi")
+    neighbours.ask(2, LONG)
+    assert neighbours.submitted() == 1
+    neighbours.around.order(PeerDown(Role.ENGINE))
+    while neighbours.audit() != (0, 0):
+        pass  # orders come by a way of their own
+    neighbours.tokenizer.may_go_on.set()
+    neighbours.ask(3, "hi")
+    assert neighbours.submitted() == 3
+
+
+def test_everything_is_aborted_when_the_api_process_dies(neighbours: Neighbours) -> None:
+    """Nobody reads it any more. A hung one may come back, and costs nothing."""
+    neighbours.ask(1, "hi")
+    assert neighbours.submitted() == 1
+    neighbours.around.order(PeerDown(Role.API, hung=True), PeerUp(Role.API), PeerDown(Role.API))
+    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.DISCONNECTED)
+
+
+def test_it_stops_while_a_long_prompt_is_encoded(neighbours: Neighbours) -> None:
+    """The fixture sees that it does; the thread's result finds no loop any more."""
+    neighbours.ask(1, LONG)
+    assert neighbours.audit() == (1, 0)

@@ -1,0 +1,136 @@
+"""What every tokenizer keeps, whatever its vocabulary: one suite, run on each kind."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluiceway.errors import RequestError
+from sluiceway.tokenizer.text.byte_tokenizer import ByteTokenizer
+from sluiceway.tokenizer.text.directory_tokenizer import load_directory_tokenizer
+from sluiceway.tokenizer.text.gguf_tokenizer import load_gguf_tokenizer, tokenizer_of
+from sluiceway.tokenizer.text.tokenizer import Tokenizer, TooManyTokens
+from support import vocabularies
+from support.chats import encode_chat, render_chat
+
+KINDS = ["byte", "directory", "gguf-byte-level", "gguf-sentencepiece", "real-model"]
+TEXTS = [
+    "",
+    " ",
+    "hello world",
+    "  two  spaces\n\n\ttab ",
+    "it's 12345 o'clock",
+    "漢字かな한글",
+    "😀👨‍👩‍👧 e\u0301 \ufffd",
+    "a\0b\ufeff\uffff",
+    "x" * 500,
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    makers: dict[str, Callable[[], Tokenizer]] = {
+        "byte": ByteTokenizer,
+        "directory": lambda: load_directory_tokenizer(str(_directory(tmp_path_factory))),
+        "gguf-byte-level": lambda: tokenizer_of(vocabularies.byte_level_gguf()),
+        "gguf-sentencepiece": lambda: tokenizer_of(vocabularies.sentencepiece_gguf()),
+        "real-model": lambda: load_gguf_tokenizer(vocabularies.real_model()),
+    }
+    return makers[request.param]()
+
+
+def _directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vocabularies.write_directory(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_decode_gives_back_the_text_that_was_encoded(tokenizer: Tokenizer, text: str) -> None:
+    """Nothing that these texts hold is lost on the way."""
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_encode_stays_within_the_bounds_that_are_promised(tokenizer: Tokenizer, text: str) -> None:
+    """The length bound holds, ids are below the vocabulary's size."""
+    ids = tokenizer.encode(text)
+    assert len(ids) >= tokenizer.length_bound.min_tokens_of(text)
+    assert all(0 <= token_id < tokenizer.vocab_size for token_id in ids)
+    plain = tokenizer.encode(text, add_special_tokens=False)
+    assert ids[len(ids) - len(plain) :] == plain
+
+
+def test_min_tokens_grows_with_the_text_so_that_a_hopeless_prompt_is_known(tokenizer: Tokenizer) -> None:
+    """A bound that is always nought would be true and useless."""
+    n_chars = 1_000_000
+    assert tokenizer.length_bound.min_tokens_of("x" * n_chars) >= n_chars // tokenizer.length_bound.max_token_bytes
+
+
+@pytest.mark.parametrize("text", ["\ud800", "ok \udfff\ud800 ok"])
+def test_encode_refuses_text_that_is_not_unicode(tokenizer: Tokenizer, text: str) -> None:
+    """A lone surrogate is a 400, and its length can still be asked for."""
+    with pytest.raises(RequestError, match="lone surrogate"):
+        tokenizer.encode(text)
+    assert tokenizer.length_bound.min_tokens_of(text) >= 0
+
+
+def test_a_rendered_chat_is_encoded_without_further_special_tokens(tokenizer: Tokenizer) -> None:
+    """The chat format writes the special tokens, so none is added twice."""
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}]
+    rendered = render_chat(tokenizer, messages)
+    assert "hello" in rendered and "yes" in rendered
+    assert len(encode_chat(tokenizer, messages)) <= len(tokenizer.encode(rendered))
+
+
+def test_encode_gives_no_more_tokens_than_its_caller_can_use(tokenizer: Tokenizer) -> None:
+    """The error says how many there are, so that a client can be told."""
+    text = "one two three"
+    n_tokens = len(tokenizer.encode(text))
+    assert len(tokenizer.encode(text, max_tokens=n_tokens)) == n_tokens
+    with pytest.raises(TooManyTokens) as caught:
+        tokenizer.encode(text, max_tokens=n_tokens - 1)
+    assert caught.value.n_tokens == n_tokens
+
+
+def test_special_tokens_stand_for_no_text(tokenizer: Tokenizer) -> None:
+    """The end token is never shown."""
+    assert tokenizer.eos_token_ids
+    assert tokenizer.decode(tokenizer.eos_token_ids) == ""
+    assert all(0 <= token_id < tokenizer.vocab_size for token_id in tokenizer.eos_token_ids)
+
+
+def test_pushes_and_flush_are_the_decoded_text_for_random_ids(tokenizer: Tokenizer) -> None:
+    """Any ids, in the vocabulary or beyond: the stream's text is the whole's text, and nothing raises."""
+    rng = random.Random(7)
+    for _ in range(300):
+        ids = [rng.randrange(-1, tokenizer.vocab_size + 8) for _ in range(rng.randrange(60))]
+        detokenizer = tokenizer.detokenizer()
+        pieces = [detokenizer.push(token_id) for token_id in ids]
+        assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(ids)
+
+
+def test_encode_gives_the_same_ids_when_threads_encode_at_once(tokenizer: Tokenizer) -> None:
+    """The decode loop and long prompts share one tokenizer."""
+    texts = [text * 20 for text in TEXTS]
+    expected = [tokenizer.encode(text) for text in texts]
+    results: list[list[list[int]]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append([tokenizer.encode(text) for text in texts])) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 4
+
+
+@settings(deadline=None, derandomize=True)
+@given(text=st.text(max_size=40))
+def test_encode_accepts_any_unicode_text(tokenizer: Tokenizer, text: str) -> None:
+    """No text makes an encoder fail or break its length bound."""
+    assert len(tokenizer.encode(text)) >= tokenizer.length_bound.min_tokens_of(text)
