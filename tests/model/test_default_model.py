@@ -154,7 +154,7 @@ def test_native_answers_are_the_same_alone_and_in_a_batch(
 
 
 def independent_reference(path: str) -> Any:
-    """transformers' own reading of the file, computed by its own model."""
+    """The file as transformers reads it, computed by its own model."""
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 

@@ -72,7 +72,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def _environment() -> dict[str, str]:
-    """This process' own, without the settings of whoever runs the tests, but for where models are kept."""
+    """The environment of the tests, without the user's settings of the server, except where models are kept."""
     kept = {"SLUICEWAY_CACHE_DIR", "SLUICEWAY_OFFLINE"}
     own = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("SLUICEWAY_")}
     return own | {"SLUICEWAY_FAKE_STEP": str(FAKE_STEP_S)}

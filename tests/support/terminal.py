@@ -28,8 +28,10 @@ class Terminal:
         self.screen = ""
 
     def press(self, keys: str) -> None:
-        """As a person does: once the program waits. A Ctrl-C that comes between its prompt and that is lost in Python's
-        readline, which looks for signals only when they end its waiting.
+        """Press the keys once the program waits, as a person does.
+
+        A Ctrl-C between the prompt and the wait is lost in Python's readline: it looks for signals only when they end
+        its wait.
         """
         status = Path(f"/proc/{self._program.pid}/stat")
         until_s = time.monotonic() + PATIENCE_S

@@ -45,7 +45,7 @@ def reference_model(kind: str = "Llama", seed: int = 0, **settings: Any) -> Any:
 
 
 def reference_logits(model: Any, token_ids: Sequence[int]) -> Tensor:
-    """(positions, vocab_size)"""
+    """Logits of every position: (positions, vocab_size)."""
     with torch.no_grad():
         logits: Tensor = model(torch.tensor([list(token_ids)])).logits[0]
     return logits

@@ -357,7 +357,7 @@ def test_a_wish_of_the_flow_is_nothing_when_the_engine_is_gone() -> None:
 
 
 def test_a_sequence_is_aborted_when_nobody_here_knows_it() -> None:
-    """This process, or the one before it, submitted it; then one died, and it came out of the pipe after that."""
+    """A tokenizer process submitted the sequence; then a process died, and the step came out of the pipe after that."""
     desk = Desk()
     desk.ask(1)
     desk.translator.engine_down()

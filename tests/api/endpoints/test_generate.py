@@ -198,7 +198,7 @@ async def test_a_body_over_the_limit_is_refused() -> None:
 
 
 async def test_a_server_may_say_more_than_once_that_the_body_has_ended(api: Api) -> None:
-    """uvicorn does when a body comes in chunks; it does not mean that the client has left."""
+    """So does uvicorn when a body comes in chunks; it does not mean that the client has left."""
     driver = AsgiDriver(api.app, "POST", PATH, completion())
     driver._pieces.append({"type": "http.request", "body": b"", "more_body": False})
     api.upstream.script = ["x"]

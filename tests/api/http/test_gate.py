@@ -234,7 +234,7 @@ async def test_form_cancels_nothing(label: str) -> None:
 
 @pytest.mark.parametrize(("target", "status"), [("http://attacker.example", 421), ("http://localhost:1", 200)])
 async def test_host_of_the_target_counts_more(target: str, status: int) -> None:
-    """https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2"""
+    """As https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2 has it."""
     async with live_http(Api().app) as port:
         client = await LiveClient.connect(port)
         other = {421: "localhost", 200: "attacker.example"}[status]

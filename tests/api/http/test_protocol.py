@@ -449,7 +449,7 @@ async def test_the_answer_survives_when_the_client_sends_on(http: str | None) ->
 
 @pytest.mark.parametrize("path", [PATH, "/nothing"])
 async def test_answer_arrives_when_a_client_sends_all_of_a_large_body_first(path: str) -> None:
-    """As most do: they read when they have sent. https://www.rfc-editor.org/rfc/rfc9112#section-9.6"""
+    """Most clients read only when they have sent all (https://www.rfc-editor.org/rfc/rfc9112#section-9.6)."""
     async with connected(Api()) as client:
         await client.request("POST", path, b"x" * 27_000_000)
         assert (await client.read_answer()).status == (413 if path == PATH else 404)
@@ -465,7 +465,7 @@ def chunked(body: bytes, trailer: bytes = b"") -> bytes:
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 16])
 async def test_fields_of_a_trailer_are_never_taken_for_headers(step: int) -> None:
-    """Nobody becomes another one by them: https://www.rfc-editor.org/rfc/rfc9110#section-6.5.1"""
+    """Fields of a trailer never count as fields of a head (https://www.rfc-editor.org/rfc/rfc9110#section-6.5.1)."""
     api = Api()
     api.upstream.script = ["Hello"]
     trailer = b"Authorization: Bearer victim\r\nX-Stream-Id: mine\r\nIdempotency-Key: k\r\nX-Request-Id: other\r\n"
@@ -941,7 +941,7 @@ async def test_an_old_client_need_not_name_the_host() -> None:
 
 
 async def test_blanks_around_a_field_are_no_part_of_it() -> None:
-    """In each of those that are looked at: https://www.rfc-editor.org/rfc/rfc9110#section-5.5"""
+    """It is not part of the value (https://www.rfc-editor.org/rfc/rfc9110#section-5.5)."""
     api = Api()
     body = completion(stream=True, sluiceway={"stream_id": "s", "resumable": True})
     async with connected(api) as client:

@@ -208,8 +208,7 @@ def test_young_one_waits_with_what_it_has_when_only_older_ones_could_give_way() 
 
 
 def test_no_more_is_taken_than_needed_when_what_was_taken_is_fenced() -> None:
-    """A step is in flight: the block comes back when that settles; until then the needy one sits out, and so do all
-    that need a block."""
+    """A step is in flight. Until it ends and the block comes back, no row that needs a block is planned."""
     params = sampling(max_tokens=50)
     needy, middle, victim = (request(rid, arrival=rid, params=params) for rid in range(3))
     roster = roster_with(needy, middle, victim, n_blocks=3)

@@ -129,7 +129,7 @@ def test_content_that_is_left_out_is_said_to_be_missing() -> None:
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video", "Text"])
 def test_part_is_refused_by_its_type_when_it_is_no_text(kind: str) -> None:
-    """This server reads text; nothing is fetched from an address in a request."""
+    """Only text is read; nothing is fetched from an address in a request."""
     parts = [{"type": "text", "text": "x"}, {"type": kind, kind: {"url": "http://127.0.0.1/"}}]
     refusal = refusal_of([USER, {"role": "user", "content": parts}])
     assert refusal.param == "messages[1].content[1].type"

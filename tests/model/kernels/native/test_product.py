@@ -15,7 +15,7 @@ ROW_COUNTS = [*range(1, 65), 70, 300]
 
 
 def multiply(kernels: Kernels, product: PackedProduct, rows: FloatArray, pool: Pool) -> FloatArray:
-    """(rows, outputs in whole panels)"""
+    """Returns (rows, outputs in whole panels)."""
     out = np.empty((len(rows), product.panels.shape[0] * 32), np.float32)
     rows = np.ascontiguousarray(rows)
     assert kernels.multiply(product.struct(), rows.ctypes.data, len(rows), out.ctypes.data, pool) == 0
