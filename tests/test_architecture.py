@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,35 @@ TESTED_ELSEWHERE = {
     "sluiceway/supervisor/supervisor.py": "children and signals: tests/e2e kills and stops real ones",
 }
 """Source files without a test file of their own, with the reason."""
+SHARED_CLASS_NAMES = {
+    "Answer",
+    "Batch",
+    "Decoder",
+    "Held",
+    "Input",
+    "Model",
+    "Pace",
+    "Park",
+    "Part",
+    "Pause",
+    "Progress",
+    "Question",
+    "Reader",
+    "Resume",
+    "SamplingParams",
+    "Scale",
+    "State",
+    "Step",
+    "Usage",
+    "Verdict",
+    "Watch",
+    "_Choice",
+    "_Chunk",
+    "_Connection",
+    "_Job",
+    "_Part",
+}
+"""Names that two classes have."""
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -73,3 +103,15 @@ def test_packages_import_nothing_when_they_are_imported() -> None:
             node for node in ast.walk(ast.parse(init.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
         ]
         assert not imports, init
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    """A name means one thing in the whole source tree."""
+    classes = Counter(
+        node.name
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, n in classes.items() if n > 1} <= SHARED_CLASS_NAMES

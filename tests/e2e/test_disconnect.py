@@ -31,7 +31,7 @@ streamed_or_plain = pytest.mark.parametrize("stream", [True, False], ids=["strea
 LONG = "word " * 1500
 """So long that it is encoded beside the loop; the fake model has a token for each letter."""
 SMALL = 4096
-"""The receive buffer of a client that shall be felt soon."""
+"""The receive buffer of a client whose silence the server should notice soon."""
 
 
 def ends(server: Server) -> dict[str, int]:
@@ -156,14 +156,14 @@ def test_a_stream_is_released_when_its_client_falls_silent() -> None:
         connection.finish()
 
 
-def test_a_plain_answer_is_let_go_when_its_client_falls_silent() -> None:
+def test_a_whole_response_is_closed_when_its_client_falls_silent() -> None:
     """All of it was computed; a client that does not take it does not keep it."""
     with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
         connection = server.connect(receive_buffer_bytes=SMALL)
         body = completion(server, n_tokens=1000, n=16, return_token_ids=True)
         connection.request("POST", COMPLETIONS, body)
         wait_until(lambda: server.finished("length") == 16, "it is computed", 60)
-        wait_until(lambda: server.stats()["api"]["sessions"] == 0, "it is let go")
+        wait_until(lambda: server.stats()["api"]["sessions"] == 0, "the response closes")
         wait_quiet(server)
         connection.finish()
 

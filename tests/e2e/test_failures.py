@@ -96,7 +96,7 @@ def test_a_request_is_refused_at_once_while_a_process_is_down(server: Server, ro
     assert error_of(answer.json())["type"] == "server_error"
     assert float(answer.headers["retry-after"]) > 0
     wait_until(server.is_ready, "it serves again", START_S)
-    assert server.post(COMPLETIONS, body)[0] == 200, "whoever is told that it is ready is served"
+    assert server.post(COMPLETIONS, body)[0] == 200, "a server that says it is ready serves"
 
 
 def test_a_stream_goes_on_whole_when_the_engine_was_frozen(server: Server) -> None:

@@ -83,7 +83,7 @@ def test_every_choice_is_released_when_the_client_of_all_leaves_the_proxy(
 
 
 def test_events_come_one_by_one_unless_the_proxy_ignores_our_header() -> None:
-    """Whoever has the first one has it before the others are there; else all come when the last is."""
+    """The first event arrives before the others are made; through a proxy that buffers, all arrive at the end."""
     with Server("fake", "--fake-step", "0.2") as server:
         for rules in ALL.values():
             with behind(server, rules) as port, asked(port, completion(server, n_tokens=8, stream=True)) as connection:

@@ -132,7 +132,7 @@ def test_a_stream_without_readers_goes_on_so_far_and_then_ends(fake: Server) -> 
 
 
 def test_a_request_with_a_key_is_answered_once(fake: Server) -> None:
-    """Whoever sends it again joins or gets a replay; with another body it is a mistake."""
+    """A request that is sent again joins its response or gets a replay; with another body it is refused."""
     accepted = fake.stats()["engine"]["accepted_total"]
     body = completion(fake, "keyed", 200, stream=True)
     key = {"Idempotency-Key": next(_ids)}

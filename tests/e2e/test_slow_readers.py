@@ -13,7 +13,7 @@ from support.server import Server, wait_until
 
 N_TOKENS = 3000
 SMALL = 4096
-"""The receive buffer of a client that shall be felt soon."""
+"""The receive buffer of a client whose silence the server should notice soon."""
 
 
 def stalled(server: Server, policy: object, n_tokens: int = N_TOKENS) -> tuple[RawConnection, Iterator[str]]:

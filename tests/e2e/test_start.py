@@ -62,7 +62,7 @@ def test_it_names_the_flag_when_that_is_wrong(flags: tuple[str, ...], names: str
 
 
 def test_it_serves_from_the_moment_when_it_says_ready() -> None:
-    """Whoever waits for /health/ready may send a request at once: it is not refused, and the accounts are complete."""
+    """Once /health/ready says 200, the first request is not refused and the accounts are complete."""
     with Server("fake") as server:
         status, answer = server.post(COMPLETIONS, {"model": "fake", "prompt": "hello", "max_tokens": 1})
         assert status == 200, answer

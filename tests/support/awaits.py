@@ -44,7 +44,7 @@ class Awaits:
         return self._known(_suspended(task.get_coro()))
 
     def of_caller(self) -> set[Place]:
-        """Those through which whoever asks is being run."""
+        """Those through which the caller of this method is being run."""
         return self._known(_running(sys._getframe(1)))
 
     def _known(self, frames: Iterable[FrameType]) -> set[Place]:
