@@ -39,6 +39,14 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+class Flow(enum.StrEnum):
+    """Whether the engine computes a sequence. A paused one keeps its blocks; a parked one gives them back."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    PARK = "park"
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the next token is chosen and when to stop. Validated by the protocol schemas, trusted below them.
 

@@ -132,7 +132,7 @@ async def test_it_is_healthy_when_it_serves(api: Api, path: str) -> None:
 
 async def test_it_lives_but_is_not_ready_when_the_engine_is_down(api: Api) -> None:
     """A supervisor of containers must not restart what restarts itself."""
-    api.hub.peer_down(Role.ENGINE, hung=False)
+    api.dispatcher.peer_down(Role.ENGINE, hung=False)
     assert (await fetch(api.app, "GET", "/health/ready")).status == 503
     assert (await fetch(api.app, "GET", "/health/live")).status == 200
 

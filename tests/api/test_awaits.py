@@ -130,7 +130,7 @@ async def _faulty(api: Api) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
 
-    api.hub.open = fail  # type: ignore[assignment, method-assign]
+    api.dispatcher.open = fail  # type: ignore[assignment, method-assign]
 
 
 SCENARIOS = [

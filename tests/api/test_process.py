@@ -16,7 +16,7 @@ import zmq
 
 from sluiceway.api import process
 from sluiceway.api.process import run_api, serve_api, url_of
-from sluiceway.api.responses.hub import Hub
+from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig
 from sluiceway.ipc.messages.codec import Decoder
 from sluiceway.ipc.messages.to_api import Accepted, Delta, EngineIsUp, Events, Finished, ToApi
@@ -217,7 +217,7 @@ async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.Monkey
         async with running() as (ends, client):
             with monkeypatch.context() as broken:
                 for name in ("receive", "peer_up"):
-                    broken.setattr(Hub, name, fail)
+                    broken.setattr(Dispatcher, name, fail)
                 ends.events.put_nowait(Events(events=[]))
                 ends.orders.put_nowait(PeerUp(Role.ENGINE, 7))
                 async with asyncio.timeout(PATIENCE_S):
@@ -232,7 +232,7 @@ async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.Monkey
 async def test_a_fault_at_a_roll_call_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sequences that it was about go on."""
     monkeypatch.setattr(process, "QUIET_S", 0.0)
-    monkeypatch.setattr(Hub, "call_roll", fail)
+    monkeypatch.setattr(Dispatcher, "call_roll", fail)
     with structlog.testing.capture_logs() as lines:
         async with running() as (ends, client):
             await client.request("POST", PATH, completion())
@@ -249,8 +249,8 @@ async def test_a_drain_and_a_stop_are_carried_out_whatever_fails(monkeypatch: py
     """Else the server would wait for its time to be over."""
     with structlog.testing.capture_logs() as lines:
         async with running() as (ends, _):
-            monkeypatch.setattr(Hub, "drain", fail)
-            monkeypatch.setattr(Hub, "end_all", fail)
+            monkeypatch.setattr(Dispatcher, "drain", fail)
+            monkeypatch.setattr(Dispatcher, "end_all", fail)
             ends.orders.put_nowait(Drain(0.0))
             await ends.reported(Drained)
     assert faults(lines) == {"a drain", "an order of the supervisor"}

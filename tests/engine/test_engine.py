@@ -15,10 +15,10 @@ from sluiceway.engine.runner import Runner, Step
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.engine.scheduler.planner import NextStep
 from sluiceway.errors import InvariantError, ModelFault
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, SetFlow, Submit, ToEngine
 from sluiceway.ipc.messages.to_engine import Sequence as SequenceMessage
 from sluiceway.ipc.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
-from sluiceway.types import FinishReason, Held, Progress, Rid, SamplingParams
+from sluiceway.types import FinishReason, Flow, Held, Progress, Rid, SamplingParams
 from support.scheduling import EOS, engine_config, prompt_of
 
 
@@ -163,11 +163,11 @@ def test_snapshot_is_said_when_only_it_has_changed() -> None:
     """A pause has no other word; the same snapshot is not said twice."""
     bench = Bench()
     bench.say(submit(1))
-    out = bench.say(Pause(1))
+    out = bench.say(SetFlow((1,), Flow.PAUSE))
     assert (out.rids, out.stats.paused, out.stats.step_s) == ([], 1, 0.0)
-    assert bench.step([Pause(1)]) == [] and not bench.engine.has_work
-    assert bench.say(Park(1)).stats.blocks_leased == 0
-    out = bench.say(Resume(1))
+    assert bench.step([SetFlow((1,), Flow.PAUSE)]) == [] and not bench.engine.has_work
+    assert bench.say(SetFlow((1,), Flow.PARK)).stats.blocks_leased == 0
+    out = bench.say(SetFlow((1,), Flow.RUN))
     assert out.rids == [1] and out.stats.step_tokens == 5
 
 
@@ -188,7 +188,17 @@ def test_abort_is_applied_when_it_arrives_while_the_step_is_computed() -> None:
 
 def test_abort_does_nothing_when_the_id_is_unknown() -> None:
     """Whoever sent it has had, or will have, its terminal from elsewhere."""
-    assert Bench().step([Abort(9, FinishReason.CANCELLED), Pause(9), Resume(9), Park(9)]) == []
+    assert (
+        Bench().step(
+            [
+                Abort(9, FinishReason.CANCELLED),
+                SetFlow((9,), Flow.PAUSE),
+                SetFlow((9,), Flow.RUN),
+                SetFlow((9,), Flow.PARK),
+            ]
+        )
+        == []
+    )
 
 
 def test_step_raises_when_a_message_is_none_that_it_knows() -> None:
@@ -309,7 +319,7 @@ def test_invariants_are_not_looked_at_when_a_sequence_is_paused() -> None:
     bench = Bench()
     bench.say(submit(1))
     bench.engine._scheduler._roster.pool.take(1)
-    bench.step([Pause(1)])
+    bench.step([SetFlow((1,), Flow.PAUSE)])
     assert bench.faults == []
 
 
@@ -343,12 +353,12 @@ def test_answer_is_the_same_when_it_was_parked_and_its_slot_served_another(
     whole = [token_id for out in answer_to_one() for token_id in out.token_ids]
     bench = Bench(FakeRunner(n_blocks=64, block_tokens=4, period=7), max_running=1, speculation=speculation)
     said = [bench.say(submit(1, max_tokens=40)), bench.say(), bench.say()]
-    (before, meanwhile) = ([], [Park(1)]) if is_under_way else ([Park(1)], [])
+    (before, meanwhile) = ([], [SetFlow((1,), Flow.PARK)]) if is_under_way else ([SetFlow((1,), Flow.PARK)], [])
     said += [out for out in bench.step(before, meanwhile) if isinstance(out, StepOut)]
     stats = bench.engine.stats
     assert (stats.running, stats.paused, stats.blocks_free, bench.engine.live_rids()) == (0, 1, 64, [1])
     assert ends_of(bench.say(submit(2, max_tokens=1))) == [(2, FinishReason.LENGTH)]
-    said.append(bench.say(Resume(1)))
+    said.append(bench.say(SetFlow((1,), Flow.RUN)))
     while bench.engine.has_work:
         said.append(bench.say())
     assert [token_id for out in said for token_id in out.token_ids] == whole
@@ -390,9 +400,9 @@ def test_progress_is_said_when_nothing_else_is() -> None:
     """A place has changed though nothing runs: those before it were left out of plans."""
     bench = Bench(max_running=1)
     bench.say(submit(1))
-    bench.say(Pause(1), submit(2))
+    bench.say(SetFlow((1,), Flow.PAUSE), submit(2))
     assert bench.say(msgspec.structs.replace(submit(3), is_watched=True)).progress == ((3, Progress(2, 0, 4)),)
-    assert bench.say(Park(2)).progress == ((3, Progress(1, 0, 4)),)
+    assert bench.say(SetFlow((2,), Flow.PARK)).progress == ((3, Progress(1, 0, 4)),)
 
 
 def test_a_step_in_which_the_model_gave_no_token_is_a_fault_that_is_told() -> None:
@@ -424,9 +434,9 @@ def test_a_request_that_cannot_be_taken_in_is_refused_alone() -> None:
     ("wish", "is_ended"),
     [
         (Abort(1, FinishReason.CANCELLED), True),
-        (Pause(1), True),
-        (Resume(1), True),
-        (Park(1), True),
+        (SetFlow((1,), Flow.PAUSE), True),
+        (SetFlow((1,), Flow.RUN), True),
+        (SetFlow((1,), Flow.PARK), True),
         (AuditEngine(5), False),
     ],
     ids=lambda value: type(value).__name__,

@@ -45,10 +45,10 @@ def test_what_was_much_is_freed_bit_by_bit() -> None:
     """Piece by piece, in whatever portions; what is little is not kept for that."""
     budget = Budget(max_bytes=1, max_events=1)
     budget.free_later([b"little"])
-    assert not budget.has_rubble
+    assert not budget.has_memory_to_free
     budget.free_later([bytes(MUCH_BYTES // 4) for _ in range(5)])
     budget.free_later([bytes(MUCH_BYTES), b"x"])
-    freed = [(budget.has_rubble, budget.free_some(MUCH_BYTES // 2)) for _ in range(4)]
+    freed = [(budget.has_memory_to_free, budget.free_some(MUCH_BYTES // 2)) for _ in range(4)]
     assert freed == [
         (True, MUCH_BYTES // 2),
         (True, MUCH_BYTES // 2),
@@ -82,9 +82,9 @@ class Shelf:
         self.gone: list[str] = []
         for name in names:
             budget.hold(10)
-            budget.keep(name, lambda name=name: self.give_way(name), name[:-1], 10)  # type: ignore[misc]
+            budget.keep(name, lambda name=name: self.evict_if_idle(name), name[:-1], 10)  # type: ignore[misc]
 
-    def give_way(self, name: str) -> None:
+    def evict_if_idle(self, name: str) -> None:
         self.gone.append(name)
         self.budget.release(10, 1)
 

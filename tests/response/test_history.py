@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.errors import ConfigError
+from sluiceway.response.backlog import START
 from sluiceway.response.budget import Budget
 from sluiceway.response.history import History, StreamRecord, record_of
-from sluiceway.response.replay import START
 from sluiceway.response.stream import Stream
-from sluiceway.response.terms import Terms
+from sluiceway.response.terms import StreamTerms
 from sluiceway.types import FinishReason
 
 
 def stream() -> Stream:
-    return Stream([1], Terms(), Budget(max_bytes=100, max_events=10), 1.0)
+    return Stream([1], StreamTerms(), Budget(max_bytes=100, max_events=10), 1.0)
 
 
 def record(stream_id: str, of: Stream | None = None) -> StreamRecord:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import ConfigError, RequestError
-from sluiceway.response.idempotency import Claim, Idempotency, Verdict, begin_digest, checked_key
+from sluiceway.response.idempotency import Claim, Idempotency, KeyState, begin_digest, checked_key
 
 
 def digest_of(path: str, *parts: bytes) -> bytes:
@@ -31,10 +31,10 @@ def table_of(max_entries: int = 9, ttl_s: float = 10.0) -> Idempotency:
 def test_a_repetition_joins_what_runs_and_replays_what_has_ended() -> None:
     """Whatever id was proposed for it."""
     table = table_of()
-    assert claim(table, "a") == Claim(Verdict.NEW, "a")
-    assert claim(table, "b") == Claim(Verdict.JOIN, "a")
+    assert claim(table, "a") == Claim(KeyState.NEW, "a")
+    assert claim(table, "b") == Claim(KeyState.JOIN, "a")
     table.ended("a", 1.0)
-    assert claim(table, "c", now_s=2.0) == Claim(Verdict.REPLAY, "a")
+    assert claim(table, "c", now_s=2.0) == Claim(KeyState.REPLAY, "a")
 
 
 def test_a_key_with_another_request_is_a_conflict() -> None:
@@ -44,14 +44,14 @@ def test_a_key_with_another_request_is_a_conflict() -> None:
     table.ended("a", 0.0)
     assert digest_of("/v1/chat/completions", b"{}") == BODY
     for digest in (digest_of("/v1/chat/completions", b"[]"), digest_of("/v1/completions", b"{}")):
-        assert table.claim("me", "k", digest, "b", 0.0) == Claim(Verdict.CONFLICT, "a")
+        assert table.claim("me", "k", digest, "b", 0.0) == Claim(KeyState.CONFLICT, "a")
 
 
 def test_keys_of_other_callers_are_other_keys() -> None:
     """Nobody gets the response of somebody else."""
     table = table_of()
     claim(table, "a")
-    assert claim(table, "b", caller="you") == Claim(Verdict.NEW, "b")
+    assert claim(table, "b", caller="you") == Claim(KeyState.NEW, "b")
 
 
 def test_a_key_is_free_when_its_time_is_over() -> None:
@@ -59,12 +59,12 @@ def test_a_key_is_free_when_its_time_is_over() -> None:
     table = table_of()
     claim(table, "a")
     claim(table, "live", key="l")
-    assert claim(table, "b", now_s=99.0).verdict is Verdict.JOIN
+    assert claim(table, "b", now_s=99.0).state is KeyState.JOIN
     table.ended("a", 100.0)
     table.ended("a", 105.0)
-    assert claim(table, "b", now_s=109.0).verdict is Verdict.REPLAY
-    assert claim(table, "b", now_s=110.0) == Claim(Verdict.NEW, "b")
-    assert claim(table, "c", key="l", now_s=999.0).verdict is Verdict.JOIN
+    assert claim(table, "b", now_s=109.0).state is KeyState.REPLAY
+    assert claim(table, "b", now_s=110.0) == Claim(KeyState.NEW, "b")
+    assert claim(table, "c", key="l", now_s=999.0).state is KeyState.JOIN
 
 
 def test_a_key_is_free_when_its_request_was_refused() -> None:
@@ -72,20 +72,20 @@ def test_a_key_is_free_when_its_request_was_refused() -> None:
     table = table_of()
     claim(table, "a")
     table.forget("a")
-    assert claim(table, "b") == Claim(Verdict.NEW, "b")
+    assert claim(table, "b") == Claim(KeyState.NEW, "b")
 
 
 def test_an_id_belongs_to_one_key_at_a_time() -> None:
     """While a response has it no other key gets it; afterwards its first key leads to nothing any more."""
     table = table_of()
     claim(table, "a", key="first")
-    assert table.claim("me", "second", BODY, "a", 0.0, is_held=True) == Claim(Verdict.TAKEN, "a")
-    assert claim(table, "b", key="first") == Claim(Verdict.JOIN, "a")
+    assert table.claim("me", "second", BODY, "a", 0.0, is_held=True) == Claim(KeyState.TAKEN, "a")
+    assert claim(table, "b", key="first") == Claim(KeyState.JOIN, "a")
     table.ended("a", 0.0)
-    assert claim(table, "a", key="second") == Claim(Verdict.NEW, "a")
-    assert claim(table, "b", key="first") == Claim(Verdict.GONE, "a")
-    assert claim(table, "b", key="first", now_s=10.0) == Claim(Verdict.NEW, "b")
-    assert claim(table, "c", key="second", now_s=10.0) == Claim(Verdict.JOIN, "a")
+    assert claim(table, "a", key="second") == Claim(KeyState.NEW, "a")
+    assert claim(table, "b", key="first") == Claim(KeyState.GONE, "a")
+    assert claim(table, "b", key="first", now_s=10.0) == Claim(KeyState.NEW, "b")
+    assert claim(table, "c", key="second", now_s=10.0) == Claim(KeyState.JOIN, "a")
 
 
 def test_a_key_leads_to_nothing_when_another_response_has_its_id() -> None:
@@ -93,14 +93,14 @@ def test_a_key_leads_to_nothing_when_another_response_has_its_id() -> None:
     table = table_of()
     claim(table, "a")
     table.reused("a")
-    assert claim(table, "b").verdict is Verdict.JOIN
+    assert claim(table, "b").state is KeyState.JOIN
     table.ended("a", 0.0)
     table.reused("a")
     table.reused("a")
     table.forget("a")
-    assert claim(table, "b") == Claim(Verdict.GONE, "a")
-    assert table.claim("me", "k", b"other", "b", 0.0).verdict is Verdict.CONFLICT
-    assert claim(table, "b", now_s=10.0) == Claim(Verdict.NEW, "b")
+    assert claim(table, "b") == Claim(KeyState.GONE, "a")
+    assert table.claim("me", "k", b"other", "b", 0.0).state is KeyState.CONFLICT
+    assert claim(table, "b", now_s=10.0) == Claim(KeyState.NEW, "b")
 
 
 def test_a_new_key_is_refused_when_there_is_no_room() -> None:
@@ -108,12 +108,12 @@ def test_a_new_key_is_refused_when_there_is_no_room() -> None:
     table = table_of(max_entries=3)
     claim(table, "a", key="a")
     claim(table, "b", key="b")
-    assert claim(table, "c", key="c") == Claim(Verdict.FULL, "c")
+    assert claim(table, "c", key="c") == Claim(KeyState.FULL, "c")
     table.ended("b", 1.0)
-    assert claim(table, "c", key="c", now_s=4.0) == Claim(Verdict.FULL, "c", retry_after_s=7.0)
-    assert claim(table, "d", key="b", now_s=10.9) == Claim(Verdict.REPLAY, "b")
-    assert claim(table, "c", key="c", now_s=11.0) == Claim(Verdict.NEW, "c")
-    assert claim(table, "d", key="a", now_s=11.0).verdict is Verdict.JOIN
+    assert claim(table, "c", key="c", now_s=4.0) == Claim(KeyState.FULL, "c", retry_after_s=7.0)
+    assert claim(table, "d", key="b", now_s=10.9) == Claim(KeyState.REPLAY, "b")
+    assert claim(table, "c", key="c", now_s=11.0) == Claim(KeyState.NEW, "c")
+    assert claim(table, "d", key="a", now_s=11.0).state is KeyState.JOIN
     assert len(table) == 2
 
 
@@ -122,9 +122,9 @@ def test_there_is_room_for_others_however_many_keys_a_caller_sends() -> None:
     table = table_of(max_entries=90)
 
     def n_taken(caller: str) -> int:
-        verdicts = [claim(table, f"{caller}{n}", key=str(n), caller=caller).verdict for n in range(100)]
-        assert set(verdicts) == {Verdict.NEW, Verdict.FULL}
-        return verdicts.count(Verdict.NEW)
+        verdicts = [claim(table, f"{caller}{n}", key=str(n), caller=caller).state for n in range(100)]
+        assert set(verdicts) == {KeyState.NEW, KeyState.FULL}
+        return verdicts.count(KeyState.NEW)
 
     assert [n_taken(caller) for caller in ("me", "you", "they")] == [45, 23, 11]
 
@@ -134,9 +134,9 @@ def test_callers_without_number_push_no_key_out() -> None:
     table = table_of(max_entries=50)
     claim(table, "mine")
     table.ended("mine", 0.0)
-    verdicts = [claim(table, str(n), caller=f"c{n}", now_s=9.0).verdict for n in range(100)]
-    assert verdicts == [Verdict.NEW] * 49 + [Verdict.FULL] * 51
-    assert claim(table, "x", now_s=9.9) == Claim(Verdict.REPLAY, "mine")
+    verdicts = [claim(table, str(n), caller=f"c{n}", now_s=9.0).state for n in range(100)]
+    assert verdicts == [KeyState.NEW] * 49 + [KeyState.FULL] * 51
+    assert claim(table, "x", now_s=9.9) == Claim(KeyState.REPLAY, "mine")
 
 
 def test_responses_without_a_key_are_none_of_its_business() -> None:
@@ -182,8 +182,8 @@ def test_it_is_bounded_and_two_claims_never_run_under_one_key(actions: list[tupl
         now_s += seconds
         if action == "claim":
             claimed = claim(table, str(number), key=key, now_s=now_s)
-            assert (claimed.verdict is Verdict.JOIN) == (key in running)
-            if claimed.verdict is Verdict.NEW:
+            assert (claimed.state is KeyState.JOIN) == (key in running)
+            if claimed.state is KeyState.NEW:
                 running[key] = claimed.stream_id
         elif key in running:
             stream_id = running.pop(key)

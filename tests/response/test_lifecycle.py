@@ -17,7 +17,7 @@ def documented() -> dict[tuple[State, Input], State]:
     """The table of the module's docstring."""
     assert lifecycle.__doc__ is not None
     lines = lifecycle.__doc__.splitlines()
-    header = next(index for index, line in enumerate(lines) if line.startswith("word"))
+    header = next(index for index, line in enumerate(lines) if line.startswith("input"))
     states = [State(word) for word in lines[header].split()[1:]]
     rows = itertools.takewhile(lambda line: not line.startswith("="), lines[header + 2 :])
     return {

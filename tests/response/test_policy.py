@@ -74,15 +74,15 @@ def test_a_reader_falls_behind_above_a_high_mark(
     """In bytes, wherever they wait, or in events; not at the mark itself, nor for two events, however large."""
     measure = NEAR._replace(queued_bytes=queued_bytes, unsent_bytes=unsent_bytes, queued_events=queued_events)
     assert is_behind(PAUSE, measure) is expected
-    assert decide(PAUSE, measure) is (Decision.PAUSE if expected else Decision.FLOW)
+    assert decide(PAUSE, measure) is (Decision.PAUSE if expected else Decision.RUN)
 
 
 def test_a_reader_stays_behind_until_it_is_at_the_low_mark() -> None:
     """Between the marks nothing changes, whichever side it came from."""
     between = NEAR._replace(queued_bytes=15)
-    assert decide(PAUSE, between) is Decision.FLOW
+    assert decide(PAUSE, between) is Decision.RUN
     assert decide(PAUSE, between._replace(behind_s=0.0)) is Decision.PAUSE
-    assert decide(PAUSE, between._replace(queued_bytes=10, behind_s=0.0)) is Decision.FLOW
+    assert decide(PAUSE, between._replace(queued_bytes=10, behind_s=0.0)) is Decision.RUN
 
 
 def test_the_low_mark_counts_when_memory_is_short() -> None:
@@ -90,20 +90,20 @@ def test_the_low_mark_counts_when_memory_is_short() -> None:
     between = NEAR._replace(queued_bytes=15, pressure=Pressure.TIGHT)
     assert decide(PAUSE, between) is Decision.PAUSE
     assert decide(DROP, between) is Decision.DROP
-    assert decide(DROP, between._replace(queued_bytes=10)) is Decision.FLOW
+    assert decide(DROP, between._replace(queued_bytes=10)) is Decision.RUN
 
 
 def test_everyone_above_the_low_mark_is_dropped_when_memory_is_full() -> None:
     """Pausing stops what comes, not what is there. Who holds little is left alone."""
     between = NEAR._replace(queued_bytes=15, pressure=Pressure.FULL)
     assert decide(PAUSE, between) is decide(DROP, between) is Decision.DROP
-    assert decide(PAUSE, between._replace(queued_bytes=10)) is Decision.FLOW
+    assert decide(PAUSE, between._replace(queued_bytes=10)) is Decision.RUN
 
 
 def test_a_policy_without_marks_is_bounded_when_memory_is_short() -> None:
     """Unbounded means: as far as the server's memory goes."""
     much = NEAR._replace(queued_bytes=1 << 30, queued_events=1 << 20)
-    assert decide(UNBOUNDED, much) is Decision.FLOW
+    assert decide(UNBOUNDED, much) is Decision.RUN
     assert decide(UNBOUNDED, much._replace(pressure=Pressure.TIGHT)) is Decision.DROP
 
 
@@ -114,7 +114,7 @@ def test_a_policy_without_marks_is_bounded_when_memory_is_short() -> None:
         (BY_DEGREES, 2.0, Decision.PARK),
         (BY_DEGREES, 5.0, Decision.DROP),
         (PAUSE, 1e6, Decision.PAUSE),
-        (DROP, 2.9, Decision.FLOW),
+        (DROP, 2.9, Decision.RUN),
         (DROP, 3.0, Decision.DROP),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_a_reader_costs_grows_with_the_time_that_it_is_behind(
 def test_a_reader_is_dropped_when_it_takes_nothing_for_too_long(policy: Policy) -> None:
     """However little waits for it."""
     assert policy.stall_timeout_s is not None
-    assert decide(policy, NEAR._replace(queued_events=1, stalled_s=policy.stall_timeout_s)) is Decision.FLOW
+    assert decide(policy, NEAR._replace(queued_events=1, stalled_s=policy.stall_timeout_s)) is Decision.RUN
     assert decide(policy, NEAR._replace(queued_events=1, stalled_s=policy.stall_timeout_s + 1)) is Decision.DROP
 
 
@@ -158,7 +158,7 @@ def test_a_reader_is_not_behind_until_it_was_sent_what_is_spare(queued: int, uns
 def test_two_events_are_too_much_for_a_short_memory_only() -> None:
     """However large they are; then they count as all others do."""
     large = NEAR._replace(queued_bytes=1 << 30, queued_events=2)
-    assert decide(PAUSE, large) is decide(DROP, large) is Decision.FLOW
+    assert decide(PAUSE, large) is decide(DROP, large) is Decision.RUN
     assert decide(PAUSE, large._replace(pressure=Pressure.TIGHT)) is Decision.PAUSE
     assert decide(PAUSE, large._replace(pressure=Pressure.FULL)) is Decision.DROP
 

@@ -21,28 +21,26 @@ from hypothesis.stateful import (
 )
 
 from sluiceway.errors import InvariantError, Refusal
+from sluiceway.ipc.messages.to_engine import SetFlow
+from sluiceway.response.backlog import Cursor, Missed
 from sluiceway.response.budget import Budget
 from sluiceway.response.lifecycle import (
     ENDED,
     TRANSITIONS,
-    CancelUpstream,
+    CancelSequences,
     Disconnect,
     Effect,
     EndReader,
     EndResponse,
     Input,
     KeepAlive,
-    ParkUpstream,
-    PauseUpstream,
-    ResumeUpstream,
     State,
 )
-from sluiceway.response.policy import DEFAULT, POLICIES, Decision, Policy, PolicyName
-from sluiceway.response.reader import Batch
-from sluiceway.response.replay import Missed, Place
+from sluiceway.response.policy import DEFAULT, POLICIES, Policy, PolicyName
+from sluiceway.response.readers import PendingWrite
 from sluiceway.response.stream import Stream
-from sluiceway.response.terms import Retention, Terms
-from sluiceway.types import FinishReason
+from sluiceway.response.terms import Retention, StreamTerms
+from sluiceway.types import FinishReason, Flow
 
 REFUSAL = Refusal(status=500, code="fault", message="It broke.")
 MARKS: dict[str, Any] = {
@@ -58,9 +56,9 @@ BY_DEGREES = msgspec.structs.replace(DEFAULT, **MARKS, **TIMES)
 PAUSE = msgspec.structs.replace(POLICIES[PolicyName.PAUSE], **MARKS, stall_timeout_s=20.0)
 DROP = msgspec.structs.replace(POLICIES[PolicyName.DROP], **MARKS, drop_after_s=5.0, stall_timeout_s=20.0)
 UNBOUNDED = msgspec.structs.replace(POLICIES[PolicyName.UNBOUNDED], stall_timeout_s=20.0)
-PLAIN = Terms(policy=BY_DEGREES)
-KEPT = Terms(policy=BY_DEGREES, retention=Retention(max_bytes=100, max_events=8, ttl_s=30.0))
-DETACHABLE = Terms(
+PLAIN = StreamTerms(policy=BY_DEGREES)
+KEPT = StreamTerms(policy=BY_DEGREES, retention=Retention(max_bytes=100, max_events=8, ttl_s=30.0))
+DETACHABLE = StreamTerms(
     policy=BY_DEGREES, retention=Retention(max_bytes=100, max_events=8, grace_s=10.0, ahead_tokens=4, ttl_s=30.0)
 )
 
@@ -72,7 +70,7 @@ def roomy() -> Budget:
 class Watched(Stream):
     """Notes by which ways of the table it went."""
 
-    def __init__(self, rids: Iterable[int], terms: Terms, budget: Budget) -> None:
+    def __init__(self, rids: Iterable[int], terms: StreamTerms, budget: Budget) -> None:
         self.ways: set[tuple[State, Input]] = set()
         super().__init__(rids, terms, budget, 0.0)
 
@@ -93,7 +91,7 @@ class Watched(Stream):
 class Hall:
     """A stream of the sequences 1 and 2 with one reader, and a shell that ends what it is told to end."""
 
-    terms: Terms = PLAIN
+    terms: StreamTerms = PLAIN
     budget: Budget = field(default_factory=roomy)
     rids: tuple[int, ...] = (1, 2)
     now_s: float = 0.0
@@ -113,14 +111,14 @@ class Hall:
                 case EndResponse():
                     self.stream.conclude(b"$")
                 case EndReader(reader_id):
-                    self.stream.interject(reader_id, b"bye")
+                    self.stream.send_to(reader_id, b"bye")
                 case KeepAlive(reader_id):
-                    self.stream.interject(reader_id, b":")
+                    self.stream.send_to(reader_id, b":")
         return effects
 
     def attach(self, event_id: int) -> int:
-        place = self.stream.place_after(event_id)
-        assert isinstance(place, Place)
+        place = self.stream.cursor_after(event_id)
+        assert isinstance(place, Cursor)
         reader_id, effects = self.stream.attached(place, self.now_s)
         self.do(effects)
         return reader_id
@@ -151,7 +149,7 @@ class Hall:
         return self.do(self.stream.lost(reader_id or self.reader, self.now_s))
 
 
-def hall_in(state: State, terms: Terms = DETACHABLE) -> Hall:
+def hall_in(state: State, terms: StreamTerms = DETACHABLE) -> Hall:
     """A stream that came to this state in the ordinary way."""
     hall = Hall(terms)
     match state:
@@ -180,14 +178,14 @@ CALLS: dict[str, tuple[Callable[[Stream], object], frozenset[State]]] = {
         frozenset({State.OPEN, State.DETACHED}),
     ),
     "rejected": (lambda stream: stream.rejected(REFUSAL), frozenset({State.OPEN})),
-    "attached": (lambda stream: stream.attached(Place(0, 0, 0), 99.0), frozenset(State) - {State.CLOSED}),
+    "attached": (lambda stream: stream.attached(Cursor(0, 0, 0), 99.0), frozenset(State) - {State.CLOSED}),
     "conclude": (lambda stream: stream.conclude(b"$"), frozenset()),
     "written": (lambda stream: stream.written(9, 0.0), frozenset(State)),
     "lost": (lambda stream: stream.lost(9, 0.0), frozenset(State)),
     "tick": (lambda stream: stream.tick(0.0, {}), frozenset(State)),
     "close": (lambda stream: stream.close(FinishReason.DRAINING, REFUSAL), frozenset(State)),
-    "give_way": (Stream.give_way, frozenset(State)),
-    "told": (lambda stream: stream.told(b"!"), frozenset(State)),
+    "evict_if_idle": (Stream.evict_if_idle, frozenset(State)),
+    "told": (lambda stream: stream.set_status_line(b"!"), frozenset(State)),
 }
 
 
@@ -210,7 +208,7 @@ def expire(hall: Hall) -> None:
     hall.wait(30.0)
 
 
-WAYS: dict[Input, tuple[Terms, Callable[[Hall], object]]] = {
+WAYS: dict[Input, tuple[StreamTerms, Callable[[Hall], object]]] = {
     Input.ACCEPTED: (PLAIN, lambda hall: hall.stream.accepted()),
     Input.DELIVERED: (DETACHABLE, lambda hall: hall.say(1)),
     Input.FINISHED: (DETACHABLE, lambda hall: hall.stream.finished(1, FinishReason.STOP)),
@@ -273,8 +271,8 @@ def test_events_that_come_together_are_events() -> None:
 def test_nothing_is_kept_of_a_request_that_was_refused() -> None:
     """Its id and its key are free for another try."""
     stream = Stream([1], KEPT, roomy(), 0.0)
-    place = stream.place_after(0)
-    assert isinstance(place, Place)
+    place = stream.cursor_after(0)
+    assert isinstance(place, Cursor)
     reader_id, _ = stream.attached(place, 0.0)
     stream.rejected(REFUSAL)
     stream.conclude(b"no")
@@ -306,7 +304,7 @@ def test_the_reader_gets_everything_once_and_then_nothing_is_held() -> None:
     assert hall.stream.finished(2, FinishReason.STOP, [b"2"]) == (EndResponse(FinishReason.STOP),)
     hall.stream.conclude(b"$")
     batch = hall.stream.take(hall.reader)
-    assert batch == Batch(b"12$", True) and hall.is_now(State.DRAINING)
+    assert batch == PendingWrite(b"12$", True) and hall.is_now(State.DRAINING)
     assert hall.stream.written(hall.reader, 1.0) == ()
     assert hall.is_now(State.CLOSED) and not hall.stream.has_reader(hall.reader)
     assert (hall.stream.n_delivered, hall.stream.n_undelivered, hall.budget.n_bytes) == (5, 0, 0)
@@ -325,7 +323,7 @@ def test_what_lives_is_cancelled_when_the_reader_deserts() -> None:
     hall = Hall()
     hall.stream.finished(2, FinishReason.STOP)
     hall.say(2)
-    assert hall.leave() == (CancelUpstream((1,), FinishReason.DISCONNECTED),)
+    assert hall.leave() == (CancelSequences((1,), FinishReason.DISCONNECTED),)
     assert hall.leave() == ()
     assert (hall.stream.state, hall.stream.reason) == (State.CLOSED, FinishReason.DISCONNECTED)
     assert (hall.stream.n_undelivered, hall.budget.n_events) == (2, 0)
@@ -337,7 +335,7 @@ def test_what_was_being_written_is_not_delivered_when_the_reader_left_meanwhile(
     hall.say(2)
     assert hall.stream.take(hall.reader)
     hall.leave()
-    hall.stream.interject(hall.reader, b":")
+    hall.stream.send_to(hall.reader, b":")
     assert hall.stream.written(hall.reader, 1.0) == () and hall.stream.take(hall.reader) is None
     assert (hall.stream.n_delivered, hall.stream.n_undelivered) == (0, 2)
 
@@ -348,7 +346,7 @@ def test_the_others_are_cancelled_when_one_sequence_fails() -> None:
     hall.stream.delivered(b"", 1)
     effects = hall.do(hall.stream.failed(1, FinishReason.DEADLINE, REFUSAL))
     assert effects == (
-        CancelUpstream((2,), FinishReason.DEADLINE),
+        CancelSequences((2,), FinishReason.DEADLINE),
         EndResponse(FinishReason.DEADLINE, REFUSAL),
     )
     assert hall.read()[0] == b"$"
@@ -365,7 +363,7 @@ def test_it_is_closed_at_once_when_it_ends_and_nobody_is_there() -> None:
     stream = Stream([1], PLAIN, roomy(), 0.0)
     effects = stream.close(FinishReason.DRAINING, REFUSAL)
     assert effects == (
-        CancelUpstream((1,), FinishReason.DRAINING),
+        CancelSequences((1,), FinishReason.DRAINING),
         EndResponse(FinishReason.DRAINING, REFUSAL),
     )
     stream.conclude(b"$")
@@ -385,13 +383,12 @@ def test_a_stranger_cannot_finish() -> None:
 def test_a_slow_reader_is_paused_parked_and_dropped_by_degrees() -> None:
     """And told why, in place of what it did not take."""
     hall = Hall()
-    assert hall.say(4) == (PauseUpstream((1, 2)),)
+    assert hall.say(4) == (SetFlow((1, 2), Flow.PAUSE),)
     assert hall.wait(1.9) == ()
-    assert hall.wait(0.1) == (ParkUpstream((1, 2)),)
-    assert hall.stream._flow.told is Decision.PARK
+    assert hall.wait(0.1) == (SetFlow((1, 2), Flow.PARK),)
     assert hall.wait(2.9) == ()
     assert hall.wait(0.1) == (
-        CancelUpstream((1, 2), FinishReason.SLOW_CLIENT),
+        CancelSequences((1, 2), FinishReason.SLOW_CLIENT),
         EndResponse(FinishReason.SLOW_CLIENT),
     )
     assert (hall.stream.n_undelivered, hall.budget.n_events) == (4, 1)
@@ -405,7 +402,7 @@ def test_a_paused_request_is_resumed_when_its_reader_has_caught_up() -> None:
     hall.say(4)
     assert hall.stream.take(hall.reader)
     assert hall.say(1) == ()
-    assert hall.do(hall.stream.written(hall.reader, 0.0)) == (ResumeUpstream((1, 2)),)
+    assert hall.do(hall.stream.written(hall.reader, 0.0)) == (SetFlow((1, 2), Flow.RUN),)
 
 
 def test_unsent_bytes_pause_too() -> None:
@@ -413,9 +410,9 @@ def test_unsent_bytes_pause_too() -> None:
     hall = Hall()
     hall.say(1)
     assert hall.read(unsent_bytes=101) == (b"x", ())
-    assert hall.say(3) == (PauseUpstream((1, 2)),)
+    assert hall.say(3) == (SetFlow((1, 2), Flow.PAUSE),)
     assert hall.read(unsent_bytes=101) == (b"xxx", ())
-    assert hall.stream.tick(1.0, {hall.reader: 50}) == (ResumeUpstream((1, 2)),)
+    assert hall.stream.tick(1.0, {hall.reader: 50}) == (SetFlow((1, 2), Flow.RUN),)
 
 
 def test_a_reader_of_large_events_is_not_behind_for_two_of_them() -> None:
@@ -424,7 +421,7 @@ def test_a_reader_of_large_events_is_not_behind_for_two_of_them() -> None:
     for _ in range(3):
         assert hall.stream.delivered(b"x" * 101, 1) == hall.stream.delivered(b"x" * 101, 1) == ()
         assert hall.read() == (b"x" * 202, ())
-    assert [hall.stream.delivered(b"x" * 60, 1) for _ in range(3)] == [(), (), (PauseUpstream((1, 2)),)]
+    assert [hall.stream.delivered(b"x" * 60, 1) for _ in range(3)] == [(), (), (SetFlow((1, 2), Flow.PAUSE),)]
 
 
 def test_what_was_being_written_is_no_delivery_when_the_reader_was_dropped() -> None:
@@ -439,8 +436,8 @@ def test_what_was_being_written_is_no_delivery_when_the_reader_was_dropped() -> 
     assert (hall.stream.n_delivered, hall.stream.n_undelivered) == (0, 4)
 
 
-@pytest.mark.parametrize("terms", [PLAIN, Terms(policy=DROP)])
-def test_a_reader_above_the_limit_is_dropped_at_once(terms: Terms) -> None:
+@pytest.mark.parametrize("terms", [PLAIN, StreamTerms(policy=DROP)])
+def test_a_reader_above_the_limit_is_dropped_at_once(terms: StreamTerms) -> None:
     """Nothing more than the limit is ever held for it."""
     hall = Hall(terms)
     hall.say(6)
@@ -453,7 +450,7 @@ def test_the_end_of_a_sequence_is_judged_too() -> None:
     """Its frame waits like any other."""
     hall = Hall()
     hall.say(3)
-    assert hall.stream.finished(1, FinishReason.STOP, [b"1"]) == (PauseUpstream((2,)),)
+    assert hall.stream.finished(1, FinishReason.STOP, [b"1"]) == (SetFlow((2,), Flow.PAUSE),)
 
 
 def test_only_the_slow_of_two_readers_is_dismissed() -> None:
@@ -467,7 +464,7 @@ def test_only_the_slow_of_two_readers_is_dismissed() -> None:
     hall.read(other)
     assert hall.wait(5.0) == (EndReader(hall.reader, FinishReason.SLOW_CLIENT),)
     hall.say(1)
-    assert hall.stream.take(hall.reader) == Batch(b"bye", True)
+    assert hall.stream.take(hall.reader) == PendingWrite(b"bye", True)
     assert hall.stream.written(hall.reader, hall.now_s) == () and hall.leave() == ()
     assert hall.read(other)[0] == b"x"
     assert (hall.stream.state, hall.stream.n_delivered) == (State.OPEN, 6)
@@ -510,7 +507,7 @@ def test_memory_of_all_bounds_each() -> None:
     hall = Hall(budget=budget)
     for _ in range(14):
         budget.hold(1)
-    assert hall.say(2) == (PauseUpstream((1, 2)),)
+    assert hall.say(2) == (SetFlow((1, 2), Flow.PAUSE),)
     for _ in range(6):
         budget.hold(1)
     assert hall.wait(0.1)[-1] == EndResponse(FinishReason.SLOW_CLIENT)
@@ -521,7 +518,7 @@ def test_memory_of_all_bounds_each() -> None:
 
 def test_a_silent_response_is_kept_alive() -> None:
     """After so long without a write, counted from the last one or from the comment before."""
-    hall = Hall(Terms(policy=BY_DEGREES, keep_alive_s=4.0))
+    hall = Hall(StreamTerms(policy=BY_DEGREES, keep_alive_s=4.0))
     assert hall.wait(4.0) == (KeepAlive(hall.reader),)
     assert hall.read()[0] == b":"
     assert hall.wait(3.0) == ()
@@ -533,9 +530,9 @@ def test_a_silent_response_is_kept_alive() -> None:
 
 def test_nothing_is_kept_alive_before_it_began_or_after_it_ended() -> None:
     """Or where it is off."""
-    off = Hall(Terms(keep_alive_s=0.0))
+    off = Hall(StreamTerms(keep_alive_s=0.0))
     waiting = Stream([1], PLAIN, roomy(), 0.0)
-    waiting.attached(Place(0, 0, 0), 0.0)
+    waiting.attached(Cursor(0, 0, 0), 0.0)
     over = Hall(KEPT)
     over.finish()
     over.read()
@@ -564,21 +561,21 @@ def test_without_a_reader_it_runs_ahead_only_so_far() -> None:
     hall = Hall(DETACHABLE)
     hall.leave()
     assert hall.say(3) == ()
-    assert hall.say(1) == (PauseUpstream((1, 2)),)
+    assert hall.say(1) == (SetFlow((1, 2), Flow.PAUSE),)
     assert hall.wait(1.0) == ()
-    assert hall.wait(1.0) == (ParkUpstream((1, 2)),)
-    place = hall.stream.place_after(0)
-    assert isinstance(place, Place)
-    assert hall.stream.attached(place, hall.now_s)[1] == (ResumeUpstream((1, 2)),)
+    assert hall.wait(1.0) == (SetFlow((1, 2), Flow.PARK),)
+    place = hall.stream.cursor_after(0)
+    assert isinstance(place, Cursor)
+    assert hall.stream.attached(place, hall.now_s)[1] == (SetFlow((1, 2), Flow.RUN),)
 
 
 def test_without_a_reader_nothing_is_pushed_out_that_nobody_got() -> None:
     """It pauses when the window is full, and what still comes then pushes whole events out and counts them."""
     hall = Hall(DETACHABLE)
     hall.leave()
-    assert hall.do(hall.stream.delivered(b"x" * 100, 1)) == (PauseUpstream((1, 2)),)
+    assert hall.do(hall.stream.delivered(b"x" * 100, 1)) == (SetFlow((1, 2), Flow.PAUSE),)
     assert hall.do(hall.stream.delivered(b"x" * 60, 1)) == ()
-    assert hall.stream.place_after(0) is Missed.GONE
+    assert hall.stream.cursor_after(0) is Missed.GONE
     assert (hall.stream.n_undelivered, hall.stream.n_waiting) == (1, 1)
 
 
@@ -588,7 +585,7 @@ def test_it_ends_when_nobody_came_back_in_time() -> None:
     hall.leave()
     assert hall.wait(9.0) == ()
     assert hall.wait(1.0) == (
-        CancelUpstream((1, 2), FinishReason.GRACE_EXPIRED),
+        CancelSequences((1, 2), FinishReason.GRACE_EXPIRED),
         EndResponse(FinishReason.GRACE_EXPIRED),
     )
     late = hall.attach(0)
@@ -607,7 +604,7 @@ def test_an_ended_response_is_kept_for_those_who_come_back() -> None:
     assert hall.leave() == () and hall.is_now(State.DRAINING)
     again = hall.attach(1)
     assert hall.read(again)[0] == b"x$"
-    assert hall.stream.place_after(3) is Missed.AT_END
+    assert hall.stream.cursor_after(3) is Missed.AT_END
     assert hall.stream.close(FinishReason.DRAINING, REFUSAL) == ()
     assert hall.stream.reason is FinishReason.STOP
 
@@ -615,22 +612,21 @@ def test_an_ended_response_is_kept_for_those_who_come_back() -> None:
 def test_a_response_is_cancelled_when_leaving_means_that_though_it_could_be_resumed() -> None:
     """Without a grace time; and before it was accepted, since nobody knows of it then."""
     kept = Hall(KEPT)
-    assert kept.leave() == (CancelUpstream((1, 2), FinishReason.DISCONNECTED),)
+    assert kept.leave() == (CancelSequences((1, 2), FinishReason.DISCONNECTED),)
     early = Stream([1], DETACHABLE, roomy(), 0.0)
-    reader_id, _ = early.attached(Place(0, 0, 0), 0.0)
-    assert early.lost(reader_id, 0.0) == (CancelUpstream((1,), FinishReason.DISCONNECTED),)
+    reader_id, _ = early.attached(Cursor(0, 0, 0), 0.0)
+    assert early.lost(reader_id, 0.0) == (CancelSequences((1,), FinishReason.DISCONNECTED),)
 
 
 def test_a_slow_reader_leaves_a_response_that_waits_for_it() -> None:
     """It is told, the response is detached, and it may come back for what it missed."""
     hall = Hall(DETACHABLE)
     hall.say(4)
-    assert hall.wait(5.0) == (EndReader(hall.reader, FinishReason.SLOW_CLIENT), ParkUpstream((1, 2)))
+    assert hall.wait(5.0) == (EndReader(hall.reader, FinishReason.SLOW_CLIENT), SetFlow((1, 2), Flow.PARK))
     assert hall.is_now(State.DETACHED)
     assert hall.read()[0] == b"bye" and hall.leave() == ()
     assert hall.is_now(State.DETACHED)
     assert hall.read(hall.attach(0)) == (b"xxxx", ())
-    assert hall.stream._flow.told is Decision.FLOW
 
 
 def test_what_is_kept_for_a_replay_goes_first_when_memory_is_short() -> None:
@@ -642,7 +638,7 @@ def test_what_is_kept_for_a_replay_goes_first_when_memory_is_short() -> None:
     budget.hold(1)
     budget.hold(1)
     hall.wait(0.1)
-    assert hall.stream.place_after(0) is Missed.GONE and budget.n_events == 2
+    assert hall.stream.cursor_after(0) is Missed.GONE and budget.n_events == 2
 
 
 # All of it, in any order.
@@ -654,7 +650,7 @@ class Listener:
 
     start: int
     heard: bytes = b""
-    pending: Batch | None = None
+    pending: PendingWrite | None = None
     is_over: bool = False
 
     def check(self, last_id: int, *, may_skip: bool) -> None:
@@ -690,13 +686,13 @@ class StreamMachine(RuleBasedStateMachine):
     ) -> None:
         self.budget = Budget(max_bytes=1 << 20, max_events=max_events)
         retention = data.draw(st.sampled_from(self.retentions))
-        self.terms = Terms(policy=policy, retention=retention, keep_alive_s=6.0)
+        self.terms = StreamTerms(policy=policy, retention=retention, keep_alive_s=6.0)
         self.now_s = 0.0
         self.stream = Watched(range(n), self.terms, self.budget)
         self.live = set(range(n))
         self.n_unaccepted = n
         self.effects: list[Effect] = []
-        self.flows = True
+        self.runs = True
         self.listeners: dict[int, Listener] = {}
         self.pushed = self.last_id = 0
         self.come(0)
@@ -717,27 +713,26 @@ class StreamMachine(RuleBasedStateMachine):
         for effect in effects:
             self.effects.append(effect)
             match effect:
-                case CancelUpstream(rids):
+                case CancelSequences(rids):
                     assert rids and set(rids) == self.live
                     self.live.clear()
                 case EndResponse():
                     assert not self.live
                     self.stream.conclude(self.frame("$"))
                 case EndReader(reader_id):
-                    self.stream.interject(reader_id, b"bye")
+                    self.stream.send_to(reader_id, b"bye")
                 case KeepAlive(reader_id):
-                    self.stream.interject(reader_id, b":")
+                    self.stream.send_to(reader_id, b":")
                 case Disconnect(reader_id):
                     assert not self.stream.has_reader(reader_id)
-                case PauseUpstream(rids) | ParkUpstream(rids) | ResumeUpstream(rids):
+                case SetFlow(rids, flow):
                     assert set(rids) == self.live and rids
-                    is_resumption = isinstance(effect, ResumeUpstream)
-                    assert is_resumption != self.flows or isinstance(effect, ParkUpstream)
-                    self.flows = is_resumption
+                    assert (flow is Flow.RUN) != self.runs or flow is Flow.PARK
+                    self.runs = flow is Flow.RUN
 
     def come(self, event_id: int) -> None:
-        place = self.stream.place_after(event_id)
-        if isinstance(place, Place):
+        place = self.stream.cursor_after(event_id)
+        if isinstance(place, Cursor):
             reader_id, effects = self.stream.attached(place, self.now_s)
             self.listeners[reader_id] = Listener(event_id)
             self.do(effects)
@@ -824,7 +819,7 @@ class StreamMachine(RuleBasedStateMachine):
             self.do(self.stream.close(FinishReason.DRAINING, REFUSAL))
             assert not self.live
 
-    def told(self, *kinds: type[Effect]) -> list[Effect]:
+    def of_kind(self, *kinds: type[Effect]) -> list[Effect]:
         return [effect for effect in self.effects if isinstance(effect, kinds)]
 
     @invariant()
@@ -833,8 +828,8 @@ class StreamMachine(RuleBasedStateMachine):
 
     @invariant()
     def there_is_one_end_and_one_cancel(self) -> None:
-        n_ends = len(self.told(EndResponse))
-        assert n_ends <= 1 and len(self.told(CancelUpstream)) <= 1
+        n_ends = len(self.of_kind(EndResponse))
+        assert n_ends <= 1 and len(self.of_kind(CancelSequences)) <= 1
         assert n_ends == 1 or self.stream.state not in ENDED
         assert (self.stream.reason is None) <= (self.stream.state in (State.OPEN, State.DETACHED))
         dismissed = [effect.reader_id for effect in self.effects if isinstance(effect, EndReader)]
@@ -872,12 +867,12 @@ TestDetachable.settings = SETTINGS
 def test_notice_is_told_to_those_that_have_everything() -> None:
     """It is no event: who comes later gets what holds then, and nothing of it once an event has come."""
     hall = Hall(KEPT)
-    hall.stream.told(b"1")
+    hall.stream.set_status_line(b"1")
     assert hall.read()[0] == b"1"
-    hall.stream.told(b"2")
+    hall.stream.set_status_line(b"2")
     other = hall.attach(0)
     assert (hall.read()[0], hall.read(other)[0]) == (b"2", b"2")
-    hall.stream.told(b"3")
+    hall.stream.set_status_line(b"3")
     hall.say(1)
     assert (hall.read()[0], hall.read(other)[0]) == (b"3x", b"3x")
     assert hall.read(hall.attach(0))[0] == b"x"
@@ -888,16 +883,16 @@ def test_what_is_kept_is_gone_when_it_gives_way() -> None:
     """Of a response that has ended and that nobody reads; of any other nothing is."""
     hall = Hall(KEPT)
     hall.say(2)
-    hall.stream.give_way()
+    hall.stream.evict_if_idle()
     assert hall.is_now(State.OPEN)
     hall.finish()
-    hall.stream.give_way()
+    hall.stream.evict_if_idle()
     assert hall.is_now(State.DRAINING) and hall.read()[0] == b"xx$"
     hall.leave()
     assert hall.is_now(State.DRAINING) and hall.budget.n_events == 3
-    hall.stream.give_way()
+    hall.stream.evict_if_idle()
     assert hall.is_now(State.CLOSED) and hall.budget.n_events == 0
-    assert hall.stream.place_after(0) is Missed.GONE and hall.stream.place_after(3) is Missed.AT_END
+    assert hall.stream.cursor_after(0) is Missed.GONE and hall.stream.cursor_after(3) is Missed.AT_END
 
 
 def test_it_has_ended_when_it_was_concluded() -> None:
@@ -943,7 +938,7 @@ def test_a_whole_answer_that_is_too_large_is_ended() -> None:
     hall = Hall(budget=budget)
     assert hall.do(hall.stream.gathered(30_000, 1)) == ()
     cancel, end = hall.do(hall.stream.gathered(1, 1))
-    assert cancel == CancelUpstream((1, 2), FinishReason.ERROR)
+    assert cancel == CancelSequences((1, 2), FinishReason.ERROR)
     assert isinstance(end, EndResponse) and end.refusal is not None and end.refusal.code == "answer_too_large"
     assert budget.n_bytes == len(b"$")
 
@@ -955,7 +950,7 @@ def test_a_whole_answer_that_grows_while_memory_is_full_is_ended() -> None:
     budget.hold(990)
     assert hall.do(hall.stream.gathered(50, 1)) == ()
     cancel, end = hall.do(hall.stream.gathered(1, 1))
-    assert cancel == CancelUpstream((1, 2), FinishReason.ERROR)
+    assert cancel == CancelSequences((1, 2), FinishReason.ERROR)
     assert isinstance(end, EndResponse) and end.refusal is not None and end.refusal.status == 503
     assert budget.n_bytes == 990 + len(b"$")
 
@@ -978,7 +973,7 @@ def test_a_whole_answer_goes_on_without_a_reader_where_one_may_return() -> None:
     """Detached, it gathers, and is paused when it is ahead; once nothing lives it can gather nothing."""
     hall = Hall(DETACHABLE)
     hall.leave()
-    assert hall.do(hall.stream.gathered(10, 4)) == (PauseUpstream((1, 2)),)
+    assert hall.do(hall.stream.gathered(10, 4)) == (SetFlow((1, 2), Flow.PAUSE),)
     hall.do(hall.stream.close(FinishReason.DRAINING, REFUSAL))
     with pytest.raises(InvariantError):
         hall.stream.gathered(1, 1)

@@ -1,4 +1,4 @@
-"""Terms are checked where they are made."""
+"""StreamTerms are checked where they are made."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway.response.terms import Retention, Terms
+from sluiceway.response.terms import Retention, StreamTerms
 
 
 def test_a_plain_response_is_left_for_good() -> None:
     """Unless it is kept, and for a while, leaving it cancels it."""
-    assert not Terms().may_return
-    assert not Terms(retention=Retention()).may_return
-    assert Terms(retention=Retention(grace_s=1.0)).may_return
+    assert not StreamTerms().may_return
+    assert not StreamTerms(retention=Retention()).may_return
+    assert StreamTerms(retention=Retention(grace_s=1.0)).may_return
 
 
 def test_the_window_is_what_is_kept() -> None:
@@ -34,6 +34,6 @@ def test_a_retention_out_of_range_is_refused(field: str, value: float) -> None:
 
 def test_a_keep_alive_out_of_range_is_refused() -> None:
     """0 is off."""
-    assert Terms(keep_alive_s=0).keep_alive_s == 0
+    assert StreamTerms(keep_alive_s=0).keep_alive_s == 0
     with pytest.raises(ConfigError, match="keep_alive_s: must be from 0 to 86400"):
-        Terms(keep_alive_s=86_401)
+        StreamTerms(keep_alive_s=86_401)

@@ -18,10 +18,13 @@ import structlog
 from starlette.types import ASGIApp, Message
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.api.app import World, build_app
+from sluiceway.api.app import build_app
+from sluiceway.api.context import AppContext
+from sluiceway.api.endpoints.intake import Intake
 from sluiceway.api.http.body import BodyLimits
 from sluiceway.api.http.chunks import ChunkWriter, offer_chunks
-from sluiceway.api.responses.hub import Hub
+from sluiceway.api.responses.defaults import StreamDefaults
+from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig
 from sluiceway.errors import PeerGone, Refusal
 from sluiceway.ipc.messages.codec import encode
@@ -57,7 +60,7 @@ class FakeUpstream:
     """Tokenizer and engine, scripted. With `script`, every request is answered with these texts, one step each."""
 
     def __init__(self) -> None:
-        self.hub: Hub
+        self.dispatcher: Dispatcher
         self.pushed: list[FromApi] = []
         self.is_gone = False
         self.script: list[str] | None = None
@@ -85,7 +88,7 @@ class FakeUpstream:
                     tokenizer_encoding=0,
                     tokenizer_decoding=0,
                 )
-                asyncio.get_running_loop().call_soon(self.hub.receive, report)
+                asyncio.get_running_loop().call_soon(self.dispatcher.receive, report)
             case _:
                 pass
 
@@ -111,7 +114,7 @@ class FakeUpstream:
 
     def say(self, *events: Event, stats: EngineStats | None = None) -> None:
         """One message with these events."""
-        self.hub.receive(Events(events=list(events), stats=stats))
+        self.dispatcher.receive(Events(events=list(events), stats=stats))
 
     def accept(self, *rids: Rid, prompt_tokens: int = 5, cached_tokens: int = 0) -> None:
         self.say(*(Accepted(rid, prompt_tokens, cached_tokens) for rid in rids or self.requests[-1].rids))
@@ -132,7 +135,7 @@ class FakeUpstream:
         self.say(Rejected(self.requests[-1].rids, refusal))
 
     def end_cancelled(self, cancel: Cancel) -> None:
-        """Answer a cancel as the engine does."""
+        """Response a cancel as the engine does."""
         self.say(*(finished(rid, cancel.reason, 0) for rid in cancel.rids))
 
     def _play(self, rids: tuple[Rid, ...], script: Iterable[str]) -> None:
@@ -186,7 +189,7 @@ class Api:
         self.now_s = 0.0
         self.processes = {"api": 1}
         self.worker = FakeWorker()
-        self.hub = Hub(
+        self.dispatcher = Dispatcher(
             push=self.upstream.push,
             has_peer=lambda: True,
             next_rid=itertools.count(1).__next__,
@@ -196,30 +199,42 @@ class Api:
             max_sequences=max_sequences,
             streams=streams or StreamsConfig(),
         )
-        self.upstream.hub = self.hub
+        self.upstream.dispatcher = self.dispatcher
         if is_serving:
-            self.hub.receive(EngineIsUp(FACTS))
-            self.hub.peer_up(Role.TOKENIZER)
-            self.hub.peer_up(Role.ENGINE)
+            self.dispatcher.receive(EngineIsUp(FACTS))
+            self.dispatcher.peer_up(Role.TOKENIZER)
+            self.dispatcher.peer_up(Role.ENGINE)
         ids = map("id{}".format, itertools.count(1))
-        world = World(
-            hub=self.hub,
+        model = ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL)
+        config = ServeConfig(model=model, streams=streams or StreamsConfig())
+        limits = limits or BodyLimits(config.max_body_bytes)
+        context = AppContext(
+            dispatcher=self.dispatcher,
             metrics=self.metrics,
             log=self.log,
+            intake=Intake(MODEL, limits, self.worker, lambda: self.dispatcher.prompt_room, self.log),
+            defaults=StreamDefaults(config.streams),
             new_id=lambda: next(ids),
             now_s=lambda: 1_700_000_000.5,
             processes=self.processes,
-            worker=self.worker,
         )
-        model = ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL)
-        config = ServeConfig(model=model, streams=streams or StreamsConfig())
-        self.app: ASGIApp = build_app(config, world, limits)
+        self.app: ASGIApp = build_app(config, context)
+
+    @property
+    def delivered_tokens(self) -> int:
+        self.dispatcher.registry.census()  # brings the counts of tokens up to date
+        return self.metrics.delivered_tokens
+
+    @property
+    def wasted_tokens(self) -> float:
+        self.dispatcher.registry.census()
+        return self.metrics.wasted_tokens
 
     def assert_quiet(self) -> None:
         """Nothing is held for anybody."""
-        account = self.hub.account()
+        account = self.dispatcher.account()
         assert (account["sessions"], account["live"], account["tombstones"]) == (0, 0, 0), account
-        assert self.hub.violations() == []
+        assert self.dispatcher.violations() == []
 
 
 def completion(**fields: Any) -> bytes:
@@ -255,9 +270,10 @@ class _Chunks(ChunkWriter):
     def abort(self) -> None:
         self._driver.vanish()
 
-    def write(self, piece: Piece) -> None:
+    def write(self, piece: Piece) -> int:
         assert self.is_writable, "written without room"
         self._driver.write(piece)
+        return 0
 
 
 class AsgiDriver:

@@ -8,17 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluiceway.ipc.messages import to_engine
 from sluiceway.ipc.messages.to_api import Accepted, AuditReport, Delta, EngineIsUp, Events, Finished, Rejected, ToApi
 from sluiceway.ipc.messages.to_child import PeerDown, PeerUp, Role
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, SetFlow, Submit, ToEngine
 from sluiceway.ipc.messages.to_supervisor import Heartbeat, Ready
 from sluiceway.ipc.messages.to_tokenizer import (
     AuditQuery,
     Cancel,
     EngineAudit,
     EngineUp,
-    Pause,
     SequenceEnd,
     SequenceStart,
     StepOut,
@@ -28,7 +26,7 @@ from sluiceway.ipc.messages.to_tokenizer import (
 from sluiceway.tokenizer.process import run_tokenizer
 from sluiceway.tokenizer.text.byte_tokenizer import BOS_ID, ByteTokenizer
 from sluiceway.tokenizer.translator import Translator
-from sluiceway.types import EngineFacts, FinishReason, Held, Rid, SamplingParams, TokenId
+from sluiceway.types import EngineFacts, FinishReason, Flow, Held, Rid, SamplingParams, TokenId
 from support.pipes import Surroundings, received
 from support.snapshots import engine_stats
 
@@ -142,8 +140,8 @@ def test_a_pause_is_passed_on(neighbours: Neighbours) -> None:
     """For the sequence that it names."""
     neighbours.ask(1, "hi")
     assert neighbours.submitted() == 1
-    neighbours.to_tokenizer.push(Pause((1,)))
-    assert received(neighbours.to_engine, to_engine.Pause) == to_engine.Pause(1)
+    neighbours.to_tokenizer.push(SetFlow((1,), Flow.PAUSE))
+    assert received(neighbours.to_engine, SetFlow) == SetFlow((1,), Flow.PAUSE)
 
 
 def test_a_long_prompt_delays_nobody(neighbours: Neighbours) -> None:
@@ -186,7 +184,7 @@ def test_a_message_over_which_its_handler_breaks_is_passed_over(
 ) -> None:
     """Whoever sent it: the next one is served."""
     broken: set[str] = set()
-    handlers = ("tokenize", "cancel", "hold", "audit", "step_out", "engine_audit", "api_down", "engine_down")
+    handlers = ("tokenize", "cancel", "set_flow", "audit", "step_out", "engine_audit", "api_down", "engine_down")
 
     def fail(handler: str) -> None:
         broken.add(handler)
@@ -199,7 +197,7 @@ def test_a_message_over_which_its_handler_breaks_is_passed_over(
             patched.setattr(Translator, handler, lambda *_, handler=handler: fail(handler))
         neighbours.ask(2, "lost")
         neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
-        neighbours.to_tokenizer.push(Pause((1,)))
+        neighbours.to_tokenizer.push(SetFlow((1,), Flow.PAUSE))
         neighbours.to_tokenizer.push(AuditQuery(4))
         neighbours.step(1, b"lost")
         neighbours.from_engine.push(EngineAudit(query_id=4, stats=STATS, live=(), violations=()))

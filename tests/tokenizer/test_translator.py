@@ -21,7 +21,7 @@ from sluiceway.ipc.messages.to_api import (
     Rejected,
     ToApi,
 )
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, SetFlow, Submit, ToEngine
 from sluiceway.ipc.messages.to_tokenizer import (
     AuditQuery,
     Cancel,
@@ -29,10 +29,7 @@ from sluiceway.ipc.messages.to_tokenizer import (
     EngineAudit,
     Forget,
     GroupRejection,
-    Park,
-    Pause,
     Prompt,
-    Resume,
     SequenceEnd,
     SequenceStart,
     StepOut,
@@ -45,7 +42,7 @@ from sluiceway.tokenizer.prompts import Encoded
 from sluiceway.tokenizer.text.byte_tokenizer import EOS_ID, ByteTokenizer
 from sluiceway.tokenizer.text.detokenizer import Detokenizer, TokenBytes
 from sluiceway.tokenizer.translator import Translator
-from sluiceway.types import FinishReason, Held, Logprobs, Progress, SamplingParams
+from sluiceway.types import FinishReason, Flow, Held, Logprobs, Progress, SamplingParams
 from support.snapshots import engine_stats
 
 STATS = engine_stats(step_id=1, blocks_free=8, blocks_total=8)
@@ -335,15 +332,13 @@ def test_a_wish_of_the_flow_is_passed_on_when_the_engine_knows_the_sequence() ->
     desk.pending.pop()()
     desk.ask(3)
     desk.engine.clear()
-    desk.translator.hold(Pause((1, 2, 3, 4)))
-    desk.translator.hold(Park((2, 3)))
-    desk.translator.hold(Resume((2, 1)))
+    desk.translator.set_flow(SetFlow((1, 2, 3, 4), Flow.PAUSE))
+    desk.translator.set_flow(SetFlow((2, 3), Flow.PARK))
+    desk.translator.set_flow(SetFlow((2, 1), Flow.RUN))
     assert desk.engine == [
-        to_engine.Pause(1),
-        to_engine.Pause(2),
-        to_engine.Park(2),
-        to_engine.Resume(2),
-        to_engine.Resume(1),
+        SetFlow((1, 2), Flow.PAUSE),
+        SetFlow((2,), Flow.PARK),
+        SetFlow((2, 1), Flow.RUN),
     ]
 
 
@@ -352,7 +347,7 @@ def test_a_wish_of_the_flow_is_nothing_when_the_engine_is_gone() -> None:
     desk = Desk()
     desk.ask(1)
     desk.is_engine_gone = True
-    desk.translator.hold(Pause((1,)))
+    desk.translator.set_flow(SetFlow((1,), Flow.PAUSE))
     assert desk.take_events() == []
 
 

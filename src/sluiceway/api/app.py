@@ -1,10 +1,9 @@
-"""The HTTP face: routes, and which answer each of them has."""
+"""The application: its routes, and what each of them answers."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -12,23 +11,20 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
-from structlog.typing import FilteringBoundLogger
 
+from sluiceway.api.context import AppContext
 from sluiceway.api.endpoints.cancels import Cancels
-from sluiceway.api.endpoints.generate import Door, Exchange
-from sluiceway.api.endpoints.intake import Intake, Worker
+from sluiceway.api.endpoints.generate import GenerateEndpoint
 from sluiceway.api.endpoints.stats import account, ask_for_audit
-from sluiceway.api.endpoints.streams import StreamCancel, StreamList, StreamPage
-from sluiceway.api.http.body import BodyLimits
+from sluiceway.api.endpoints.streams import CancelEndpoint, ListEndpoint, StreamEndpoint
 from sluiceway.api.http.edge import Edge, Linger, request_id_of
 from sluiceway.api.http.gate import Gate
 from sluiceway.api.http.head import RawHeaders, refusal_head
-from sluiceway.api.responses.hub import Hub
-from sluiceway.api.responses.terms import Offer
+from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.config import ServeConfig
 from sluiceway.errors import Refusal
-from sluiceway.obs.metrics import CONTENT_TYPE, Metrics
-from sluiceway.protocols.common.reading import Endpoint, PromptRoom
+from sluiceway.obs.metrics import CONTENT_TYPE
+from sluiceway.protocols.common.reading import Endpoint
 from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
 from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
 from sluiceway.protocols.openai.values import shorten
@@ -62,80 +58,57 @@ _PREFLIGHT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What the face needs from around it. `now_s` is the wall clock, seconds since 1970."""
-
-    hub: Hub
-    metrics: Metrics
-    log: FilteringBoundLogger
-    new_id: Callable[[], str]
-    now_s: Callable[[], float]
-    processes: Mapping[str, int]
-    """Process ids by role, as far as they are known; changes under way."""
-    worker: Worker
-    """Reads large bodies."""
-
-
-def build_app(config: ServeConfig, world: World, limits: BodyLimits | None = None) -> FastAPI:
-    """The application. Pages of documentation are off: every route is one that is listed here."""
-    limits = limits or BodyLimits(config.max_body_bytes)
-    intake = Intake(config.model.name, limits, world.worker, lambda: _prompt_room(world.hub), world.log)
-    offer = Offer(config.streams)
-    door = Door(world.hub, world.metrics, world.log, intake, offer, world.now_s, world.new_id)
+def build_app(config: ServeConfig, context: AppContext) -> FastAPI:
+    """Build the application. It serves no pages of documentation: every route is listed here."""
     paths: list[str] = []
     app = FastAPI(
         openapi_url=None,
         redirect_slashes=False,
-        exception_handlers={HTTPException: _router_refused(paths, door)},
+        exception_handlers={HTTPException: _router_refused(paths, context)},
     )
-    app.add_middleware(Gate, listens_on=config.host, allowed=config.allowed_host, refuse=door.refuse)
-    app.add_middleware(Edge, new_id=world.new_id, log=world.log)
+    app.add_middleware(Gate, listens_on=config.host, allowed=config.allowed_host, refuse=context.refuse)
+    app.add_middleware(Edge, new_id=context.new_id, log=context.log)
     app.add_middleware(Linger)
-    _add_generation(app, door)
-    _add_streams(app, door, world, max_receipts=config.streams.history_records)
-    _add_models(app, config.model.name, world)
-    _add_health(app, world.hub)
-    _add_numbers(app, world)
+    _add_generation(app, context)
+    _add_streams(app, context, max_receipts=config.streams.history_records)
+    _add_models(app, config.model.name, context)
+    _add_health(app, context.dispatcher)
+    _add_metrics_and_stats(app, context)
     paths += [path for route in app.routes if (path := getattr(route, "path", "{")) and "{" not in path]
     return app
 
 
-def _prompt_room(hub: Hub) -> PromptRoom:
-    return PromptRoom(None if hub.facts is None else hub.facts.max_sequence_tokens, hub.length_bound)
-
-
-def _add_generation(app: FastAPI, door: Door) -> None:
-    # Plain routes: an exchange reads the request and answers it by itself, and FastAPI's own would double its cost.
+def _add_generation(app: FastAPI, context: AppContext) -> None:
+    # Plain routes: the endpoint reads the request by itself, and a route of FastAPI would double its cost.
     for path, endpoint, prefix in (
         ("/v1/chat/completions", Endpoint.CHAT, "chatcmpl"),
         ("/v1/completions", Endpoint.COMPLETIONS, "cmpl"),
         ("/v1/stream", Endpoint.STREAM, "stream"),
         ("/v1/generate", Endpoint.GENERATE, "stream"),
     ):
-        app.router.routes.append(Route(path, Exchange(door, endpoint, prefix), methods=["POST"]))
+        app.router.routes.append(Route(path, GenerateEndpoint(context, endpoint, prefix), methods=["POST"]))
 
 
-def _add_streams(app: FastAPI, door: Door, world: World, *, max_receipts: int) -> None:
-    cancel = StreamCancel(door, Cancels(world.hub, max_receipts=max_receipts))
-    app.router.routes.append(Route("/v1/streams", StreamList(door, world.now_s), methods=["GET"]))
-    app.router.routes.append(Route("/v1/streams/{stream_id}", StreamPage(door, world.now_s), methods=["GET"]))
+def _add_streams(app: FastAPI, context: AppContext, *, max_receipts: int) -> None:
+    cancel = CancelEndpoint(context, Cancels(context.dispatcher, max_receipts=max_receipts))
+    app.router.routes.append(Route("/v1/streams", ListEndpoint(context), methods=["GET"]))
+    app.router.routes.append(Route("/v1/streams/{stream_id}", StreamEndpoint(context), methods=["GET"]))
     app.router.routes.append(Route("/v1/streams/{stream_id}/cancel", cancel, methods=["POST"]))
 
 
-def _add_models(app: FastAPI, served_name: str, world: World) -> None:
-    created = int(world.now_s())
+def _add_models(app: FastAPI, served_name: str, context: AppContext) -> None:
+    created = int(context.now_s())
 
     @app.api_route("/v1/models", methods=_READ)
     async def models() -> Response:
-        facts = world.hub.facts
+        facts = context.dispatcher.facts
         if facts is None:
             return _refusal(LOADING)
         return _json(list_body([ModelCard(served_name, created, facts.max_sequence_tokens)]))
 
     @app.api_route("/v1/models/{model:path}", methods=_READ)
     async def model_card(model: str) -> Response:
-        facts = world.hub.facts
+        facts = context.dispatcher.facts
         if not model:
             raise HTTPException(404)  # `/v1/models/`
         if model != served_name:
@@ -145,7 +118,7 @@ def _add_models(app: FastAPI, served_name: str, world: World) -> None:
         return _json(card_body(ModelCard(served_name, created, facts.max_sequence_tokens)))
 
 
-def _add_health(app: FastAPI, hub: Hub) -> None:
+def _add_health(app: FastAPI, dispatcher: Dispatcher) -> None:
     @app.api_route("/health/live", methods=_READ)
     async def live() -> Response:
         return _json(b'{"status":"live"}')
@@ -153,22 +126,24 @@ def _add_health(app: FastAPI, hub: Hub) -> None:
     @app.api_route("/health", methods=_READ)
     @app.api_route("/health/ready", methods=_READ)
     async def ready() -> Response:
-        refusal = hub.unready
+        refusal = dispatcher.refusal
         return _json(b'{"status":"ready"}') if refusal is None else _refusal(refusal)
 
 
-def _add_numbers(app: FastAPI, world: World) -> None:
+def _add_metrics_and_stats(app: FastAPI, context: AppContext) -> None:
     @app.api_route("/metrics", methods=_READ)
     async def metrics() -> Response:
-        return Response(world.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(context.metrics.render(), media_type=CONTENT_TYPE)
 
     @app.api_route("/stats", methods=_READ)
     async def stats() -> Response:
-        report = await ask_for_audit(world.hub)
-        return _json(msgspec.json.encode(account(world.hub, world.metrics, report, world.processes)))
+        report = await ask_for_audit(context.dispatcher)
+        return _json(msgspec.json.encode(account(context.dispatcher, context.metrics, report, context.processes)))
 
 
-def _router_refused(paths: Sequence[str], door: Door) -> Callable[[Request, Exception], Coroutine[Any, Any, Response]]:
+def _router_refused(
+    paths: Sequence[str], context: AppContext
+) -> Callable[[Request, Exception], Coroutine[Any, Any, Response]]:
     """An unknown path or method, in the usual envelope, with the router's headers (`Allow`), and a line in the log."""
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -179,8 +154,8 @@ def _router_refused(paths: Sequence[str], door: Door) -> Callable[[Request, Exce
         if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
             message = _PREFLIGHT
         refusal = refusal_for_status(error.status_code, message)
-        door.metrics.request_rejected(refusal.code)
-        door.log.info(
+        context.metrics.request_rejected(refusal.code)
+        context.log.info(
             "rejected", request_id=request_id_of(request.scope), reason=refusal.code, status=refusal.status,
             method=request.scope["method"], path=shorten(path),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The API process: the loops and sockets around a `Hub` and its HTTP face."""
+"""The API process: the loops and sockets around a `Dispatcher` and its application."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ import uvloop
 import zmq
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.api.app import World, build_app
-from sluiceway.api.endpoints.intake import worker_pool
+from sluiceway.api.app import build_app
+from sluiceway.api.context import AppContext
+from sluiceway.api.endpoints.intake import Intake, worker_pool
+from sluiceway.api.http.body import BodyLimits
 from sluiceway.api.http.protocol import SEND_TIMEOUT_S, Buffers
 from sluiceway.api.http.server import HttpServer
-from sluiceway.api.responses.delivery import TICK_S
-from sluiceway.api.responses.hub import QUIET_S, Hub
+from sluiceway.api.responses.defaults import StreamDefaults, policy_of
+from sluiceway.api.responses.dispatcher import QUIET_S, Dispatcher
 from sluiceway.api.responses.links import Control, Pipes
-from sluiceway.api.responses.terms import policy_of
+from sluiceway.api.responses.registry import TICK_S, ResponseRegistry
 from sluiceway.config import ServeConfig, StreamsConfig
 from sluiceway.ipc.messages.codec import Decoder
 from sluiceway.ipc.messages.to_api import ToApi
@@ -93,7 +95,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
     if open_files() < n_wanted_files:
         log.warning("few files may be open", limit=open_files(), wanted=n_wanted_files, hint="raise it: ulimit -n")
     processes = {Role.API.value: os.getpid()}
-    hub = Hub(
+    dispatcher = Dispatcher(
         push=pipes.push,
         has_peer=pipes.has_peer,
         next_rid=itertools.count(time.monotonic_ns() // 1000).__next__,  # never those of an API process that died
@@ -104,42 +106,44 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
         streams=config.streams,
     )
     worker = worker_pool(config.model.name, config.max_body_bytes)
-    world = World(
-        hub=hub,
+    limits = BodyLimits(config.max_body_bytes)
+    context = AppContext(
+        dispatcher=dispatcher,
         metrics=metrics,
         log=log,
-        new_id=lambda: token_hex(16),
+        intake=Intake(config.model.name, limits, worker, lambda: dispatcher.prompt_room, log),
+        defaults=StreamDefaults(config.streams),
         now_s=time.time,
+        new_id=lambda: token_hex(16),
         processes=processes,
-        worker=worker,
     )
     server = HttpServer(
-        build_app(config, world),
+        build_app(config, context),
         keep_alive_s=config.keep_alive_s,
         buffers=buffers_of(config.streams),
         on_turned_away=_tell_turned_away(metrics, log),
     )
     try:
         await run_until_first(
-            _serve_soon(server, listener, hub),
-            _route(pipes, hub),
-            _keep_time(hub),
-            _call_roll(hub),
-            _obey(control, hub, server, processes),
-            beat(control, functools.partial(hub.process_measured, Role.API.value)),
+            _serve_soon(server, listener, dispatcher),
+            _route(pipes, dispatcher),
+            _keep_time(dispatcher.registry),
+            _call_roll(dispatcher),
+            _obey(control, dispatcher, metrics, server, processes),
+            beat(control, functools.partial(metrics.process_measured, Role.API.value)),
         )
     finally:
         await worker.close()
 
 
-async def _serve_soon(server: HttpServer, listener: socket.socket, hub: Hub) -> None:
+async def _serve_soon(server: HttpServer, listener: socket.socket, dispatcher: Dispatcher) -> None:
     """Accept connections, but not before this process has heard of the others, where they serve already.
 
     When it was started again the connections that waited for it are served, and not refused for a moment's ignorance.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_INTRODUCTIONS_S):
-            while hub.unready is not None:  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
+            while dispatcher.refusal is not None:  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
                 await asyncio.sleep(_INTRODUCTIONS_POLL_S)
     await server.serve([listener])
 
@@ -177,40 +181,42 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _route(pipes: Pipes, hub: Hub) -> None:
+async def _route(pipes: Pipes, dispatcher: Dispatcher) -> None:
     """Hand on what comes."""
     while True:
         message = await pipes.take()
         with _serving_on("a message from the tokenizer"):
-            hub.receive(message)
+            dispatcher.receive(message)
 
 
-async def _keep_time(hub: Hub) -> None:
-    """Tell the hub how time goes by, while that matters to any of its answers: an idle process is not woken."""
+async def _keep_time(registry: ResponseRegistry) -> None:
+    """Tick while any response has a timer. An idle process does not wake."""
     timed = asyncio.Event()
     while True:
         timed.clear()
-        hub.delivery.when_timed(timed.set)
+        registry.timed.wait(timed.set)
         await timed.wait()
         await asyncio.sleep(TICK_S)
         with _serving_on("the passing of time"):
-            hub.delivery.tick()
+            registry.tick()
 
 
-async def _call_roll(hub: Hub) -> None:
-    """Let the hub look for lost messages, while it has sequences upstream: an idle process is not woken."""
-    upstream = asyncio.Event()
+async def _call_roll(dispatcher: Dispatcher) -> None:
+    """Look for lost messages while other processes have sequences. An idle process does not wake."""
+    needed = asyncio.Event()
     while True:
-        upstream.clear()
-        hub.when_upstream(upstream.set)
-        await upstream.wait()
+        needed.clear()
+        dispatcher.has_sequences.wait(needed.set)
+        await needed.wait()
         await asyncio.sleep(QUIET_S)
         with _serving_on("a roll call"):
-            hub.call_roll()
+            dispatcher.call_roll()
 
 
-async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[str, int]) -> None:
-    """Carry out orders. Never returns: after `Stop` it is the server that ends, and with it the process."""
+async def _obey(
+    control: Control, dispatcher: Dispatcher, metrics: Metrics, server: HttpServer, processes: dict[str, int]
+) -> None:
+    """Carry out messages of the supervisor. Never returns: after `Stop` the server ends, and with it the process."""
     async with asyncio.TaskGroup() as drains:
         while True:
             order = await control.take()
@@ -218,31 +224,31 @@ async def _obey(control: Control, hub: Hub, server: HttpServer, processes: dict[
                 match order:
                     case PeerUp(role, pid):
                         processes[role.value] = pid
-                        hub.peer_up(role)
+                        dispatcher.peer_up(role)
                     case PeerDown(role, hung):
                         if not hung:
                             processes.pop(role.value, None)
-                        hub.peer_down(role, hung=hung)
+                        dispatcher.peer_down(role, hung=hung)
                     case ProcessFigures(process, longest_gap_s, n_dropped):
-                        hub.process_measured(process, longest_gap_s, n_dropped)
+                        metrics.process_measured(process, longest_gap_s, n_dropped)
                     case Drain(timeout_s):
-                        drains.create_task(_drain(control, hub, timeout_s))
+                        drains.create_task(_drain(control, dispatcher, timeout_s))
                     case Stop():
                         server.stop()  # first: whatever goes wrong in the rest, the process leaves
-                        hub.drain()
-                        hub.end_all(FinishReason.DRAINING, DRAINING)
+                        dispatcher.drain()
+                        dispatcher.end_all(FinishReason.DRAINING, DRAINING)
                     case _:
                         assert_never(order)
 
 
-async def _drain(control: Control, hub: Hub, timeout_s: float) -> None:
+async def _drain(control: Control, dispatcher: Dispatcher, timeout_s: float) -> None:
     """Let what is open finish; end what has not in time; report."""
     with _serving_on("a drain"):
-        hub.drain()
-    await _wait_until_none_is_open(hub, timeout_s)
+        dispatcher.drain()
+    await _wait_until_none_is_open(dispatcher, timeout_s)
     with _serving_on("a drain"):
-        hub.end_all(FinishReason.DRAINING, DRAINING)
-    await _wait_until_none_is_open(hub, _LAST_WORDS_S)
+        dispatcher.end_all(FinishReason.DRAINING, DRAINING)
+    await _wait_until_none_is_open(dispatcher, _LAST_WORDS_S)
     control.report(Drained())
 
 
@@ -255,9 +261,9 @@ def _serving_on(what: str) -> Iterator[None]:
         log_fault(structlog.get_logger("api"), "a message could not be handled", error, message=what)
 
 
-async def _wait_until_none_is_open(hub: Hub, timeout_s: float) -> None:
+async def _wait_until_none_is_open(dispatcher: Dispatcher, timeout_s: float) -> None:
     empty = asyncio.Event()
-    hub.when_empty(empty.set)
+    dispatcher.registry.empty.wait(empty.set)
     try:
         async with asyncio.timeout(timeout_s):
             await empty.wait()

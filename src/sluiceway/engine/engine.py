@@ -15,7 +15,7 @@ from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.engine.scheduler.request import Submission
 from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.errors import InvariantError, ModelFault, Refusal
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Park, Pause, Resume, Sequence, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Sequence, SetFlow, Submit, ToEngine
 from sluiceway.ipc.messages.to_tokenizer import (
     EngineAudit,
     FromEngine,
@@ -130,8 +130,11 @@ class Engine:
         match message:
             case Submit(sequences):
                 self._scheduler.fail([sequence.rid for sequence in sequences], ENGINE_FAULT)
-            case Abort(rid) | Pause(rid) | Resume(rid) | Park(rid):
+            case Abort(rid):
                 self._scheduler.finish(rid, FinishReason.ERROR, ENGINE_FAULT)
+            case SetFlow(rids):
+                for rid in rids:
+                    self._scheduler.finish(rid, FinishReason.ERROR, ENGINE_FAULT)
             case AuditEngine():
                 pass
             case _:
@@ -144,12 +147,9 @@ class Engine:
                 scheduler.submit([self._submission(sequence) for sequence in sequences], is_watched=is_watched)
             case Abort(rid, reason):
                 scheduler.finish(rid, reason)
-            case Pause(rid):
-                scheduler.pause(rid)
-            case Resume(rid):
-                scheduler.resume(rid)
-            case Park(rid):
-                scheduler.park(rid)
+            case SetFlow(rids, flow):
+                for rid in rids:
+                    scheduler.set_flow(rid, flow)
             case AuditEngine(query_id):
                 self._audits.append(query_id)
             case _:

@@ -1,6 +1,6 @@
-"""What became of responses that are over: a bounded memory, so that who asks late is told more than that it is gone.
+"""Records of responses that are over, in a bounded table: a client that asks late still learns how its stream ended.
 
-Ids are looked up under the caller's name: callers that choose the same one know nothing of each other.
+Records are found by caller and id: callers that choose the same id never see each other's records.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from sluiceway.response.stream import Stream
 
 
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How a response stands, or stood when it ended. Times are seconds of one monotonic clock.
+    """The state of a response, now or at its end. Times are seconds of one monotonic clock.
 
-    Of the tokens generated, each was delivered, is wasted, or still waits.
+    Each generated token was delivered, was wasted, or still waits.
     """
 
     stream_id: str
@@ -42,7 +42,7 @@ def record_of(
     cached_tokens: int,
     is_resumable: bool,
 ) -> StreamRecord:
-    """How this response stands now."""
+    """The record of this response as it is now."""
     return StreamRecord(
         stream_id=stream_id,
         state=stream.state.value,
@@ -61,7 +61,7 @@ def record_of(
 
 
 class History:
-    """Bounded by age and by number. Where there are too many, the caller that has the most loses its oldest."""
+    """Keeps records, bounded by age and number. A full table drops the oldest one of the caller that has the most."""
 
     def __init__(self, *, max_records: int, ttl_s: float) -> None:
         for field, value in (("max_records", max_records), ("ttl_s", ttl_s)):
@@ -70,14 +70,14 @@ class History:
         self._max_records = max_records
         self._ttl_s = ttl_s
         self._records: dict[tuple[str, str], tuple[StreamRecord, float]] = {}
-        """With when they were added, in that order."""
+        """Records in the order in which they were added, each with that time."""
         self._shares: Shares[tuple[str, str]] = Shares()
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, record: StreamRecord, caller: str, now_s: float) -> None:
-        """The response of this caller is over. An earlier one of the same id is forgotten."""
+        """Add the record of a response that is over. It replaces an earlier one of the same caller and id."""
         address = (caller, record.stream_id)
         self._forget_old(now_s)
         self._records.pop(address, None)
@@ -87,13 +87,13 @@ class History:
             self._forget(self._shares.excess(caller))
 
     def find(self, stream_id: str, caller: str, now_s: float) -> StreamRecord | None:
-        """What became of it; None if the caller had none, or it is forgotten."""
+        """The record; None if this caller had no such response, or its record is forgotten."""
         self._forget_old(now_s)
         found = self._records.get((caller, stream_id))
         return None if found is None else found[0]
 
     def records(self, caller: str, now_s: float) -> list[StreamRecord]:
-        """What became of all that the caller had, the oldest first."""
+        """All records of this caller, the oldest first."""
         self._forget_old(now_s)
         return [self._records[address][0] for address in self._shares.of(caller)]
 

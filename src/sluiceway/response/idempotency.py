@@ -1,11 +1,11 @@
-"""Which response a repeated request belongs to: by the caller's `Idempotency-Key`, and only with the same request.
+"""Finds the response that a repeated request belongs to, by the `Idempotency-Key` of its caller.
 
 A client that does not know whether its request arrived sends it again with the same key. It joins the response that
-runs, or gets a replay of the one that has ended; it never sets off a second generation. The same key with another
-request is a mistake of the client's. Keys of different callers have nothing to do with each other.
+runs, or gets a replay of the response that has ended; it never starts a second generation. The same key with another
+request is an error of the client. Keys of different callers are independent.
 
 The header: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/. It lets a server refuse a
-repetition while the first request runs; here it can be joined, since responses may have several readers.
+repetition while the first request runs. This server lets the client join it, since responses may have several readers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HEADER = "Idempotency-Key"
 MAX_KEY_CHARACTERS = 255
 
 
-class Verdict(enum.Enum):
+class KeyState(enum.Enum):
     """What a request with a key is."""
 
     NEW = "new"
-    """The first one: open a response with the id that was proposed."""
+    """The first request: it opens a response with the proposed id."""
     JOIN = "join"
     """Its response runs: read it from the beginning."""
     REPLAY = "replay"
@@ -34,20 +34,21 @@ class Verdict(enum.Enum):
     CONFLICT = "conflict"
     """Another request was sent with this key: 422."""
     TAKEN = "taken"
-    """A response that is held has the id that was proposed: 409."""
+    """Another response that is held has the proposed id: 409."""
     GONE = "gone"
-    """Its response has ended, and another one has its id since: 410."""
+    """Its response has ended, and another response has its id now: 410."""
     FULL = "full"
-    """More keys are in their time than there is room for: 503."""
+    """The table has no room for another key: 503."""
 
 
 class Claim(NamedTuple):
-    """`stream_id` is the response to read; for a conflict, the response that has the key.
+    """What a request with a key is, and which response it belongs to.
 
-    `retry_after_s` is for a key that finds no room: when some will be free, as far as that is known.
+    `stream_id` is the response to read; for a conflict, the response that has the key. `retry_after_s` is for a key
+    that finds no room: when an entry will be free, as far as that is known.
     """
 
-    verdict: Verdict
+    state: KeyState
     stream_id: str
     retry_after_s: float = 0.0
 
@@ -62,10 +63,10 @@ class _Entry:
 
 
 class Idempotency:
-    """Bounded, and never by forgetting a key in its time: then its request would generate twice.
+    """A bounded table of keys. It never drops a key before its time, since its request could then generate twice.
 
-    So a new key may find no room. A caller may have as many keys as are still free: a single caller half of the
-    table, two callers a third each. However many keys a caller sends, there is room for those of another.
+    So a new key may find no room. A caller may have as many keys as are still free: one caller at most half of the
+    table, two callers a third each. However many keys one caller sends, there is room for the keys of another.
     """
 
     def __init__(self, *, max_entries: int, ttl_s: float) -> None:
@@ -75,11 +76,11 @@ class Idempotency:
         self._max_entries = max_entries
         self._ttl_s = ttl_s
         self._entries: dict[tuple[str, str], _Entry] = {}
-        """By caller and key."""
+        """Entries by caller and key."""
         self._scopes: dict[str, tuple[str, str]] = {}
-        """Caller and key of the response that has an id."""
+        """Caller and key by the id of their response."""
         self._ended: dict[tuple[str, str], None] = {}
-        """Those whose response has ended, in that order."""
+        """Keys whose response has ended, in the order of their ends."""
         self._n_of = Counter[str]()
 
     def __len__(self) -> int:
@@ -88,37 +89,37 @@ class Idempotency:
     def claim(
         self, caller: str, key: str, digest: bytes, stream_id: str, now_s: float, *, is_held: bool = False
     ) -> Claim:
-        """What this request is. If it is new, `stream_id` has the key from now on, unless a response has that id."""
+        """Look a request up. A new key belongs to `stream_id` from now on, unless a response holds that id already."""
         self._forget_old(now_s)
         known = self._entries.get((caller, key))
         if known is not None:
-            return Claim(_verdict_on(known, digest), known.stream_id)
+            return Claim(_state_of(known, digest), known.stream_id)
         if is_held:
-            return Claim(Verdict.TAKEN, stream_id)
+            return Claim(KeyState.TAKEN, stream_id)
         if self._n_of[caller] >= self._max_entries - len(self._entries):
-            return Claim(Verdict.FULL, stream_id, self._next_free_s(now_s))
+            return Claim(KeyState.FULL, stream_id, self._next_free_s(now_s))
         self.reused(stream_id)
         self._entries[caller, key] = _Entry(digest, stream_id)
         self._scopes[stream_id] = (caller, key)
         self._n_of[caller] += 1
-        return Claim(Verdict.NEW, stream_id)
+        return Claim(KeyState.NEW, stream_id)
 
     def ended(self, stream_id: str, now_s: float) -> None:
-        """The response is over: from now on its time to live counts. Idle for one without a key."""
+        """Start the time to live of a key: its response is over. Ignores a response without a key."""
         scope = self._scopes.get(stream_id)
         if scope is not None and scope not in self._ended:
             self._ended[scope] = None
             self._entries[scope].ended_s = now_s
 
     def reused(self, stream_id: str) -> None:
-        """Another response has this id: the key of one that is over leads to nothing. Idle for one that is not."""
+        """Note that a new response has this id. The key of an ended response with the same id now leads nowhere."""
         scope = self._scopes.get(stream_id)
         if scope in self._ended:
             self._entries[scope].is_gone = True
             del self._scopes[stream_id]
 
     def forget(self, stream_id: str) -> None:
-        """The key is free: the request was refused, or its response is gone. Idle for one without a key."""
+        """Free the key of this response: its request was refused, or it is gone. Ignores a response without a key."""
         scope = self._scopes.get(stream_id)
         if scope is not None:
             self._remove(scope)
@@ -145,21 +146,21 @@ class Idempotency:
             del self._n_of[caller]
 
 
-def _verdict_on(entry: _Entry, digest: bytes) -> Verdict:
+def _state_of(entry: _Entry, digest: bytes) -> KeyState:
     if entry.digest != digest:
-        return Verdict.CONFLICT
+        return KeyState.CONFLICT
     if entry.is_gone:
-        return Verdict.GONE
-    return Verdict.JOIN if entry.ended_s is None else Verdict.REPLAY
+        return KeyState.GONE
+    return KeyState.JOIN if entry.ended_s is None else KeyState.REPLAY
 
 
 def begin_digest(path: str) -> hashlib._Hash:
-    """Of what two requests must have in common to be the same one; to be updated with the body as it comes."""
+    """Begin the digest by which two requests are compared. The caller updates it with the body as it arrives."""
     return hashlib.sha256(path.encode() + b"\0")
 
 
 def checked_key(value: str) -> str:
-    """The key as it is. Raises `RequestError` for one that is empty, too long, or not of visible ASCII characters."""
+    """Return the key unchanged. Raises `RequestError` if it is empty, too long, or has other than visible ASCII."""
     if not (0 < len(value) <= MAX_KEY_CHARACTERS and all("!" <= character <= "~" for character in value)):
         raise invalid(f"`{HEADER}` must be 1 to {MAX_KEY_CHARACTERS} visible ASCII characters.", HEADER)
     return value

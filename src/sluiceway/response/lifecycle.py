@@ -1,24 +1,24 @@
-"""The states of a response, what moves it from one to the next, and what it asks of those around it.
+"""The states of a response, the transitions between them, and the effects that its owner carries out.
 
 Theory of operation
 -------------------
-A response generates for its readers. Usually it has one, which came with the request; a response that can be resumed
-may have several, or none for a while.
+A response generates for its readers. Usually it has one reader, the client that sent the request. A response that can
+be resumed may have several readers, or none for a while.
 
 ==========  ===========================================================================================
-open        sequences live upstream, and somebody reads
-detached    sequences live upstream, nobody reads, and a reader may come back before the grace time is over
-draining    the last sequence ended well; readers have yet to get the rest, or may come back for it
-closing     the response was ended early; likewise, and the rest ends with the reason
-closed      nothing is held; nothing more is written
+open        sequences run in the engine, and at least one client reads
+detached    sequences run in the engine, no client reads, and one may come back within the grace time
+draining    the last sequence finished well; readers have yet to get the rest, or may come back for it
+closing     the response was ended early; readers have yet to get the rest, which ends with the reason
+closed      nothing is held, and nothing more is written
 ==========  ===========================================================================================
 
-What happens is told by the words of this table. Where one event can mean different things, each meaning is a word: a
-reader that leaves is *lost* if that changes nothing, has *left* if it was the last and may come back, and has
-*deserted* if it was the last and may not.
+Each input of the table has one meaning. Where one event can mean different things, each meaning is an input of its
+own: a reader that leaves is *lost* if that changes nothing, has *left* if it was the last one and may come back, and
+has *deserted* if it was the last one and may not.
 
 ========= ======== ======== ======== ======== ========
-word      open     detached draining closing  closed
+input     open     detached draining closing  closed
 ========= ======== ======== ======== ======== ========
 accepted  open     -        -        -        -
 delivered open     detached -        -        -
@@ -37,11 +37,11 @@ expired   -        closing  closed   closed   -
 close     closing  closing  draining closing  closed
 ========= ======== ======== ======== ======== ========
 
-The words of writers (written), of cleanup (lost, close) and of time (ticked) are welcome in every state, since those
-who say them cannot know what has happened before. An event of a sequence that comes when none lives is a bug and
-raises, as does a reader that comes to a response that is closed.
+Writers (written), cleanup (lost, close) and time (ticked) may come in every state, because their callers cannot know
+what has happened before. An event of a sequence that comes when no sequence runs is a bug and raises; so does a reader
+that attaches to a closed response.
 
-What this file does not know: which word any other event is. That is decided where it is told (`response.stream`).
+What this file does not know: which input an event is. `response.stream` decides that.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from sluiceway.errors import InvariantError, Refusal
+from sluiceway.ipc.messages.to_engine import SetFlow
 from sluiceway.types import FinishReason, Rid
 
 ReaderId: TypeAlias = int
@@ -58,9 +59,9 @@ ReaderId: TypeAlias = int
 
 
 class State(enum.Enum):
-    """See the module's docstring."""
+    """Where a response is in its life; the docstring of this module defines each state."""
 
-    __hash__ = object.__hash__  # several times an event; the one of enums is slow
+    __hash__ = object.__hash__  # it is hashed several times per event, and the hash of enums is slow
 
     OPEN = "open"
     DETACHED = "detached"
@@ -70,31 +71,31 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What can happen to a response."""
+    """What happens to a response."""
 
     __hash__ = object.__hash__
 
     ACCEPTED = "accepted"
     DELIVERED = "delivered"
     FINISHED = "finished"
-    """A sequence ended well, and others still live."""
+    """A sequence finished well, and others still run."""
     COMPLETED = "completed"
-    """The last sequence ended well."""
+    """The last sequence finished well."""
     FAILED = "failed"
     REJECTED = "rejected"
     ATTACHED = "attached"
     WRITTEN = "written"
     LOST = "lost"
-    """A reader is not there any more, and the response goes on as before."""
+    """A reader left, and the response goes on as before."""
     LEFT = "left"
-    """The last reader is gone, and may come back."""
+    """The last reader left, and may come back."""
     DESERTED = "deserted"
-    """The last reader is gone, and nothing is kept for another one."""
+    """The last reader left, and nothing is kept for another one."""
     EMPTIED = "emptied"
-    """Every reader has everything, and nothing is kept for another one."""
+    """Every reader has got everything, and nothing is kept for another one."""
     TICKED = "ticked"
     EXPIRED = "expired"
-    """The grace time, or the time for which an ended response is kept, is over; or its room is needed."""
+    """The grace time is over, or an ended response was kept for long enough, or its memory is needed."""
     CLOSE = "close"
 
 
@@ -143,16 +144,16 @@ TRANSITIONS: dict[tuple[State, Input], State] = {
     (State.CLOSED, Input.TICKED): State.CLOSED,
     (State.CLOSED, Input.CLOSE): State.CLOSED,
 }
-"""Every pair that is not here is a bug and raises `InvariantError`."""
+"""A pair that is not in this table is a bug: `next_state` raises `InvariantError`."""
 
 LIVE = frozenset({State.OPEN, State.DETACHED})
-"""States in which sequences live upstream."""
+"""States in which sequences run in the engine."""
 ENDED = frozenset({State.DRAINING, State.CLOSING})
-"""States in which only readers are waited for."""
+"""States in which only readers have something left to do."""
 
 
 def next_state(state: State, given: Input) -> State:
-    """The table, and `InvariantError` for what is not in it."""
+    """Look the transition up. Raises `InvariantError` for a pair that is not in the table."""
     following = TRANSITIONS.get((state, given))
     if following is None:
         raise InvariantError(f"a response that is {state.value} cannot take {given.value}")
@@ -160,9 +161,10 @@ def next_state(state: State, given: Input) -> State:
 
 
 def meaning_of_loss(state: State, *, stays: bool, may_return: bool, is_kept: bool) -> Input:
-    """What it means that a reader is gone. `stays`: it was not there, or another one listens.
+    """Which input it is that a reader left.
 
-    `may_return`: the response goes on without a reader; `is_kept`: it is kept when it has ended.
+    `stays`: the reader was not there, or another one still listens. `may_return`: the response goes on without a
+    reader. `is_kept`: the response is kept after its end.
     """
     if stays or state is State.DETACHED:
         return Input.LOST
@@ -172,39 +174,18 @@ def meaning_of_loss(state: State, *, stays: bool, may_return: bool, is_kept: boo
 
 
 @dataclass(frozen=True, slots=True)
-class CancelUpstream:
-    """End these sequences, for this reason. Asked at most once."""
+class CancelSequences:
+    """Cancel these sequences in the engine, for this reason. A stream asks this at most once per sequence."""
 
     rids: tuple[Rid, ...]
     reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class PauseUpstream:
-    """Leave these sequences out of the engine's plans; they keep their blocks."""
-
-    rids: tuple[Rid, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ParkUpstream:
-    """Leave them out, and take their blocks and slots."""
-
-    rids: tuple[Rid, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeUpstream:
-    """Take them in again, after a pause or a parking."""
-
-    rids: tuple[Rid, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class EndResponse:
-    """Frame the last event, and `conclude` with it. Asked exactly once, unless the last reader deserted before.
+    """Frame the last event and call `conclude` with it. A stream asks this once, unless its last reader deserted.
 
-    `refusal` None: in the usual words for the reason.
+    `refusal` None: the usual text for the reason.
     """
 
     reason: FinishReason
@@ -213,7 +194,7 @@ class EndResponse:
 
 @dataclass(frozen=True, slots=True)
 class EndReader:
-    """The response goes on without this reader: frame its last word, and `interject` it. Once a reader at most."""
+    """Frame a last event for this reader alone, and call `send_to` with it. The response goes on without the reader."""
 
     reader_id: ReaderId
     reason: FinishReason
@@ -221,18 +202,16 @@ class EndReader:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Break this reader's connection off: it does not even take its last word. It is lost already."""
+    """Abort the connection of this reader, which does not even take its last event. The reader is already removed."""
 
     reader_id: ReaderId
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """This reader was written nothing for long: `interject` something that its protocol ignores."""
+    """Call `send_to` for this reader with bytes that its protocol ignores: it was written nothing for long."""
 
     reader_id: ReaderId
 
 
-Effect: TypeAlias = (
-    CancelUpstream | PauseUpstream | ParkUpstream | ResumeUpstream | EndResponse | EndReader | Disconnect | KeepAlive
-)
+Effect: TypeAlias = CancelSequences | SetFlow | EndResponse | EndReader | Disconnect | KeepAlive

@@ -1,12 +1,12 @@
-"""A request's own wish for how it is treated as a slow reader: a word, an object with thresholds, or a header.
+"""The policy that a request chooses for its own slow readers: a name, an object with thresholds, or a header.
 
-The three forms of one wish::
+Three forms of the same choice::
 
     {"sluiceway": {"slow_client": "drop"}}
     {"sluiceway": {"slow_client": {"policy": "pause-park-drop", "park_after_s": 1, "drop_after_s": 10}}}
     Sluiceway-Slow-Client: pause-park-drop; park_after_s=1; drop_after_s=10
 
-An object without `policy` changes the server's own one. Naive is refused: it would be paid for by others.
+An object without `policy` changes the thresholds of the server's own policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUMBERS = frozenset(field for field in Policy.__struct_fields__ if field.endswi
 
 
 def policy_from_json(value: object, default: Policy, param: str = FIELD) -> Policy:
-    """The policy that a request wants; `default` is the server's. Raises `RequestError` that names the field."""
+    """The policy of a request; `default` is the policy of the server. Raises a `RequestError` that names the field."""
     if value is None:
         return default
     if isinstance(value, str):
@@ -53,21 +53,21 @@ def policy_from_json(value: object, default: Policy, param: str = FIELD) -> Poli
 
 
 def policy_from_header(value: str, default: Policy, param: str = HEADER) -> Policy:
-    """As `policy_from_json`; the first word is the policy, the rest are thresholds as `name=number`, each once."""
+    """The same from a header: first the policy, then thresholds as `name=number`, each at most once."""
     first, *pairs = (part.strip() for part in value.split(";"))
-    wish: dict[str, Any] = {"policy": first}
+    fields: dict[str, Any] = {"policy": first}
     for pair in pairs:
         name, _, digits = pair.partition("=")
         name = name.strip()
         path = f"{param}.{name[:64]}"
-        if name in wish:
+        if name in fields:
             raise invalid(f"`{path}` is given more than once.", path)
-        wish[name] = _number(digits.strip(), path)
-    return policy_from_json(wish, default, param)
+        fields[name] = _number(digits.strip(), path)
+    return policy_from_json(fields, default, param)
 
 
 def _base(name: object, default: Policy, param: str) -> Policy:
-    """The server's own values for the server's own policy; the usual ones for any other."""
+    """The values of the server for its own policy; the defaults of any other policy."""
     if name is None or name == default.name.value:
         return default
     if not isinstance(name, str) or name not in _SERVED:

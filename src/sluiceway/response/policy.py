@@ -1,20 +1,19 @@
-"""What a reader that does not keep up costs, and whom: a frozen value, and the decision that follows from it.
+"""What the server does about a reader that does not keep up: a frozen policy, and the decision that follows from it.
 
 ====================  ================================================================================================
-unbounded             memory pays, up to the token limit of the request
-pause                 the request pays: it is left out of the engine's plans; its blocks and its slot stay
-drop                  the request pays: it is ended with `slow_client`
-pause-park-drop       the request pays by degrees: paused; after a while parked, so that blocks and slot serve others
-                      (what is lost is computed again, exactly); after a longer while dropped
+unbounded             events are kept in memory, up to the token limit of the request
+pause                 the sequences are left out of the engine's batches; they keep their blocks and slots
+drop                  the response is ended with `slow_client`
+pause-park-drop       the sequences are paused; after a while they are parked, so that others get their blocks and
+                      slots (what was computed is computed again, exactly); after a longer while they are dropped
 ====================  ================================================================================================
 
-A reader is *behind* from the moment when more waits for it than the high-water mark until no more than the low-water
-mark does. Two marks and not one, so that a reader at the edge does not make the engine stop and go with every token.
-Comparisons are `>` against a mark, so that a mark of 0 works. Two events are no backlog, however large: a mark in bytes
-puts nobody behind for whom no more than two of them wait beside what the transport holds. A reader is *stalled* while
-something waits for it and it takes nothing.
+A reader falls *behind* when more waits for it than the high-water mark, and stays behind until no more than the
+low-water mark waits. There are two marks so that a reader near one of them does not pause the engine with every token.
+Comparisons are `>` against a mark, so that a mark of 0 works. A mark in bytes counts only when more than two events
+wait, however large they are. A reader is *stalled* while something waits for it and it takes nothing.
 
-What this file does not know: who measures, and who carries a decision out.
+What this file does not know: who measures readers, and who carries a decision out.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ MAX_AMOUNT = 1 << 40
 
 
 class PolicyName(str, enum.Enum):
-    """See the module's docstring."""
+    """The policies of the table above."""
 
     UNBOUNDED = "unbounded"
     PAUSE = "pause"
@@ -42,34 +41,34 @@ class PolicyName(str, enum.Enum):
 
 
 class Decision(enum.IntEnum):
-    """What shall be, from mild to severe: of several readers, the mildest decides for the request."""
+    """What happens to the sequences, from mild to severe. Of several readers, the mildest decision counts."""
 
-    FLOW = 0
+    RUN = 0
     PAUSE = 1
     PARK = 2
     DROP = 3
 
 
 class Pressure(enum.IntEnum):
-    """How near all streams together are to what they may hold."""
+    """How near all streams together are to the memory that they may hold."""
 
     NONE = 0
     TIGHT = 1
-    """Those above their low-water marks shall not hold more."""
+    """Streams above their low-water marks must not grow."""
     FULL = 2
-    """Those above their low-water marks must let go."""
+    """Streams above their low-water marks must shrink."""
 
 
 class Measure(NamedTuple):
-    """How one reader stands. Queued is what the transport has not accepted; unsent is what it has and still holds."""
+    """How far behind one reader is. Queued: not yet given to the transport. Unsent: the transport still holds it."""
 
     queued_bytes: int
     queued_events: int
     unsent_bytes: int
     stalled_s: float
-    """Since the reader last took something, while something waits for it; else 0."""
+    """Seconds since the reader took something, while something waits for it; else 0."""
     behind_s: float | None
-    """Since it fell behind; None if it was not, when last looked at."""
+    """Seconds since it fell behind; None if it was not behind when it was measured last."""
     pressure: Pressure = Pressure.NONE
 
 
@@ -83,22 +82,22 @@ _MEANINGS: Mapping[PolicyName, frozenset[str]] = MappingProxyType(
         PolicyName.PAUSE_PARK_DROP: frozenset({*_MARKS, *_TIMES}),
     }
 )
-"""Which fields mean something in which policy: all of those must be set, and none of the others."""
+"""The fields of each policy: all of them must be set, and no others."""
 
 _LOW_BYTES, _LOW_EVENTS = 8 * 1024, 32
-"""What nobody is reproached with, even when memory is short; also that of policies without marks."""
+"""Backlog below these sizes never counts as slow, even under memory pressure. Policies without marks use them too."""
 
 _FEW_EVENTS = 2
-"""So many may wait whatever their size: the one that is to be written now, and one that came while its reader took the
-one before. Were that a reason to pause, events above the mark would cost a step each, however fast they are read."""
+"""This many events may wait, whatever their size: one to be written now, and one that came while the reader took the
+one before. If they counted, large events would pause the engine after each step, however fast the reader is."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Marks are per reader. Above the limit a reader is dropped at once, whatever else is decided.
+    """A policy for slow readers. Its marks count per reader; above the limit a reader is dropped immediately.
 
     `park_after_s` and `drop_after_s` count from when the reader fell behind. `stall_timeout_s` is for a reader that
-    takes nothing at all, also when little waits for it. Raises `ConfigError` for a field that is wrong, missing, or
-    without meaning in the policy.
+    takes nothing at all, even when little waits for it. Raises `ConfigError` for a field that is out of range, that is
+    missing, or that the policy does not have.
     """
 
     name: PolicyName
@@ -120,7 +119,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pauses(self) -> bool:
-        """Whether a reader that is behind stops the generation."""
+        """True when a reader that is behind pauses the generation."""
         return self.name in (PolicyName.PAUSE, PolicyName.PAUSE_PARK_DROP)
 
     @property
@@ -152,8 +151,8 @@ _BOUNDED = {
     "high_events": 128,
     "limit_events": 8192,
 }
-# High water is a second or two of an ordinary stream: longer than the hiccups of a network, far shorter than a
-# conversation. The limit has room for what the engine still delivers after it was told to pause.
+# The high-water mark is a second or two of an ordinary stream: longer than a short interruption of a network, far
+# shorter than a conversation. The limit has room for the tokens that the engine still delivers after a pause.
 _PRESETS = (
     Policy(name=PolicyName.UNBOUNDED, stall_timeout_s=600.0),
     Policy(name=PolicyName.PAUSE, **_BOUNDED, stall_timeout_s=300.0),
@@ -161,13 +160,13 @@ _PRESETS = (
     Policy(name=PolicyName.PAUSE_PARK_DROP, **_BOUNDED, park_after_s=2.0, drop_after_s=30.0, stall_timeout_s=60.0),
 )
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType({policy.name: policy for policy in _PRESETS})
-"""Each policy with its usual values."""
+"""Each policy with its default values."""
 
 DEFAULT = POLICIES[PolicyName.PAUSE_PARK_DROP]
 
 
 def is_behind(policy: Policy, measure: Measure) -> bool:
-    """Whether the reader is behind now. Where it was, or where memory is short, the low mark counts."""
+    """True when the reader is behind. If it was behind before, or memory is short, the low-water mark counts."""
     if measure.behind_s is not None or measure.pressure:
         events_mark = _LOW_EVENTS if policy.low_events is None else policy.low_events
         return _is_above(measure, policy.low_mark_bytes, events_mark)
@@ -175,7 +174,7 @@ def is_behind(policy: Policy, measure: Measure) -> bool:
 
 
 def spare(policy: Policy, measure: Measure) -> tuple[int, int]:
-    """How many bytes and how many events a reader may still be sent until it may be behind; below 0 where it is."""
+    """How many more bytes and events may wait until the reader can be behind; -1 if it is behind."""
     if is_behind(policy, measure):
         return -1, -1
     waiting_bytes, high_bytes, high_events = _waiting_bytes(measure), policy.high_bytes, policy.high_events
@@ -186,18 +185,18 @@ def spare(policy: Policy, measure: Measure) -> tuple[int, int]:
 
 
 def decide(policy: Policy, measure: Measure) -> Decision:
-    """What follows from how a reader stands."""
+    """Decide what a reader that is measured so costs its response."""
     if _exceeds(measure, policy.limit_bytes, policy.limit_events) or _is_stalled(policy, measure):
         return Decision.DROP
     if not is_behind(policy, measure):
-        return Decision.FLOW
+        return Decision.RUN
     behind_s = measure.behind_s or 0.0
-    # A policy that does not pause has no other way to hold no more.
+    # A policy that does not pause can only drop when memory is short.
     patience = Pressure.TIGHT if policy.pauses else Pressure.NONE
     if measure.pressure > patience or (policy.drop_after_s is not None and behind_s >= policy.drop_after_s):
         return Decision.DROP
     if not policy.pauses:
-        return Decision.FLOW
+        return Decision.RUN
     if policy.park_after_s is not None and behind_s >= policy.park_after_s:
         return Decision.PARK
     return Decision.PAUSE
@@ -208,7 +207,7 @@ def _is_stalled(policy: Policy, measure: Measure) -> bool:
 
 
 def _exceeds(measure: Measure, bytes_mark: int | None, events_mark: int | None) -> bool:
-    """Whether it is above a mark, and not for a few events alone."""
+    """True above a mark; a mark in bytes counts only for more than a few events."""
     return _is_above(measure, bytes_mark if measure.queued_events > _FEW_EVENTS else None, events_mark)
 
 
@@ -219,5 +218,5 @@ def _is_above(measure: Measure, bytes_mark: int | None, events_mark: int | None)
 
 
 def _waiting_bytes(measure: Measure) -> int:
-    """Unsent bytes count as queued: it makes no difference to the reader which buffer they wait in."""
+    """Queued and unsent bytes: for the reader it makes no difference in which buffer they wait."""
     return measure.queued_bytes + measure.unsent_bytes

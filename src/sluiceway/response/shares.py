@@ -1,6 +1,6 @@
-"""What each caller has in a bounded table, so that a table that is full takes from the one who has the most.
+"""Counts what each caller has in a bounded table, so that a full table takes from the caller that has the most.
 
-A table without shares forgets the oldest entry of all, and with it one caller pushes out what another has.
+A table without such counts would drop its oldest entry, so one caller could push out the entries of another.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Shares(Generic[T]):
-    """Things by caller, each caller's oldest first. A step takes a time that grows with the logarithm of callers."""
+    """Entries by caller, the oldest first. An operation takes time that grows with the logarithm of callers."""
 
     def __init__(self) -> None:
         self._things: dict[str, dict[T, int]] = {}
-        """With their weights, by caller."""
+        """Entries with their weights, by caller."""
         self._totals: dict[str, int] = {}
         self._heap: list[tuple[int, int, str]] = []
-        """Callers by total, the largest first. Entries whose total is another one now are passed over."""
+        """Callers by total, the largest first. An entry with an outdated total is skipped."""
         self._n_changes = 0
 
     def add(self, caller: str, thing: T, weight: int = 1) -> None:
-        """The caller has this thing, as its latest. It has it only once, with the weight that was given last."""
+        """Add an entry as the newest of this caller. An entry that is there already moves, and takes the new weight."""
         self.drop(caller, thing)
         self._things.setdefault(caller, {})[thing] = weight
         self._changed(caller, self._totals.get(caller, 0) + weight)
 
     def drop(self, caller: str, thing: T) -> None:
-        """The caller has it no more. Idempotent."""
+        """Remove an entry of this caller. Idempotent."""
         things = self._things.get(caller)
         if things is None or thing not in things:
             return
@@ -39,14 +39,14 @@ class Shares(Generic[T]):
             del self._things[caller], self._totals[caller]
 
     def of(self, caller: str) -> Iterable[T]:
-        """What the caller has, the oldest first."""
+        """The entries of this caller, the oldest first."""
         return self._things.get(caller, ())
 
     def excess(self, caller: str | None) -> T:
-        """The thing that goes first when `caller` has added one too many: the oldest of a caller that has the most.
+        """The entry to drop when `caller` has added one too many: the oldest of the caller that has the most.
 
-        Among callers that have as much, `caller` loses its own, so it never pushes out what another has. Raises
-        `LookupError` when the table is empty.
+        When `caller` has as much as any other, it loses an entry of its own, so it never pushes out another caller's.
+        Raises `LookupError` when the table is empty.
         """
         while self._heap and self._totals.get(self._heap[0][2]) != -self._heap[0][0]:
             heapq.heappop(self._heap)

@@ -1,30 +1,31 @@
-"""One response, from the request until nothing of it is held: it owns its events, its readers and its sequences.
+"""One response as a pure object: its sequences, its events and its readers, from the request until nothing is held.
 
-It is told facts (`delivered`, `written`, `lost`, ...), wishes (`close`) and the time (`tick`), moves by the table of
-`lifecycle`, and returns effects for its shell to carry out, in order. Nothing here waits, so nothing here can be
-cancelled half way. Between ticks the time is that of the last fact that came with one.
+Its owner reports facts (`delivered`, `written`, `lost`, ...), requests (`close`) and the time (`tick`). The stream
+moves by the table of `lifecycle` and returns effects, which its owner carries out in order. Nothing here waits, so
+nothing here can be cancelled half way. Between ticks the current time is that of the last fact that came with a time.
 
-Of several readers, one that is slow costs only itself: the request is paused when all are behind, and a reader that is
-too slow is dismissed alone. When it was the only one, the response is ended with `slow_client`, or goes on without a
-reader where its terms say that one may come back.
+Of several readers, a slow one costs only itself. The sequences are paused when all readers are behind, and a reader
+that is too slow is dismissed alone. When it was the only one, the response ends with `slow_client`, or goes on without
+a reader if its terms let one come back.
 
-What this file does not know: protocols, sockets, clocks, the processes upstream.
+What this file does not know: protocols, sockets, clocks, other processes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.refusals import OUT_OF_MEMORY, answer_too_large
-from sluiceway.response.audience import Audience
+from sluiceway.response.backlog import NOTHING, Backlog, Cursor, Missed
+from sluiceway.response.backpressure import Backpressure
 from sluiceway.response.budget import Budget
-from sluiceway.response.flow import Flow
-from sluiceway.response.keeping import Keeping
 from sluiceway.response.lifecycle import (
     ENDED,
     LIVE,
     TRANSITIONS,
+    CancelSequences,
     Disconnect,
     Effect,
     EndResponse,
@@ -36,24 +37,23 @@ from sluiceway.response.lifecycle import (
     next_state,
 )
 from sluiceway.response.policy import Decision, Pressure
-from sluiceway.response.reader import Batch
-from sluiceway.response.replay import NOTHING, Missed, Place, Replay
-from sluiceway.response.terms import Terms
-from sluiceway.response.upstream import Upstream
+from sluiceway.response.readers import PendingWrite, Readers
+from sluiceway.response.terms import StreamTerms
 from sluiceway.types import FinishReason, Piece, Rid
 
 
 class Stream:
-    """See the module's docstring. It begins open and without a reader: the first is attached before anything else."""
+    """The state of one response. It begins open and without a reader; the first one attaches before anything else."""
 
     __slots__ = (
-        "_audience",
+        "_backlog",
+        "_backpressure",
         "_budget",
-        "_flow",
-        "_keeping",
+        "_live",
+        "_n_unaccepted",
         "_now_s",
-        "_replay",
-        "_upstream",
+        "_readers",
+        "_unattended_since_s",
         "ended_s",
         "opened_s",
         "reason",
@@ -61,203 +61,214 @@ class Stream:
         "terms",
     )
 
-    def __init__(self, rids: Iterable[Rid], terms: Terms, budget: Budget, now_s: float) -> None:
-        self._upstream = Upstream(rids)
+    def __init__(self, rids: Iterable[Rid], terms: StreamTerms, budget: Budget, now_s: float) -> None:
         self.terms = terms
-        self._replay = Replay(budget, NOTHING if terms.retention is None else terms.retention.window)
+        self._live = dict.fromkeys(rids)
+        """Sequences that run in the engine."""
+        self._n_unaccepted = len(self._live)
         self._budget = budget
-        self._audience = Audience(terms.policy)
-        self._flow = Flow(terms, self._audience, self._replay, budget)
+        self._backlog = Backlog(budget, NOTHING if terms.retention is None else terms.retention.window)
+        self._readers = Readers(terms.policy)
+        self._backpressure = Backpressure(terms, self._readers, self._backlog, budget)
         self._now_s = now_s
-        self._keeping = Keeping(terms.retention, now_s)
+        self._unattended_since_s = now_s
+        """When the last reader left, or the response ended."""
         self.state = State.OPEN
         self.opened_s = now_s
         self.ended_s: float | None = None
         self.reason: FinishReason | None = None
-        """Why it ended, or its sequences so far; None before that."""
+        """Why the response, or its last finished sequence, ended; None before that."""
 
     @property
     def is_accepted(self) -> bool:
-        """Whether every sequence was admitted: only then is the response certain to be a stream of tokens."""
-        return self._upstream.is_accepted
+        """True when every sequence was accepted: only then is the response certain to be a stream of tokens."""
+        return not self._n_unaccepted
 
     @property
     def next_event_id(self) -> int:
-        """The id of the event that is delivered next."""
-        return self._replay.end.event_id + 1
+        """The id of the next event."""
+        return self._backlog.end.event_id + 1
 
     @property
     def n_delivered(self) -> int:
-        """Tokens that some reader got."""
-        return self._replay.n_delivered
+        """Tokens that at least one reader got."""
+        return self._backlog.n_delivered
 
     @property
     def n_undelivered(self) -> int:
-        """Tokens that no reader will get. What is in neither number still waits."""
-        return self._replay.n_undelivered
+        """Tokens that no reader will get."""
+        return self._backlog.n_undelivered
 
     @property
     def n_waiting(self) -> int:
         """Tokens that no reader has got yet."""
-        return self._replay.n_waiting
+        return self._backlog.n_waiting
 
     @property
     def quiet_until_s(self) -> float:
-        """Before that a tick would tell nothing, unless something else happens; in the past where each tick counts."""
-        if self.state is State.OPEN and not self._flow.is_held:
-            return self._audience.quiet_until_s(self._replay.end, self.terms.keep_alive_s)
-        is_kept = self.state in ENDED and self.terms.retention is not None and not self._audience.readers
-        return self._keeping.until_s if is_kept else self._now_s
+        """The time before which a tick changes nothing, if nothing else happens; in the past if every tick counts."""
+        if self.state is State.OPEN and not self._backpressure.is_held:
+            return self._readers.quiet_until_s(self._backlog.end, self.terms.keep_alive_s)
+        if self.state in ENDED and self.terms.retention is not None and not self._readers.by_id:
+            return self._evicted_at_s
+        return self._now_s
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of its events that are held, for readers or for a replay."""
-        return self._replay.held_bytes
+        """Bytes of the events that are held, for readers or for a replay."""
+        return self._backlog.held_bytes
 
     def has_reader(self, reader_id: ReaderId) -> bool:
-        """Whether this reader gets anything more."""
-        return reader_id in self._audience.readers
+        """True while this reader may get anything more."""
+        return reader_id in self._readers.by_id
 
-    def place_after(self, event_id: int) -> Place | Missed:
-        """Where a reader that has got this event is to be attached; 0 for one that has got nothing."""
-        return self._replay.place_after(event_id)
+    def cursor_after(self, event_id: int) -> Cursor | Missed:
+        """Where a reader attaches that has got this event; 0 for a reader that has got nothing."""
+        return self._backlog.cursor_after(event_id)
 
-    # From upstream.
+    # From the engine.
 
     def accepted(self) -> None:
-        """One more sequence was admitted."""
+        """Note that one more sequence was accepted."""
         self._move(Input.ACCEPTED)
-        self._upstream.accepted()
+        self._n_unaccepted -= 1
 
     def delivered(self, frame: bytes, n_tokens: int, before: Iterable[bytes] = ()) -> tuple[Effect, ...]:
-        """An event is ready, and others before it; an empty one (text is held back) brings its tokens only."""
-        if self.state is not State.OPEN:  # in which it stays: with each token that need not be looked up
+        """Add an event, after the events `before`. An empty frame (text is held back) adds its tokens only."""
+        backlog, readers = self._backlog, self._readers
+        if self.state is not State.OPEN:  # in which it stays; this runs for each token, so the table is not asked
             self._move(Input.DELIVERED)
-        if self._replay.notice:
-            self._audience.pass_notice(self._replay, self._now_s)
+        if backlog.status_line:
+            readers.remove_status_line(backlog, self._now_s)
         for earlier in before:
-            self._replay.push(earlier, 0)
-        self._replay.push(frame, n_tokens)
-        if self.state is State.OPEN and self._flow.is_calm:
+            backlog.push(earlier, 0)
+        backlog.push(frame, n_tokens)
+        if self.state is State.OPEN and not self._budget.pressure and readers.is_calm(backlog.end):
             return ()
         if self.state is State.DETACHED:
             self._trim()
         return self._regulate()
 
     def gathered(self, n_bytes: int, n_tokens: int) -> tuple[Effect, ...]:
-        """A whole answer has grown by this much.
+        """Note that a whole answer has grown.
 
-        It is ended if it is too large, or grows while memory is full, since no reader can make room before its end.
+        The response ends if the answer is too large, or if it grows while memory is full: no reader can make room
+        before its end.
         """
         if self.state is not State.OPEN:
             self._move(Input.DELIVERED)
-        self._replay.gather(n_bytes, n_tokens)
-        gathered_bytes, budget = self._replay.gathered_bytes, self._budget
+        self._backlog.gather(n_bytes, n_tokens)
+        gathered_bytes, budget = self._backlog.gathered_bytes, self._budget
         if gathered_bytes > budget.max_answer_bytes:
             return self.close(FinishReason.ERROR, answer_too_large(budget.max_answer_bytes))
         if budget.pressure is Pressure.FULL and gathered_bytes > self.terms.policy.low_mark_bytes:
             return self.close(FinishReason.ERROR, OUT_OF_MEMORY)
-        return () if self.state is State.OPEN and self._flow.is_calm else self._regulate()
+        return self._regulate_unless_calm()
 
-    def told(self, notice: bytes) -> None:
-        """How things stand, for readers that have everything; a later notice takes its place, an event ends it."""
-        self._replay.notice = notice
+    def set_status_line(self, line: bytes) -> None:
+        """Set a comment about the progress. Readers that have every event get it; the next event removes it."""
+        self._backlog.status_line = line
 
     def finished(self, rid: Rid, reason: FinishReason, frames: Iterable[bytes] = ()) -> tuple[Effect, ...]:
-        """A sequence ended well; the frames say so."""
-        self._move(Input.FINISHED if self._upstream.has_but(rid) else Input.COMPLETED)
-        self._upstream.settle(rid)
+        """Note that a sequence finished well, with its last events. Raises `InvariantError` if it does not run here."""
+        self._remove(rid)
+        self._move(Input.FINISHED if self._live else Input.COMPLETED)
         for frame in frames:
-            self._replay.push(frame, 0)
+            self._backlog.push(frame, 0)
         if self.reason is not FinishReason.LENGTH:
             self.reason = reason
-        if not self._upstream:
+        if not self._live:
             return (EndResponse(self.reason),)
-        return () if self.state is State.OPEN and self._flow.is_calm else self._regulate()
+        return self._regulate_unless_calm()
 
     def failed(self, rid: Rid, reason: FinishReason, refusal: Refusal) -> tuple[Effect, ...]:
-        """A sequence ended badly, and with it the response."""
+        """Note that a sequence finished with an error. The whole response ends with it."""
+        self._remove(rid)
         self._move(Input.FAILED)
-        self._upstream.settle(rid)
         return self._end(reason, refusal)
 
     def rejected(self, refusal: Refusal) -> tuple[Effect, ...]:
-        """The whole request was refused upstream, where nothing of it is held."""
+        """Note that the engine refused the whole request and holds nothing of it."""
         self._move(Input.REJECTED)
-        self._upstream.forget()
+        self._live.clear()
         return self._end(FinishReason.ERROR, refusal)
 
     def conclude(self, frame: Piece, before: Iterable[Piece] = (), now_s: float | None = None) -> None:
-        """Carry out `EndResponse`. Of an early end it is no carrier: tokens that are in no event so far are in none."""
+        """Carry out `EndResponse`: add the last events. A response that was ended early drops unframed tokens.
+
+        `now_s` None: the current time is that of the last fact.
+        """
         if self.state not in ENDED:
             raise InvariantError(f"a response that is {self.state.value} cannot be concluded")
         if self.state is State.CLOSING:
-            self._replay.forfeit()
-        self._replay.conclude(frame, before)
+            self._backlog.drop_unframed()
+        self._backlog.conclude(frame, before)
         self._now_s = self._now_s if now_s is None else now_s
-        self.ended_s = self._keeping.since_s = self._now_s
+        self.ended_s = self._unattended_since_s = self._now_s
         self._close_if_emptied()
 
     # From readers.
 
-    def attached(self, place: Place, now_s: float) -> tuple[ReaderId, tuple[Effect, ...]]:
-        """A reader is there and goes on from this place, which `place_after` gave."""
+    def attached(self, cursor: Cursor, now_s: float) -> tuple[ReaderId, tuple[Effect, ...]]:
+        """Attach a reader at a cursor that `cursor_after` returned."""
         self._move(Input.ATTACHED)
         self._now_s = now_s
-        return self._audience.admit(place, self._replay.end, now_s), self._regulate()
+        return self._readers.admit(cursor, self._backlog.end, now_s), self._regulate()
 
-    def take(self, reader_id: ReaderId) -> Batch | None:
-        """What is to be written to this reader next; None if nothing is. The writer says `written` when it was."""
-        reader = self._audience.readers.get(reader_id)
-        return None if reader is None else reader.take(self._replay)
+    def take(self, reader_id: ReaderId) -> PendingWrite | None:
+        """The next write for this reader; None if nothing waits. Its writer calls `written` after the write."""
+        reader = self._readers.by_id.get(reader_id)
+        return None if reader is None else reader.take(self._backlog)
 
     def written(self, reader_id: ReaderId, now_s: float, unsent_bytes: int = 0) -> tuple[Effect, ...]:
-        """What was taken was handed to the transport, which holds that many bytes now. Idle for a lost reader."""
+        """Note that the write was handed to the transport, which holds `unsent_bytes`. Ignores a lost reader."""
         if self.state is not State.OPEN:
             self._move(Input.WRITTEN)
         self._now_s = now_s
-        reader, replay = self._audience.readers.get(reader_id), self._replay
+        backlog, readers = self._backlog, self._readers
+        reader = readers.by_id.get(reader_id)
         if reader is None:
             return ()
-        reader.wrote(replay.end, now_s, unsent_bytes)
-        if not reader.is_dismissed:
-            replay.delivered(reader.place)
-        self._trim()
-        if replay.is_ended:
+        reader.wrote(backlog.end, now_s, unsent_bytes)
+        if reader.is_dismissed:
+            self._trim()
+        else:
+            backlog.advance(reader.cursor, reader.cursor if len(readers.by_id) == 1 else readers.slowest(backlog.end))
+        if backlog.is_ended:
             self._close_if_emptied()
-        # Whoever got something and has nothing unsent stands better than before.
-        return () if self._audience.is_at_ease and not unsent_bytes else self._regulate()
+        # A reader that got something, and whose transport holds nothing, cannot be further behind than before.
+        return () if readers.is_at_ease and not unsent_bytes else self._regulate()
 
-    def interject(self, reader_id: ReaderId, frame: bytes) -> None:
-        """Carry out `EndReader` or `KeepAlive`: write this to the reader alone. Idle for a lost one."""
-        reader = self._audience.readers.get(reader_id)
+    def send_to(self, reader_id: ReaderId, frame: bytes) -> None:
+        """Carry out `EndReader` or `KeepAlive`: write this frame to the reader alone. Ignores a lost reader."""
+        reader = self._readers.by_id.get(reader_id)
         if reader is not None:
             reader.set_aside(frame, self._now_s)
 
     def lost(self, reader_id: ReaderId, now_s: float) -> tuple[Effect, ...]:
-        """Nobody writes to this reader any more: it has left, or has everything. Idempotent, in every state."""
+        """Note that a reader left, or has got everything. Idempotent, in every state."""
         self._now_s = now_s
-        was_there = self._audience.readers.pop(reader_id, None) is not None
-        stays = not was_there or self._audience.listens
+        was_there = self._readers.by_id.pop(reader_id, None) is not None
+        stays = not was_there or self._readers.has_listener
         meaning = meaning_of_loss(self.state, stays=stays, may_return=self._may_return, is_kept=self._is_kept)
         was_open = self.state is State.OPEN
         self._move(meaning)
         if meaning is Input.DESERTED and was_open:
             self.reason, self.ended_s = FinishReason.DISCONNECTED, now_s
-            return self._upstream.cancel(FinishReason.DISCONNECTED)
+            return self._cancel(FinishReason.DISCONNECTED)
         if meaning is Input.LEFT:
-            self._keeping.since_s = now_s
+            self._unattended_since_s = now_s
         self._trim()
         return self._regulate()
 
     # From the server.
 
     def tick(self, now_s: float, unsent_bytes: Mapping[ReaderId, int]) -> tuple[Effect, ...]:
-        """Time has passed, and transports hold so much, where that was measured. To be told several times a second."""
+        """Note the time, and what transports hold where that was measured. Call it several times a second."""
         self._move(Input.TICKED)
         self._now_s = now_s
-        self._audience.observe(self._replay.end, now_s, unsent_bytes)
-        effects = [*self._give_up_the_stalled(), *self._expire()]
+        self._readers.observe(self._backlog.end, now_s, unsent_bytes)
+        effects = [*self._remove_stalled_readers(), *self._expire()]
         self._trim()
         return (*effects, *self._regulate(), *self._keep_alive())
 
@@ -267,34 +278,39 @@ class Stream:
         self._move(Input.CLOSE)
         return self._end(cause, refusal) if was_live else ()
 
-    def give_way(self) -> None:
-        """Keep nothing any more of a response that has ended and that nobody reads. Idle for any other."""
-        if self.state in ENDED and not self._audience.readers:
+    def evict_if_idle(self) -> None:
+        """Drop everything that is held, if the response has ended and has no reader. Else do nothing."""
+        if self.state in ENDED and not self._readers.by_id:
             self._move(Input.EXPIRED)
 
-    # Flow.
+    # Backpressure.
+
+    def _regulate_unless_calm(self) -> tuple[Effect, ...]:
+        """Judge the readers, unless another judgement would change nothing."""
+        is_open = self.state is State.OPEN and not self._budget.pressure
+        return () if is_open and self._readers.is_calm(self._backlog.end) else self._regulate()
 
     def _regulate(self) -> tuple[Effect, ...]:
         if self.state is State.OPEN:
-            return self._heed_readers()
+            return self._regulate_for_readers()
         if self.state is State.DETACHED:
-            return self._flow.unattended(self._upstream, self._now_s)
+            return self._backpressure.detached(self._live, self._now_s)
         return ()
 
-    def _heed_readers(self) -> tuple[Effect, ...]:
-        decision, effects = self._flow.attended(self._upstream, self._now_s, may_return=self._may_return)
+    def _regulate_for_readers(self) -> tuple[Effect, ...]:
+        decision, effects = self._backpressure.attended(self._live, self._now_s, may_return=self._may_return)
         if decision is not Decision.DROP:
             return effects
         if not self._may_return:
-            return self._end_for_the_slow()
+            return self._end_for_slow_readers()
         self._move(Input.LEFT)
-        self._keeping.since_s = self._now_s
+        self._unattended_since_s = self._now_s
         return (*effects, *self._regulate())
 
-    def _end_for_the_slow(self) -> tuple[Effect, ...]:
-        """All that read are too slow: what waited for them goes, so that they need not take it before the reason."""
+    def _end_for_slow_readers(self) -> tuple[Effect, ...]:
+        """End the response, since all its readers are too slow. They get the reason instead of what waits for them."""
         self._move(Input.CLOSE)
-        self._replay.give_up()
+        self._backlog.give_up()
         self._trim()
         return self._end(FinishReason.SLOW_CLIENT, None)
 
@@ -302,52 +318,72 @@ class Stream:
 
     @property
     def _may_return(self) -> bool:
-        """Nobody knows of a response that was not accepted, so nobody comes back to it."""
-        return self.terms.may_return and self.is_accepted
+        """True when a reader may come back. Before its acceptance no client knows of the response."""
+        return self.terms.may_return and not self._n_unaccepted
 
     @property
     def _is_kept(self) -> bool:
-        """Whether something is kept for readers that come once it has ended; never of a request that was refused."""
-        return self.terms.retention is not None and self.is_accepted
+        """True when the response is kept after its end; never for a request that was refused."""
+        return self.terms.retention is not None and not self._n_unaccepted
 
-    def _give_up_the_stalled(self) -> list[Effect]:
-        stalled = self._audience.stalled(self._replay.end, self._now_s, is_over=self.state in ENDED)
-        if self.state in ENDED and self.ended_s is not None and self._budget.pressure is Pressure.FULL:
-            # Of what is not generated any more nothing can be paused.
-            stalled = [*{*stalled, *self._audience.hoarding(self._replay.end, self._now_s, self.ended_s)}]
+    @property
+    def _evicted_at_s(self) -> float:
+        """When a response that has ended is evicted."""
+        retention = self.terms.retention
+        return math.inf if retention is None else self._unattended_since_s + retention.ttl_s
+
+    def _remove(self, rid: Rid) -> None:
+        if rid not in self._live:
+            raise InvariantError(f"sequence {rid} finished, but does not run in this response")
+        del self._live[rid]
+
+    def _remove_stalled_readers(self) -> list[Effect]:
+        is_over = self.state in ENDED
+        stalled = self._readers.stalled(self._backlog.end, self._now_s, is_over=is_over)
+        if is_over and self.ended_s is not None and self._budget.pressure is Pressure.FULL:
+            # Its sequences have finished, so nothing can be paused any more.
+            stalled = [*{*stalled, *self._readers.hoarding(self._backlog.end, self._now_s, self.ended_s)}]
         effects = list[Effect]()
         for reader_id in stalled:
             effects += (Disconnect(reader_id), *self.lost(reader_id, self._now_s))
         return effects
 
     def _expire(self) -> tuple[Effect, ...]:
-        if self.state is State.DETACHED and self._keeping.is_past_grace(self._now_s):
-            self._move(Input.EXPIRED)
-            return self._end(FinishReason.GRACE_EXPIRED, None)
-        if not self._audience.readers and self._keeping.is_past_end(self._now_s):
-            self.give_way()
+        retention = self.terms.retention
+        if self.state is State.DETACHED and retention is not None:
+            if self._now_s - self._unattended_since_s >= retention.grace_s:
+                self._move(Input.EXPIRED)
+                return self._end(FinishReason.GRACE_EXPIRED, None)
+        elif self._now_s >= self._evicted_at_s:
+            self.evict_if_idle()
         return ()
 
     def _keep_alive(self) -> list[Effect]:
         after_s = self.terms.keep_alive_s
-        if not after_s or self.state is not State.OPEN or not self.is_accepted:
+        if not after_s or self.state is not State.OPEN or self._n_unaccepted:
             return []
-        return [KeepAlive(one) for one in self._audience.silent(self._replay.end, self._now_s, after_s)]
+        return [KeepAlive(one) for one in self._readers.silent(self._backlog.end, self._now_s, after_s)]
 
     def _end(self, reason: FinishReason, refusal: Refusal | None) -> tuple[Effect, ...]:
         self.reason = reason
-        return (*self._upstream.cancel(reason), EndResponse(reason, refusal))
+        return (*self._cancel(reason), EndResponse(reason, refusal))
+
+    def _cancel(self, reason: FinishReason) -> tuple[Effect, ...]:
+        """Cancel the sequences that still run."""
+        rids = tuple(self._live)
+        self._live.clear()
+        return (CancelSequences(rids, reason),) if rids else ()
 
     def _trim(self) -> None:
-        self._replay.trim(self._audience.slowest(self._replay.end))
+        self._backlog.trim(self._readers.slowest(self._backlog.end))
 
     def _close_if_emptied(self) -> None:
-        is_over = self.state in ENDED and self._replay.is_ended and not self._is_kept
-        if is_over and self._audience.is_done(self._replay.end):
+        is_over = self.state in ENDED and self._backlog.is_ended and not self._is_kept
+        if is_over and self._readers.is_done(self._backlog.end):
             self._move(Input.EMPTIED)
 
     def _move(self, given: Input) -> None:
         self.state = TRANSITIONS.get((self.state, given)) or next_state(self.state, given)
         if self.state is State.CLOSED:
-            self._audience.readers.clear()
-            self._replay.discard()
+            self._readers.by_id.clear()
+            self._backlog.discard()

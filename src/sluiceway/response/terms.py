@@ -1,21 +1,22 @@
-"""On what terms a response is served: settled when it is opened, by the server's configuration and its request."""
+"""The terms of one response, fixed when it opens: from the configuration of the server, and from the request."""
 
 from __future__ import annotations
 
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway.response.backlog import Window
 from sluiceway.response.policy import DEFAULT, MAX_AMOUNT, MAX_SECONDS, Policy
-from sluiceway.response.replay import Window
 
 MAX_EVENTS = 1_000_000
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """A response that can be resumed: what is kept of it for readers that come back. Raises `ConfigError`.
+    """What is kept of a response that can be resumed. Raises `ConfigError` for a value out of range.
 
-    `grace_s` is how long it may be without a reader before it is ended; 0: when the last one leaves, it is cancelled.
-    Without a reader it generates until `ahead_tokens` wait, then pauses. `ttl_s` is how long it is kept once ended.
+    `grace_s` is how long the response may run without a reader; with 0 it is cancelled when the last reader leaves.
+    Without a reader it generates until `ahead_tokens` tokens wait, then it pauses. `ttl_s` is how long the response is
+    kept after its end.
     """
 
     max_bytes: int = 512 * 1024
@@ -33,12 +34,16 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> Window:
-        """What is kept of what every reader has got."""
+        """How much is kept after every reader has got it."""
         return Window(self.max_bytes, self.max_events)
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """`keep_alive_s` 0 is off. `retention` None: a plain response, of which nothing is kept that its reader has got."""
+class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """How one response treats its readers.
+
+    `keep_alive_s`: after this silence a reader gets a comment; 0 is off. `retention` None: a plain response, which
+    keeps nothing that its reader has got.
+    """
 
     policy: Policy = DEFAULT
     keep_alive_s: float = 15.0
@@ -49,10 +54,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_return(self) -> bool:
-        """Whether the response goes on when its last reader has left."""
+        """True when the response goes on after its last reader has left."""
         return self.retention is not None and self.retention.grace_s > 0.0
 
 
-def _check(terms: Retention | Terms, field: str, low: float, high: float) -> None:
+def _check(terms: Retention | StreamTerms, field: str, low: float, high: float) -> None:
     if not low <= getattr(terms, field) <= high:  # also refuses NaN
         raise ConfigError(field, f"must be from {low} to {high:.0f}")

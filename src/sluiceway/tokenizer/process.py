@@ -13,7 +13,7 @@ import zmq
 from sluiceway.ipc.messages.codec import Decoder
 from sluiceway.ipc.messages.to_api import EngineIsUp, ToApi
 from sluiceway.ipc.messages.to_child import Drain, PeerDown, PeerUp, ProcessFigures, Role, Stop
-from sluiceway.ipc.messages.to_engine import ToEngine
+from sluiceway.ipc.messages.to_engine import SetFlow, ToEngine
 from sluiceway.ipc.messages.to_supervisor import Ready
 from sluiceway.ipc.messages.to_tokenizer import (
     AuditQuery,
@@ -23,9 +23,6 @@ from sluiceway.ipc.messages.to_tokenizer import (
     Forget,
     FromApi,
     FromEngine,
-    Park,
-    Pause,
-    Resume,
     StepOut,
     Tokenize,
 )
@@ -106,8 +103,8 @@ async def _read_api(inlet: AsyncInlet[FromApi], translator: Translator) -> None:
                     translator.cancel(message)
                 case Forget():
                     translator.forget(message)
-                case Pause() | Park() | Resume():
-                    translator.hold(message)
+                case SetFlow():
+                    translator.set_flow(message)
                 case AuditQuery():
                     translator.audit(message)
                 case _:

@@ -14,10 +14,9 @@ For a sequence that is decoding the engine gets an abort, and the sequence ends 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -37,17 +36,14 @@ from sluiceway.ipc.messages.to_api import (
     Rejected,
     ToApi,
 )
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, SetFlow, Submit, ToEngine
 from sluiceway.ipc.messages.to_tokenizer import (
     AuditQuery,
     Cancel,
     ChatPrompt,
     EngineAudit,
     Forget,
-    Park,
-    Pause,
     Prompt,
-    Resume,
     SequenceEnd,
     StepOut,
     Tokenize,
@@ -59,10 +55,6 @@ from sluiceway.tokenizer.text.sequence_text import SequenceText
 from sluiceway.tokenizer.text.stops import StopMatcher
 from sluiceway.tokenizer.text.tokenizer import Tokenizer
 from sluiceway.types import FinishReason, Held, Rid, SamplingParams, TokenId
-
-_ENGINE_WISHES: Mapping[type[Pause | Park | Resume], Callable[[Rid], ToEngine]] = MappingProxyType(
-    {Pause: to_engine.Pause, Park: to_engine.Park, Resume: to_engine.Resume}
-)
 
 _ENCODING = Held("encoding", 0)
 """What a sequence holds that the engine has never heard of."""
@@ -152,12 +144,11 @@ class Translator:
                 self._broken.discard(rid)
                 self._abort(rid, FinishReason.ERROR)
 
-    def hold(self, message: Pause | Park | Resume) -> None:
-        """Pass a wish of the flow of tokens on, for each sequence that the engine has."""
-        wish = _ENGINE_WISHES[type(message)]
-        for rid in message.rids:
-            if rid in self._decoding:
-                self._tell_engine(wish(rid))
+    def set_flow(self, message: SetFlow) -> None:
+        """Pass the message on to the engine, for those of its sequences that the engine has."""
+        rids = tuple(rid for rid in message.rids if rid in self._decoding)
+        if rids:
+            self._tell_engine(SetFlow(rids, message.flow))
 
     def audit(self, query: AuditQuery) -> None:
         """Pass the question on; `engine_audit` answers it."""

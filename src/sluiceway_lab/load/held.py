@@ -13,9 +13,9 @@ from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.protocols.common.generation import Framer
 from sluiceway.protocols.native.framer import NativeFramer
 from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
+from sluiceway.response.backlog import START, Backlog, Missed
 from sluiceway.response.budget import Budget
-from sluiceway.response.reader import WRITE_BYTES
-from sluiceway.response.replay import START, Missed, Replay
+from sluiceway.response.readers import WRITE_BYTES
 
 Way = Literal["when made", "when written"]
 Spoken = Literal["chat", "completions", "native"]
@@ -43,22 +43,21 @@ class HeldEvents:
 
     def __init__(self, framer: Framer, budget: Budget) -> None:
         self._framer = framer
-        self._replay = Replay(budget)
-        self._place = START
+        self._backlog = Backlog(budget)
+        self._cursor = START
 
     @property
     def n_events(self) -> int:
-        return self._replay.end.event_id - self._place.event_id
+        return self._backlog.end.event_id - self._cursor.event_id
 
     def add(self, delta: Delta) -> None:
-        self._replay.push(self._framer.delta(0, delta), len(delta.token_ids))
+        self._backlog.push(self._framer.delta(0, delta), len(delta.token_ids))
 
     def take(self) -> bytes:
         if not self.n_events:
             return b""
-        data, self._place = self._replay.read(self._place, WRITE_BYTES)
-        self._replay.delivered(self._place)
-        self._replay.trim(self._place)
+        data, self._cursor = self._backlog.read(self._cursor, WRITE_BYTES)
+        self._backlog.advance(self._cursor, self._cursor)
         return bytes(data)
 
 
@@ -67,9 +66,9 @@ class HeldDeltas:
 
     def __init__(self, framer: Framer, budget: Budget) -> None:
         self._framer = framer
-        self._replay = Replay(budget)
+        self._backlog = Backlog(budget)
         self._deltas: deque[Delta] = deque()
-        self._place = START
+        self._cursor = START
 
     @property
     def n_events(self) -> int:
@@ -77,7 +76,7 @@ class HeldDeltas:
 
     def add(self, delta: Delta) -> None:
         self._deltas.append(delta)
-        self._replay.push(_STAND_IN, len(delta.token_ids))
+        self._backlog.push(_STAND_IN, len(delta.token_ids))
 
     def take(self) -> bytes:
         frames: list[bytes] = []
@@ -85,11 +84,10 @@ class HeldDeltas:
         while self._deltas and n_bytes < WRITE_BYTES:
             frames.append(self._framer.delta(0, self._deltas.popleft()))
             n_bytes += len(frames[-1])
-        place = self._replay.place_after(self._place.event_id + len(frames))
+        place = self._backlog.cursor_after(self._cursor.event_id + len(frames))
         assert not isinstance(place, Missed)
-        self._place = place
-        self._replay.delivered(place)
-        self._replay.trim(place)
+        self._cursor = place
+        self._backlog.advance(place, place)
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
 

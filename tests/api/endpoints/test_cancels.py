@@ -66,7 +66,7 @@ def api() -> Api:
 
 @pytest.fixture
 def cancels(api: Api) -> Cancels:
-    return Cancels(api.hub, max_receipts=2)
+    return Cancels(api.dispatcher, max_receipts=2)
 
 
 async def test_receipt_comes_when_everything_is_given_back(api: Api, cancels: Cancels) -> None:
@@ -149,12 +149,12 @@ async def test_stream_is_not_found_when_it_is_unknown_or_anothers(api: Api, canc
 
 async def test_timeout_is_told_when_the_engine_does_not_answer(api: Api) -> None:
     """Who asks again later gets the receipt."""
-    cancels = Cancels(api.hub, max_receipts=2, timeout_s=0.0)
+    cancels = Cancels(api.dispatcher, max_receipts=2, timeout_s=0.0)
     driver = await opened(api)
     generate(api)
     assert await refused(cancels, "s") == (504, "release_timeout")
     release(api, Held("running", 1))
-    patient = Cancels(api.hub, max_receipts=2)
+    patient = Cancels(api.dispatcher, max_receipts=2)
     patient._asked = cancels._asked
     assert (await patient.cancel("s", "")).held == [Held("running", 1)]
     await driver.done()
@@ -193,7 +193,7 @@ async def test_receipt_says_encoding_when_the_engine_has_never_heard_of_it(api: 
 
     translator = Translator(
         ByteTokenizer(),
-        to_api=api.hub.receive,
+        to_api=api.dispatcher.receive,
         to_engine=told.append,
         encode=encode,
     )

@@ -97,7 +97,7 @@ async def test_a_step_is_one_write_for_each_stream_and_wakes_no_task(api: Api) -
         api.upstream.say(*(Delta(rid, text, (1,)) for rid in rids for text in "ab"))
         assert [len(driver.writes) for driver in drivers] == [n] * 3
         assert [len(driver.events) for driver in drivers] == [4 * n] * 3
-    assert api.metrics.delivered_tokens == 36
+    assert api.delivered_tokens == 36
     for driver in drivers:
         driver.vanish()
         await driver.done()
@@ -112,9 +112,9 @@ async def test_a_reader_that_lags_gets_what_waited_when_there_is_room(api: Api) 
     for text in "abcde":
         api.upstream.speak(text)
     await settle()
-    assert driver.writes == [] and api.metrics.delivered_tokens == 0
+    assert driver.writes == [] and api.delivered_tokens == 0
     driver.catch_up()
-    assert len(driver.writes) == 1 and len(driver.events) == 5 and api.metrics.delivered_tokens == 5
+    assert len(driver.writes) == 1 and len(driver.events) == 5 and api.delivered_tokens == 5
     api.upstream.finish()
     await driver.done()
     assert driver.is_over
@@ -130,7 +130,7 @@ async def test_nothing_is_written_to_a_client_that_has_just_left(api: Api) -> No
     api.upstream.speak("x")
     assert driver.writes == []
     await driver.done()
-    assert api.upstream.cancels == [Cancel((1,), FinishReason.DISCONNECTED)] and api.metrics.wasted_tokens == 1
+    assert api.upstream.cancels == [Cancel((1,), FinishReason.DISCONNECTED)] and api.wasted_tokens == 1
 
 
 async def test_what_waits_goes_out_in_one_write(api: Api) -> None:
@@ -183,7 +183,7 @@ async def test_a_rejection_from_upstream_is_a_plain_error(api: Api) -> None:
 
 async def test_a_request_is_refused_while_it_drains(api: Api) -> None:
     """With advice when to come again."""
-    api.hub.drain()
+    api.dispatcher.drain()
     driver = await fetch(api.app, "POST", PATH, completion())
     assert driver.status == 503 and driver.headers["retry-after"] == "1"
     assert driver.json()["error"]["code"] == "draining"
@@ -237,7 +237,7 @@ async def test_an_end_that_comes_during_a_write_is_written_too(api: Api, chunks:
     driver.stall()
     api.upstream.speak("x")
     await settle()
-    api.hub.end_all(FinishReason.DRAINING, DRAINING)
+    api.dispatcher.end_all(FinishReason.DRAINING, DRAINING)
     driver.catch_up()
     driver.read(2)
     await driver.done()
@@ -342,7 +342,7 @@ async def test_nothing_is_held_wherever_a_cancellation_lands(stream: bool, stall
         driver.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await driver.task
-        assert api.hub.n_open == 0
+        assert api.dispatcher.registry.n_open == 0
         for cancel in api.upstream.cancels:
             api.upstream.end_cancelled(cancel)
         api.assert_quiet()
@@ -382,7 +382,7 @@ async def test_a_whole_answer_is_kept_from_its_end_on() -> None:
     api.upstream.finish()
     await first.done()
     api.now_s = 109.0
-    api.hub.delivery.tick()
+    api.dispatcher.registry.tick()
     again = await AsgiDriver(api.app, "POST", PATH, completion(), key).start().done()
     assert again.body == first.body and len(api.upstream.requests) == 1
     told = (await fetch(api.app, "GET", "/v1/streams/s")).json()

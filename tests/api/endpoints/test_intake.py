@@ -81,7 +81,7 @@ async def test_a_long_body_that_is_wrong_is_refused(api: Api) -> None:
 @pytest.mark.parametrize("prompt", [[1] * (QUICK_VALUES + 1), "\U0001f600" * QUICK_BYTES], ids=["ids", "text"])
 async def test_a_prompt_that_cannot_fit_is_refused_by_the_worker(api: Api, prompt: str | list[int]) -> None:
     """Which is told how long a sequence may be, and how few tokens a text can become."""
-    api.hub.receive(EngineIsUp(FACTS, BYTES))
+    api.dispatcher.receive(EngineIsUp(FACTS, BYTES))
     driver = await fetch(api.app, "POST", PATH, completion(prompt=prompt))
     assert driver.status == 400 and driver.json()["error"]["code"] == "context_length_exceeded"
     assert not api.upstream.pushed

@@ -71,7 +71,7 @@ async def test_nothing_follows_the_end(api: Api) -> None:
     await posted(api)
     assert (await twin(api, 4)).status == 204
     api.now_s = 5.0
-    api.hub.delivery.tick()
+    api.dispatcher.registry.tick()
     assert (await twin(api, 4)).status == 204
     gone = await twin(api, 3)
     assert gone.status == 410 and gone.json()["error"]["code"] == "stream_gone"
@@ -123,7 +123,7 @@ async def test_a_stream_that_is_not_resumable_is_gone(api: Api, after: int | Non
         await driver.done()
     refused = await twin(api, after)
     assert (refused.status, refused.json()["error"]["code"]) == (410, "stream_gone")
-    assert "not resumable" in refused.json()["error"]["message"]
+    assert "cannot be resumed" in refused.json()["error"]["message"]
     driver.vanish()
     await driver.done()
 

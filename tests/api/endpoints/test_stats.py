@@ -30,34 +30,34 @@ async def test_an_audit_is_answered_by_the_others() -> None:
     """Through the pipe and back."""
     api = Api()
     api.upstream.audit = report()
-    answer = await ask_for_audit(api.hub)
+    answer = await ask_for_audit(api.dispatcher)
     assert answer is not None and answer.live[0].rid == 7
 
 
 async def test_an_audit_is_given_up_when_nobody_answers() -> None:
     """After its time; an answer that comes later goes nowhere."""
     api = Api()
-    assert await ask_for_audit(api.hub, timeout_s=0.0) is None
-    api.hub.receive(report(query_id=1))
+    assert await ask_for_audit(api.dispatcher, timeout_s=0.0) is None
+    api.dispatcher.receive(report(query_id=1))
 
 
 async def test_an_audit_is_given_up_when_nobody_is_there() -> None:
     """At once, whether that is known or shows now."""
     api = Api()
     api.upstream.is_gone = True
-    assert await ask_for_audit(api.hub) is None
+    assert await ask_for_audit(api.dispatcher) is None
     loading = Api(is_serving=False)
-    assert await ask_for_audit(loading.hub) is None
+    assert await ask_for_audit(loading.dispatcher) is None
     assert loading.upstream.pushed == []
 
 
 async def test_an_answer_to_an_asker_that_left_is_ignored() -> None:
     """The request for the statistics was cancelled while the answer was on its way."""
     api = Api()
-    asking = asyncio.create_task(ask_for_audit(api.hub))
+    asking = asyncio.create_task(ask_for_audit(api.dispatcher))
     await asyncio.sleep(0)
     asking.cancel()
-    api.hub.receive(report(query_id=1))
+    api.dispatcher.receive(report(query_id=1))
     with pytest.raises(asyncio.CancelledError):
         await asking
 
@@ -65,7 +65,7 @@ async def test_an_answer_to_an_asker_that_left_is_ignored() -> None:
 def test_all_is_told_when_the_report_is_there() -> None:
     """Each process' part."""
     api = Api()
-    told = account(api.hub, api.metrics, report(), {"api": 1, "engine": 2})
+    told = account(api.dispatcher, api.metrics, report(), {"api": 1, "engine": 2})
     assert told["clean"] and not told["stale"] and told["violations"] == []
     assert told["engine"]["running"] == 1
     assert [*told["live"]] == [{"rid": 7, "state": "running", "known_tokens": 5, "computed_tokens": 4, "blocks": 1}]
@@ -80,9 +80,9 @@ def test_all_is_told_when_the_report_is_there() -> None:
 def test_the_last_snapshot_stands_in_when_there_is_no_report() -> None:
     """Marked as such; nothing is invented for what is not known."""
     api = Api()
-    assert account(api.hub, api.metrics, None, {})["engine"] is None
+    assert account(api.dispatcher, api.metrics, None, {})["engine"] is None
     api.upstream.say(stats=engine_stats(waiting=1, accepted_total=1))
-    told = account(api.hub, api.metrics, None, {})
+    told = account(api.dispatcher, api.metrics, None, {})
     assert told["stale"] and told["engine"]["waiting"] == 1 and told["tokenizer"] is None and told["live"] == []
 
 
@@ -90,7 +90,7 @@ def test_every_violation_is_told() -> None:
     """The engine's own, and what the numbers show."""
     api = Api()
     broken = report(engine=engine_stats(accepted_total=2, finished_total=2, blocks_total=4), violations=("I2: broken",))
-    told = account(api.hub, api.metrics, broken, {})
+    told = account(api.dispatcher, api.metrics, broken, {})
     assert not told["clean"]
     assert told["violations"] == ["engine: 0 of 4 blocks are accounted for", "I2: broken"]
 

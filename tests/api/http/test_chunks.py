@@ -94,7 +94,7 @@ def test_what_a_transport_holds_is_told_where_that_says_something() -> None:
 
 async def test_there_is_no_room_while_the_kernel_has_not_sent_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes count as held; when it has sent them, the owner is told."""
-    unsent, told = iter([5000, 5000, 6000, 0, 0, 0]), asyncio.Event()
+    unsent, told = iter([5000, 5000, 5000, 6000, 0, 0, 0]), asyncio.Event()
     monkeypatch.setattr(KernelQueue, "unsent_bytes", property(lambda queue: next(unsent)))
     of = cycle()
     chunks = ChunkWriter(of, unsent_bytes=4096)

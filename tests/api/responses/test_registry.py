@@ -4,54 +4,65 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.api.responses.answer import Answer
-from sluiceway.api.responses.registry import GONE, Streams
+from sluiceway.api.responses.registry import GONE, ResponseRegistry
+from sluiceway.api.responses.response import Response
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.refusals import OVERLOADED
+from sluiceway.response.backlog import START
 from sluiceway.response.history import StreamRecord
-from sluiceway.response.lifecycle import EndResponse
-from sluiceway.response.replay import START
-from sluiceway.response.terms import Retention, Terms
+from sluiceway.response.terms import Retention, StreamTerms
 from sluiceway.types import FinishReason
 from support.asgi_driver import completion
-from support.orders import PLAIN, order_of
+from support.specs import PLAIN, NoWriter, response_context, spec_of
 
-KEPT = Terms(retention=Retention(ttl_s=5.0))
+KEPT = StreamTerms(retention=Retention(ttl_s=5.0))
 
 
-class Nobody:
-    """Somebody who is there and does nothing."""
+class Registry(ResponseRegistry):
+    """A registry whose clock the test sets."""
 
-    unsent_bytes = 0
+    def __init__(self, config: StreamsConfig) -> None:
+        self.now_s = 0.0
+        super().__init__(config, lambda: self.now_s)
 
-    def wake(self) -> None: ...
+    def at(self, now_s: float) -> Registry:
+        self.now_s = now_s
+        return self
 
-    def abort(self) -> None: ...
+    def holds(self, response: Response) -> bool:
+        return any(one is response for one in self)
 
 
 def refusal_of(error: pytest.ExceptionInfo[RequestError]) -> Refusal:
     return error.value.refusal
 
 
-def add(streams: Streams, stream_id: str = "s", caller: str = "", terms: Terms = PLAIN) -> Answer:
+def add(streams: Registry, stream_id: str = "s", caller: str = "", terms: StreamTerms = PLAIN) -> Response:
     """An answer of one sequence that somebody reads."""
     request = parse_completion(completion(stream=True))
-    answer = Answer(order_of(request, terms=terms, stream_id=stream_id, caller=caller), (1,), streams.budget, 0.0)
+    spec = spec_of(request, terms=terms, stream_id=stream_id, caller=caller)
+    answer = Response(spec, (1,), response_context(streams))
     streams.add(answer)
-    answer.readers[answer.stream.attached(START, 0.0)[0]] = Nobody()
+    answer.attach(START, NoWriter())
     return answer
 
 
-def leave(streams: Streams, answer: Answer, now_s: float = 1.0) -> bool:
-    """Its reader leaves, whether or not it has everything."""
-    answer.readers.clear()
-    answer.stream.lost(1, now_s)
-    return streams.settle(answer, now_s)
+def leave(streams: Registry, answer: Response, now_s: float = 1.0) -> bool:
+    """Its reader leaves, whether or not it has everything. Returns whether the response is still held."""
+    streams.at(now_s)
+    answer.leave(1)
+    return streams.holds(answer)
 
 
-def end(answer: Answer) -> None:
+def settled(streams: Registry, answer: Response, now_s: float) -> bool:
+    """Time goes by. Returns whether the response is still held."""
+    streams.at(now_s).changed(answer)
+    return streams.holds(answer)
+
+
+def end(answer: Response) -> None:
     """It is accepted and cancelled."""
     answer.stream.accepted()
     answer.stream.close(FinishReason.CANCELLED)
@@ -59,7 +70,7 @@ def end(answer: Answer) -> None:
     answer.stream.conclude(b"data: bye\n\n")
 
 
-def complete(answer: Answer) -> None:
+def complete(answer: Response) -> None:
     """It is accepted, and ends by itself."""
     answer.stream.accepted()
     answer.stream.finished(1, FinishReason.STOP)
@@ -67,15 +78,15 @@ def complete(answer: Answer) -> None:
 
 
 @pytest.fixture
-def streams() -> Streams:
-    return Streams(StreamsConfig(idempotency_keys=2, idempotency_ttl_s=5.0))
+def streams() -> Registry:
+    return Registry(StreamsConfig(idempotency_keys=2, idempotency_ttl_s=5.0))
 
 
-def test_an_answer_is_found_by_its_caller_alone(streams: Streams) -> None:
+def test_an_answer_is_found_by_its_caller_alone(streams: Registry) -> None:
     """Another one may have one of the same id."""
     mine, other = add(streams, caller="me"), add(streams, caller="you")
-    assert streams.find("s", "me", 0.0) is mine and streams.find("s", "you", 0.0) is other
-    assert streams.find("s", "they", 0.0) is None
+    assert streams.at(0.0).find("s", "me") is mine and streams.at(0.0).find("s", "you") is other
+    assert streams.at(0.0).find("s", "they") is None
     assert set(streams) == {mine, other} and streams.n_open == 2
     streams.check_free("t", "me")
     with pytest.raises(RequestError) as caught:
@@ -83,117 +94,114 @@ def test_an_answer_is_found_by_its_caller_alone(streams: Streams) -> None:
     assert refusal_of(caught).status == 409
 
 
-def test_what_is_over_is_let_go_and_remembered(streams: Streams) -> None:
+def test_what_is_over_is_let_go_and_remembered(streams: Registry) -> None:
     """Once; its id is free again."""
     answer = add(streams)
-    assert streams.settle(answer, 0.5)
+    assert settled(streams, answer, 0.5)
     assert not leave(streams, answer)
-    assert not streams.settle(answer, 1.0)
-    found = streams.find("s", "", 2.0)
+    assert not settled(streams, answer, 1.0)
+    found = streams.at(2.0).find("s", "")
     assert isinstance(found, StreamRecord) and (found.state, found.reason) == ("closed", "disconnected")
-    assert [record.stream_id for record in streams.records("", 2.0)] == ["s"]
+    assert [record.stream_id for record in streams.at(2.0).records("")] == ["s"]
     assert streams.n_open == 0 and list(streams) == []
     streams.check_free("s", "")
 
 
-def test_what_is_kept_is_held_but_not_open(streams: Streams) -> None:
+def test_what_is_kept_is_held_but_not_open(streams: Registry) -> None:
     """Until its time is over; somebody may come and read it."""
     answer = add(streams, terms=KEPT)
     end(answer)
     assert leave(streams, answer)
-    assert streams.n_open == 0 and streams.find("s", "", 2.0) is answer
-    streams.reopen(answer)
+    assert streams.n_open == 0 and streams.at(2.0).find("s", "") is answer
+    streams.opened(answer)
     assert streams.n_open == 1
     answer.stream.tick(9.0, {})
-    assert not streams.settle(answer, 9.0) and streams.n_open == 0
+    assert not settled(streams, answer, 9.0) and streams.n_open == 0
 
 
-def test_a_repeated_request_finds_its_answer(streams: Streams) -> None:
+def test_a_repeated_request_finds_its_answer(streams: Registry) -> None:
     """While it runs and while it is kept; after that it is gone, and then forgotten."""
-    assert streams.claim("me", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("me", "key", b"body", "s") is None
     answer = add(streams, caller="me", terms=KEPT)
-    assert streams.claim("me", "key", b"body", "t", 0.0) is answer
+    assert streams.at(0.0).claim("me", "key", b"body", "t") is answer
     with pytest.raises(RequestError) as reused:
-        streams.claim("me", "key", b"other body", "t", 0.0)
+        streams.at(0.0).claim("me", "key", b"other body", "t")
     assert refusal_of(reused).status == 422
     complete(answer)
     leave(streams, answer)
-    assert streams.claim("me", "key", b"body", "t", 2.0) is answer
+    assert streams.at(2.0).claim("me", "key", b"body", "t") is answer
     answer.stream.tick(5.5, {})
-    streams.settle(answer, 5.5)
+    settled(streams, answer, 5.5)
     with pytest.raises(RequestError) as gone:
-        streams.claim("me", "key", b"body", "t", 5.6)
+        streams.at(5.6).claim("me", "key", b"body", "t")
     assert refusal_of(gone) == GONE
-    assert streams.claim("me", "key", b"body", "t", 99.0) is None
+    assert streams.at(99.0).claim("me", "key", b"body", "t") is None
 
 
-def test_a_refused_request_may_be_sent_again_with_its_key(streams: Streams) -> None:
+def test_a_refused_request_may_be_sent_again_with_its_key(streams: Registry) -> None:
     """Whether it was refused here or upstream; nothing of it is remembered."""
-    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "key", b"body", "s") is None
     streams.forget_key("s", "")
-    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
-    answer.stream.rejected(OVERLOADED)
-    answer.end(FinishReason.ERROR, OVERLOADED)
+    answer.rejected(OVERLOADED)
     assert not leave(streams, answer)
-    assert streams.claim("", "key", b"body", "s", 1.0) is None
-    assert streams.find("s", "", 1.0) is None
+    assert streams.at(1.0).claim("", "key", b"body", "s") is None
+    assert streams.at(1.0).find("s", "") is None
 
 
-def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams: Streams) -> None:
+def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams: Registry) -> None:
     """It was cancelled for that, and there is nothing to be replayed. What became of it is remembered."""
-    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     answer.stream.accepted()
     assert not leave(streams, answer)
-    assert streams.claim("", "key", b"body", "t", 1.0) is None
-    found = streams.find("s", "", 1.0)
+    assert streams.at(1.0).claim("", "key", b"body", "t") is None
+    found = streams.at(1.0).find("s", "")
     assert isinstance(found, StreamRecord) and found.reason == "disconnected"
 
 
-def test_a_broken_answer_is_not_replayed(streams: Streams) -> None:
+def test_a_broken_answer_is_not_replayed(streams: Registry) -> None:
     """Whoever sends the request again has come for an answer; what was told can still be read by its id."""
-    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     end(answer)
-    assert leave(streams, answer) and streams.find("s", "", 1.0) is answer
-    assert streams.claim("", "key", b"body", "t", 1.0) is None
+    assert leave(streams, answer) and streams.at(1.0).find("s", "") is answer
+    assert streams.at(1.0).claim("", "key", b"body", "t") is None
     again = add(streams, "t", terms=KEPT)
-    assert streams.claim("", "key", b"body", "u", 1.0) is again
+    assert streams.at(1.0).claim("", "key", b"body", "u") is again
     answer.stream.tick(99.0, {})
-    streams.settle(answer, 99.0)
-    assert streams.claim("", "key", b"body", "u", 99.0) is again
+    settled(streams, answer, 99.0)
+    assert streams.at(99.0).claim("", "key", b"body", "u") is again
 
 
-def test_a_whole_answer_that_was_ended_early_is_remembered(streams: Streams) -> None:
+def test_a_whole_answer_that_was_ended_early_is_remembered(streams: Registry) -> None:
     """It is told as a refusal, and its key is free, but it has cost something."""
-    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     answer.stream.accepted()
-    for effect in answer.stream.close(FinishReason.CANCELLED):
-        if isinstance(effect, EndResponse):
-            answer.end(effect.reason, effect.refusal)
+    answer.close(FinishReason.CANCELLED)
     assert answer.is_refused and leave(streams, answer)
     answer.stream.tick(99.0, {})
-    assert not streams.settle(answer, 99.0)
-    found = streams.find("s", "", 99.0)
+    assert not settled(streams, answer, 99.0)
+    found = streams.at(99.0).find("s", "")
     assert isinstance(found, StreamRecord) and (found.state, found.reason) == ("closed", "cancelled")
-    assert streams.claim("", "key", b"body", "t", 99.0) is None
+    assert streams.at(99.0).claim("", "key", b"body", "t") is None
 
 
-def test_an_id_with_a_key_is_not_lost_to_another_key(streams: Streams) -> None:
+def test_an_id_with_a_key_is_not_lost_to_another_key(streams: Registry) -> None:
     """409, as without a key; and the first key still leads to its answer."""
-    assert streams.claim("", "first", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "first", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     with pytest.raises(RequestError) as caught:
-        streams.claim("", "second", b"other body", "s", 0.0)
+        streams.at(0.0).claim("", "second", b"other body", "s")
     assert refusal_of(caught).code == "stream_id_taken"
-    assert streams.claim("", "first", b"body", "s", 0.0) is answer
+    assert streams.at(0.0).claim("", "first", b"body", "s") is answer
 
 
-def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Streams) -> None:
+def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Registry) -> None:
     """That may be one to another request."""
-    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams)
     complete(answer)
     answer.stream.take(1)
@@ -201,42 +209,42 @@ def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Streams) 
     assert not leave(streams, answer)
     add(streams)
     with pytest.raises(RequestError) as gone:
-        streams.claim("", "key", b"body", "t", 1.0)
+        streams.at(1.0).claim("", "key", b"body", "t")
     assert refusal_of(gone) == GONE
-    assert streams.claim("", "key", b"body", "t", 99.0) is None
+    assert streams.at(99.0).claim("", "key", b"body", "t") is None
 
 
-def test_keys_are_bounded(streams: Streams) -> None:
+def test_keys_are_bounded(streams: Registry) -> None:
     """A new one is refused before anything is forgotten that is in its time."""
-    assert streams.claim("", "a", b"body", "a", 0.0) is None
-    assert streams.claim("you", "b", b"body", "b", 0.0) is None
+    assert streams.at(0.0).claim("", "a", b"body", "a") is None
+    assert streams.at(0.0).claim("you", "b", b"body", "b") is None
     answer = add(streams, "a", terms=KEPT)
     complete(answer)
     assert leave(streams, answer)
     with pytest.raises(RequestError) as caught:
-        streams.claim("", "c", b"body", "c", 1.0)
+        streams.at(1.0).claim("", "c", b"body", "c")
     refusal = refusal_of(caught)
     assert (refusal.status, refusal.code) == (503, "idempotency_keys_full")
     assert refusal.retry_after_s is not None and refusal.retry_after_s > 1.0
-    assert streams.claim("", "a", b"body", "x", 1.0) is answer
-    assert streams.claim("", "c", b"body", "c", 1.0 + refusal.retry_after_s) is None
+    assert streams.at(1.0).claim("", "a", b"body", "x") is answer
+    assert streams.at(1.0 + refusal.retry_after_s).claim("", "c", b"body", "c") is None
 
 
 def test_an_answer_that_finds_no_room_is_not_held() -> None:
     """Another caller's stays, which was first; a repetition of the new one is told that it is gone."""
-    streams = Streams(StreamsConfig(kept_streams=1))
-    assert streams.claim("you", "key", b"body", "b", 0.0) is None
+    streams = Registry(StreamsConfig(kept_streams=1))
+    assert streams.at(0.0).claim("you", "key", b"body", "b") is None
     first, second = add(streams, "a", "me", terms=KEPT), add(streams, "b", "you", terms=KEPT)
     for answer in (first, second):
         complete(answer)
     assert leave(streams, first) and not leave(streams, second)
-    assert streams.find("a", "me", 1.0) is first and second.record.state == "closed"
+    assert streams.at(1.0).find("a", "me") is first and second.record.state == "closed"
     with pytest.raises(RequestError) as gone:
-        streams.claim("you", "key", b"body", "c", 1.0)
+        streams.at(1.0).claim("you", "key", b"body", "c")
     assert refusal_of(gone) == GONE
 
 
-def test_a_census_counts_what_is_held(streams: Streams) -> None:
+def test_a_census_counts_what_is_held(streams: Registry) -> None:
     """By state, with their readers, and what waits for these."""
     answer = add(streams)
     add(streams, "t")
@@ -246,54 +254,47 @@ def test_a_census_counts_what_is_held(streams: Streams) -> None:
     assert (census.readers, census.backlog_bytes, census.backlog_events) == (2, 9, 1)
 
 
-def test_a_broken_answer_gives_its_id_away_when_its_request_comes_again(streams: Streams) -> None:
+def test_a_broken_answer_gives_its_id_away_when_its_request_comes_again(streams: Registry) -> None:
     """The key is free, and the id that the client has chosen goes with it; who reads the old one still reads it."""
-    let_go: list[Answer] = []
-    streams.when_let_go = let_go.append
-    assert streams.claim("", "key", b"body", "s", 0.0) is None
+    assert streams.at(0.0).claim("", "key", b"body", "s") is None
     first = add(streams, terms=KEPT)
     end(first)
-    assert streams.claim("", "key", b"body", "s", 1.0) is None
-    assert (let_go, first.record.state, streams.n_open) == ([], "closing", 1)
+    assert streams.at(1.0).claim("", "key", b"body", "s") is None
+    assert (first.record.state, streams.n_open) == ("closing", 1)
     second = add(streams, terms=KEPT)
-    assert streams.find("s", "", 1.0) is second
+    assert streams.at(1.0).find("s", "") is second
     assert not leave(streams, first)
     assert (first.record.state, streams.budget.n_events) == ("closed", 0)
-    assert streams.find("s", "", 1.0) is second and streams.claim("", "key", b"body", "s", 1.0) is second
+    assert streams.at(1.0).find("s", "") is second and streams.at(1.0).claim("", "key", b"body", "s") is second
     end(second)
     assert leave(streams, second)
-    assert streams.claim("", "key", b"body", "s", 2.0) is None
-    assert (let_go, second.record.state) == ([second], "closed")
-    found = streams.find("s", "", 2.0)
+    assert streams.at(2.0).claim("", "key", b"body", "s") is None
+    assert second.record.state == "closed"
+    found = streams.at(2.0).find("s", "")
     assert isinstance(found, StreamRecord) and (found.reason, found.state) == ("cancelled", "closed")
 
 
 def test_what_is_kept_gives_way_when_there_is_too_much_of_it() -> None:
     """The longest kept first; one that is read again counts as new when it is left."""
-    streams = Streams(StreamsConfig(kept_streams=2))
-    let_go: list[Answer] = []
-    streams.when_let_go = let_go.append
+    streams = Registry(StreamsConfig(kept_streams=2))
     answers = [add(streams, stream_id, terms=KEPT) for stream_id in "abc"]
     for answer in answers:
         complete(answer)
     a, b, c = answers
     assert leave(streams, a) and leave(streams, b)
-    streams.reopen(a)
-    a.readers[a.stream.attached(START, 1.0)[0]] = Nobody()
-    a.readers.clear()
-    a.stream.lost(2, 1.0)
-    assert streams.settle(a, 1.0) and leave(streams, c)
-    assert let_go == [b] and list(streams) == [a, c]
-    found = streams.find("b", "", 2.0)
+    a.leave(a.attach(START, NoWriter()))
+    assert streams.holds(a) and leave(streams, c)
+    assert b.record.state == "closed" and list(streams) == [a, c]
+    found = streams.at(2.0).find("b", "")
     assert isinstance(found, StreamRecord) and found.state == "closed"
 
 
 def test_what_gave_way_is_remembered_from_then_on() -> None:
     """Not from its end, which may be longer ago than anything is remembered."""
-    streams = Streams(StreamsConfig(kept_streams=1, history_ttl_s=10.0))
+    streams = Registry(StreamsConfig(kept_streams=1, history_ttl_s=10.0))
     first, second = (add(streams, stream_id, terms=KEPT) for stream_id in "ab")
     for answer, left_s in ((first, 1.0), (second, 100.0)):
         complete(answer)
         assert leave(streams, answer, left_s)
-    assert isinstance(streams.find("a", "", 109.0), StreamRecord)
-    assert streams.find("a", "", 110.0) is None
+    assert isinstance(streams.at(109.0).find("a", ""), StreamRecord)
+    assert streams.at(110.0).find("a", "") is None

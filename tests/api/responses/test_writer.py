@@ -9,9 +9,10 @@ import pytest
 
 from sluiceway.api.responses.writer import TURN_BYTES
 from sluiceway.config import StreamsConfig
-from sluiceway.ipc.messages.to_tokenizer import Cancel, Pause, Resume
+from sluiceway.ipc.messages.to_engine import SetFlow
+from sluiceway.ipc.messages.to_tokenizer import Cancel
 from sluiceway.protocols.common.pieces import PIECE_BYTES
-from sluiceway.types import FinishReason
+from sluiceway.types import FinishReason, Flow
 from support.asgi_driver import Api, AsgiDriver, completion, settle
 
 PATH = "/v1/completions"
@@ -30,7 +31,7 @@ async def opened(api: Api, *, chunks: bool, **wishes: object) -> AsgiDriver:
 def pass_time(api: Api, seconds: float) -> None:
     for _ in range(round(seconds * 4)):
         api.now_s += 0.25
-        api.hub.delivery.tick()
+        api.dispatcher.registry.tick()
 
 
 @chunks_or_not
@@ -65,7 +66,7 @@ async def test_a_client_that_takes_nothing_is_broken_off(chunks: bool) -> None:
     assert api.upstream.cancels == [Cancel((1,), FinishReason.SLOW_CLIENT)]
     pass_time(api, 3.0)
     await settle(lambda: driver.task is not None and driver.task.done())
-    assert driver.task is not None and driver.task.done() and api.hub.n_open == 0
+    assert driver.task is not None and driver.task.done() and api.dispatcher.registry.n_open == 0
     assert not driver.is_over
 
 
@@ -78,13 +79,13 @@ async def test_a_paused_request_goes_on_as_soon_as_its_reader_has_taken_what_was
     driver.stall()
     for _ in range(3):
         api.upstream.speak("x")
-    for answer in api.hub.streams:
-        api.hub.delivery.watch(answer)
+    for answer in api.dispatcher.registry:
+        answer.watch()
     pass_time(api, 1.0)
-    assert api.upstream.pushed[-1:] == [Pause((1,))]
+    assert api.upstream.pushed[-1:] == [SetFlow((1,), Flow.PAUSE)]
     driver.unsent_bytes = 0
     driver.catch_up()
-    assert api.upstream.pushed[-1:] == [Resume((1,))]
+    assert api.upstream.pushed[-1:] == [SetFlow((1,), Flow.RUN)]
     api.upstream.finish()
     await driver.done()
 
@@ -114,13 +115,13 @@ async def test_a_whole_answer_is_written_in_pieces_of_its_own_length(chunks: boo
     api.upstream.accept()
     for _ in range(5):
         api.upstream.speak("x" * 100_000)
-    assert api.hub.streams.census().backlog_bytes == 500_000
+    assert api.dispatcher.registry.census().backlog_bytes == 500_000
     api.upstream.finish()
     await driver.done()
     assert driver.json()["choices"][0]["text"] == "x" * 500_000
     assert driver.headers["content-length"] == str(len(driver.body))
     assert max(map(len, driver.writes)) <= PIECE_BYTES
-    assert api.hub.streams.census().backlog_bytes == 0 and api.metrics.delivered_tokens == 5
+    assert api.dispatcher.registry.census().backlog_bytes == 0 and api.delivered_tokens == 5
     api.assert_quiet()
 
 
@@ -154,8 +155,8 @@ async def test_a_reader_that_leaves_between_two_turns_gets_nothing_more() -> Non
     driver.vanish()
     await driver.done()
     assert not 20 * PIECE_BYTES <= len(driver.body)
-    assert (api.metrics.delivered_tokens, api.metrics.wasted_tokens) == (0, 1)
-    assert api.hub.streams.census().backlog_bytes == 0
+    assert (api.delivered_tokens, api.wasted_tokens) == (0, 1)
+    assert api.dispatcher.registry.census().backlog_bytes == 0
     api.assert_quiet()
 
 

@@ -14,7 +14,7 @@ from sluiceway.engine.scheduler.request import Submission
 from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.refusals import NO_LOGITS
-from sluiceway.types import FinishReason, Held, Logprobs, Progress, Speculation, TokenId
+from sluiceway.types import FinishReason, Flow, Held, Logprobs, Progress, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
 
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
@@ -154,9 +154,9 @@ def test_wishes_do_nothing_when_the_id_is_unknown_or_has_ended() -> None:
     scheduler.finish(1, FinishReason.CANCELLED)
     scheduler.drain()
     for rid in (1, 2, -5):
-        scheduler.pause(rid)
-        scheduler.resume(rid)
-        scheduler.park(rid)
+        scheduler.set_flow(rid, Flow.PAUSE)
+        scheduler.set_flow(rid, Flow.RUN)
+        scheduler.set_flow(rid, Flow.PARK)
         assert not scheduler.finish(rid, FinishReason.CANCELLED)
     assert not scheduler.drain()
     scheduler.check()
@@ -205,13 +205,13 @@ def test_token_is_taken_when_its_sequence_was_paused_in_flight() -> None:
     """It keeps its blocks, so the result is good; then it sits out."""
     scheduler = scheduler_with(1)
     plan = planned(scheduler)
-    scheduler.pause(1)
+    scheduler.set_flow(1, Flow.PAUSE)
     scheduler.commit(plan, result_of(plan))
     scheduler.check()
     assert scheduler.drain().rids == [1]
     assert scheduler.plan() is None
     assert (scheduler.has_work, scheduler.stats().paused) == (False, 1)
-    scheduler.resume(1)
+    scheduler.set_flow(1, Flow.RUN)
     assert (scheduler.has_work, scheduler.stats().paused) == (True, 0)
     assert planned(scheduler).n_tokens == 1
 
@@ -220,7 +220,7 @@ def test_sequence_may_end_when_it_is_paused() -> None:
     """The result that came in its pause was the last."""
     scheduler = scheduler_with(1, max_tokens=1)
     plan = planned(scheduler)
-    scheduler.pause(1)
+    scheduler.set_flow(1, Flow.PAUSE)
     scheduler.commit(plan, result_of(plan))
     assert scheduler.drain().ends == [End(1, FinishReason.LENGTH, Held("paused", 1))]
     scheduler.check()
@@ -231,9 +231,9 @@ def test_all_known_tokens_are_computed_again_when_a_parked_one_returns() -> None
     scheduler = scheduler_with(1)
     plan = planned(scheduler)
     scheduler.commit(plan, result_of(plan))
-    scheduler.park(1)
+    scheduler.set_flow(1, Flow.PARK)
     assert scheduler.stats().blocks_free == 64 and scheduler.plan() is None
-    scheduler.resume(1)
+    scheduler.set_flow(1, Flow.RUN)
     (row,) = planned(scheduler).rows
     assert (row.start, row.n_tokens, row.samples) == (0, 5, True)
 
@@ -242,8 +242,8 @@ def test_result_is_dropped_when_its_sequence_was_planned_anew_meanwhile() -> Non
     """Parked and resumed while step 1 is in flight: only step 2 counts for it."""
     scheduler = scheduler_with(1)
     first = planned(scheduler)
-    scheduler.park(1)
-    scheduler.resume(1)
+    scheduler.set_flow(1, Flow.PARK)
+    scheduler.set_flow(1, Flow.RUN)
     second = planned(scheduler)
     scheduler.check()
     scheduler.commit(first, result_of(first))

@@ -26,7 +26,7 @@ from sluiceway.engine.scheduler.plan import Plan, Row
 from sluiceway.engine.scheduler.request import Request, State
 from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.errors import InvariantError, Refusal
-from sluiceway.types import BlockId, FinishReason, Logprobs, Rid, Speculation, StepId, TokenId
+from sluiceway.types import BlockId, FinishReason, Flow, Logprobs, Rid, Speculation, StepId, TokenId
 from support.scheduling import EOS, Wheel, engine_config, sampling, submission
 
 CONFIG = engine_config(n_blocks=8, max_model_len=32, max_running=3, max_waiting=4, max_step_tokens=8)
@@ -75,17 +75,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def pause(self, number: int) -> None:
-        self.scheduler.pause(self._any_rid(number))
+        self.scheduler.set_flow(self._any_rid(number), Flow.PAUSE)
 
     @rule(number=NUMBERS)
     def resume(self, number: int) -> None:
-        self.scheduler.resume(self._any_rid(number))
+        self.scheduler.set_flow(self._any_rid(number), Flow.RUN)
 
     @rule(number=NUMBERS, is_back_at_once=st.booleans())
     def park(self, number: int, is_back_at_once: bool) -> None:
-        self.scheduler.park(self._any_rid(number))
+        self.scheduler.set_flow(self._any_rid(number), Flow.PARK)
         if is_back_at_once:
-            self.scheduler.resume(self._any_rid(number))
+            self.scheduler.set_flow(self._any_rid(number), Flow.RUN)
 
     @precondition(lambda self: len(self.in_flight) < 2)
     @rule()
@@ -137,7 +137,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.is_sound:
             return
         for rid in range(self.n_submitted):
-            self.scheduler.resume(rid)
+            self.scheduler.set_flow(rid, Flow.RUN)
         for _ in range(2_000):
             if self.in_flight:
                 self.settle()

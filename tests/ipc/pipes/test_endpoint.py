@@ -10,10 +10,10 @@ import zmq
 
 from sluiceway.errors import PeerGone
 from sluiceway.ipc.messages.codec import Decoder, encode
-from sluiceway.ipc.messages.to_engine import Abort, Pause, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, SetFlow, ToEngine
 from sluiceway.ipc.pipes.endpoint import AsyncInlet, Inlet, Outlet
 from sluiceway.ipc.pipes.junk import dropped_messages
-from sluiceway.types import FinishReason
+from sluiceway.types import FinishReason, Flow
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_messages_arrive_in_order_when_pushed_over_a_socket_file(
 def _wait_for_peer(outlet: Outlet[ToEngine]) -> None:
     for _ in range(1_000):
         try:
-            outlet.push(Pause(0))
+            outlet.push(SetFlow((0,), Flow.PAUSE))
             return
         except PeerGone:
             zmq.Poller().poll(5)
@@ -79,7 +79,7 @@ def test_push_raises_peer_gone_when_nobody_is_connected(
     """A bound outlet has no queue for a process that is not there."""
     outlet: Outlet[ToEngine] = Outlet(context, f"ipc://{tmp_path}/pipe", bind=True)
     with pytest.raises(PeerGone):
-        outlet.push(Pause(1))
+        outlet.push(SetFlow((1,), Flow.PAUSE))
     outlet.close()
 
 
@@ -89,9 +89,9 @@ def test_push_is_kept_when_the_connecting_side_is_early(
     """The side that connects may speak before the other side has bound."""
     address = f"ipc://{tmp_path}/pipe"
     outlet: Outlet[ToEngine] = Outlet(context, address, bind=False)
-    outlet.push(Pause(7))
+    outlet.push(SetFlow((7,), Flow.PAUSE))
     inlet = Inlet(context, address, _decoder(), bind=True)
-    assert _receive(inlet, 1) == [Pause(7)]
+    assert _receive(inlet, 1) == [SetFlow((7,), Flow.PAUSE)]
     outlet.close()
     inlet.close()
 
@@ -100,8 +100,8 @@ async def test_take_waits_for_a_message_when_the_loop_is_asyncio(context: zmq.Co
     """The asyncio inlet reads what the plain outlet pushes, between threads too."""
     inlet = AsyncInlet(context, "inproc://pipe", _decoder(), bind=True)
     outlet: Outlet[ToEngine] = Outlet(context, "inproc://pipe", bind=False)
-    outlet.push(Pause(3))
-    assert await inlet.take() == Pause(3)
+    outlet.push(SetFlow((3,), Flow.PAUSE))
+    assert await inlet.take() == SetFlow((3,), Flow.PAUSE)
     outlet.close()
     inlet.close()
 
@@ -117,7 +117,7 @@ def _send_junk(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Soc
     for raw in JUNK:
         stranger.send(raw)
     stranger.send_multipart([b"", b"junk"])
-    stranger.send(encode(Pause(9)))
+    stranger.send(encode(SetFlow((9,), Flow.PAUSE)))
     return stranger
 
 
@@ -126,7 +126,7 @@ def test_junk_is_dropped_and_counted_when_a_loop_polls(context: zmq.Context[zmq.
     inlet = Inlet(context, "inproc://pipe", _decoder(), bind=True)
     before = dropped_messages.count
     stranger = _send_junk(context, "inproc://pipe")
-    assert _receive(inlet, 1) == [Pause(9)]
+    assert _receive(inlet, 1) == [SetFlow((9,), Flow.PAUSE)]
     assert dropped_messages.count == before + len(JUNK) + 2
     stranger.close(linger=0)
     inlet.close()
@@ -137,7 +137,7 @@ async def test_junk_is_dropped_and_counted_when_the_loop_is_asyncio(context: zmq
     inlet = AsyncInlet(context, "inproc://pipe", _decoder(), bind=True)
     before = dropped_messages.count
     stranger = _send_junk(context, "inproc://pipe")
-    assert await inlet.take() == Pause(9)
+    assert await inlet.take() == SetFlow((9,), Flow.PAUSE)
     assert dropped_messages.count == before + len(JUNK) + 2
     stranger.close(linger=0)
     inlet.close()

@@ -6,16 +6,17 @@ import pytest
 import structlog.testing
 
 from sluiceway.ipc.messages.codec import Decoder, encode
-from sluiceway.ipc.messages.to_engine import Pause, ToEngine
+from sluiceway.ipc.messages.to_engine import SetFlow, ToEngine
 from sluiceway.ipc.pipes import junk
 from sluiceway.ipc.pipes.junk import LOG_EVERY_S, DroppedMessages, decode_or_drop
+from sluiceway.types import Flow
 
 
 def test_a_message_is_decoded() -> None:
     """Nothing is dropped."""
     before = junk.dropped_messages.count
     decoder: Decoder[ToEngine] = Decoder(ToEngine)
-    assert decode_or_drop(decoder, encode(Pause(3))) == Pause(3)
+    assert decode_or_drop(decoder, encode(SetFlow((3,), Flow.PAUSE))) == SetFlow((3,), Flow.PAUSE)
     assert junk.dropped_messages.count == before
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.response.budget import Budget
-from sluiceway.response.reader import WRITE_BYTES
+from sluiceway.response.readers import WRITE_BYTES
 from sluiceway.sse.decoder import Decoder
 from sluiceway_lab.load.held import Held, Spoken, Way, framer_of, held
 

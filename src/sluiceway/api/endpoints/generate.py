@@ -1,99 +1,75 @@
-"""Requests for tokens, each from its body to the last byte of its answer."""
+"""The endpoints that generate text: each call is handled from its body to the last byte of its response."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
-from structlog.typing import FilteringBoundLogger
 
-from sluiceway.api.endpoints.intake import Intake
+from sluiceway.api.context import AppContext
 from sluiceway.api.http.body import header_of
 from sluiceway.api.http.caller import caller_of
 from sluiceway.api.http.edge import request_id_of
-from sluiceway.api.http.head import send_refusal
-from sluiceway.api.responses.answer import Answer, Order
-from sluiceway.api.responses.hub import Hub
 from sluiceway.api.responses.registry import GONE
-from sluiceway.api.responses.terms import Offer
-from sluiceway.api.responses.writer import Writer
+from sluiceway.api.responses.response import Response, ResponseSpec
+from sluiceway.api.responses.writer import AsgiWriter
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.obs.metrics import Metrics
 from sluiceway.protocols.common.reading import Endpoint, Request
 from sluiceway.protocols.common.wishes import STREAM_ID_HEADER, checked_stream_id
 from sluiceway.protocols.openai.errors import error_body
+from sluiceway.response.backlog import Cursor
 from sluiceway.response.idempotency import HEADER as KEY_HEADER
 from sluiceway.response.idempotency import begin_digest, checked_key
 from sluiceway.response.lifecycle import ReaderId
 from sluiceway.response.override import HEADER as SLOW_CLIENT_HEADER
-from sluiceway.response.replay import Place
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """What every exchange needs."""
-
-    hub: Hub
-    metrics: Metrics
-    log: FilteringBoundLogger
-    intake: Intake
-    offer: Offer
-    now_s: Callable[[], float]
-    """The wall clock, seconds since 1970."""
-    new_id: Callable[[], str]
-
-    async def refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
-        """Answer a request that is not served."""
-        self.metrics.request_rejected(refusal.code)
-        self.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
-        await send_refusal(send, refusal)
-
-
-class Exchange:
-    """An ASGI application for one endpoint. A call takes the request and answers it, so there is one owner."""
+class GenerateEndpoint:
+    """The ASGI application of one path. One call reads the request and writes the response, so it has one owner."""
 
     def __init__(
         self,
-        door: Door,
+        context: AppContext,
         endpoint: Endpoint,
         id_prefix: str,
         error_body: Callable[[Refusal], bytes] = error_body,
     ) -> None:
-        """An answer and its stream have one id. It begins with `id_prefix` unless the client chose it."""
-        self._door = door
+        """`id_prefix` begins the id of each response, unless the client chooses the id."""
+        self._context = context
         self._endpoint = endpoint
         self._id_prefix = id_prefix
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(self._door.hub.delivery, scope, send)
+        writer = AsgiWriter(scope, send)
         try:
             key = _text_of(scope, KEY_HEADER)
             digest = None if key is None else begin_digest(scope["path"])
             on_part = None if digest is None else digest.update
-            request = await self._door.intake.read(self._endpoint, scope, receive, on_part)
+            request = await self._context.intake.read(self._endpoint, scope, receive, on_part)
             claim = None if key is None or digest is None else (checked_key(key), digest.digest())
-            answer, reader_id = self._begin(scope, request, claim, writer)
+            response, reader_id = self._begin(scope, request, claim, writer)
             del request
         except RequestError as error:
-            await self._door.refuse(error.refusal, scope, send)
+            await self._context.refuse(error.refusal, scope, send)
         except ClientDisconnect:
             pass
         else:
-            await writer.run(answer, reader_id, receive)
+            await writer.run(response, reader_id, receive)
 
     def _begin(
-        self, scope: Scope, request: Request, claim: tuple[str, bytes] | None, writer: Writer
-    ) -> tuple[Answer, ReaderId]:
-        """Open an answer, or join the one that the request belongs to; `claim` is its key and what it is about."""
+        self, scope: Scope, request: Request, claim: tuple[str, bytes] | None, writer: AsgiWriter
+    ) -> tuple[Response, ReaderId]:
+        """Open a response, or join the one that the request belongs to. `claim`: its idempotency key and digest."""
         generation = request.generation
-        stream_id = generation.wishes.stream_id or _chosen_id(scope) or f"{self._id_prefix}-{self._door.new_id()}"
-        terms = self._door.offer.terms_for(generation, _text_of(scope, SLOW_CLIENT_HEADER), has_key=claim is not None)
-        order = Order(
+        stream_id = generation.wishes.stream_id or _chosen_id(scope) or f"{self._id_prefix}-{self._context.new_id()}"
+        terms = self._context.defaults.terms_for(
+            generation, _text_of(scope, SLOW_CLIENT_HEADER), has_key=claim is not None
+        )
+        spec = ResponseSpec(
             generation=generation,
-            framer=request.framer(response_id=stream_id, model=generation.model, created=int(self._door.now_s())),
+            framer=request.framer(response_id=stream_id, model=generation.model, created=int(self._context.now_s())),
             error_body=self._error_body,
             terms=terms,
             request_id=request_id_of(scope),
@@ -101,26 +77,28 @@ class Exchange:
             caller=caller_of(scope),
         )
         if claim is None:
-            return self._door.hub.open(order, writer)
-        return self._begin_with_key(order, *claim, writer)
+            return self._context.dispatcher.open(spec, writer)
+        return self._begin_with_key(spec, *claim, writer)
 
-    def _begin_with_key(self, order: Order, key: str, digest: bytes, writer: Writer) -> tuple[Answer, ReaderId]:
-        hub = self._door.hub
-        answer = hub.streams.claim(order.caller, key, digest, order.stream_id, hub.now_s)
-        if answer is not None:
-            place = answer.stream.place_after(0)
-            if not isinstance(place, Place):
+    def _begin_with_key(
+        self, spec: ResponseSpec, key: str, digest: bytes, writer: AsgiWriter
+    ) -> tuple[Response, ReaderId]:
+        dispatcher = self._context.dispatcher
+        response = dispatcher.registry.claim(spec.caller, key, digest, spec.stream_id)
+        if response is not None:
+            cursor = response.stream.cursor_after(0)
+            if not isinstance(cursor, Cursor):
                 raise RequestError(GONE)
-            return answer, hub.delivery.attach(answer, place, writer)
+            return response, response.attach(cursor, writer)
         try:
-            return hub.open(order, writer)
+            return dispatcher.open(spec, writer)
         except RequestError:
-            hub.streams.forget_key(order.stream_id, order.caller)
+            dispatcher.registry.forget_key(spec.stream_id, spec.caller)
             raise
 
 
 def _chosen_id(scope: Scope) -> str | None:
-    """The id that the client has put into a header. Raises `RequestError` for one that is none."""
+    """The id in the header of the request. Raises `RequestError` if it is not a valid id."""
     value = _text_of(scope, STREAM_ID_HEADER)
     return None if value is None else checked_stream_id(value)
 

@@ -1,4 +1,4 @@
-"""The account of the whole server, for `/stats`: what every process holds, and every rule that is broken."""
+"""The body of `/stats`: what every process holds, and every rule that is broken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway.api.responses.hub import Hub
+from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.errors import PeerGone
 from sluiceway.ipc.messages.to_api import AuditReport
 from sluiceway.obs.metrics import Metrics
@@ -18,13 +18,13 @@ from sluiceway.types import EngineStats
 AUDIT_TIMEOUT_S = 2.0
 
 
-async def ask_for_audit(hub: Hub, timeout_s: float = AUDIT_TIMEOUT_S) -> AuditReport | None:
-    """The report of tokenizer and engine; None if they do not answer in time, or are known not to be there."""
-    if not hub.is_served:
+async def ask_for_audit(dispatcher: Dispatcher, timeout_s: float = AUDIT_TIMEOUT_S) -> AuditReport | None:
+    """Ask tokenizer and engine for their report; None if they are not there, or do not answer in time."""
+    if not dispatcher.serves:
         return None
     answered: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
     try:
-        query_id = hub.audits.ask(lambda report: None if answered.done() else answered.set_result(report))
+        query_id = dispatcher.audits.ask(lambda report: None if answered.done() else answered.set_result(report))
     except PeerGone:
         return None
     try:
@@ -33,13 +33,16 @@ async def ask_for_audit(hub: Hub, timeout_s: float = AUDIT_TIMEOUT_S) -> AuditRe
     except TimeoutError:
         return None
     finally:
-        hub.audits.forget(query_id)
+        dispatcher.audits.forget(query_id)
 
 
-def account(hub: Hub, metrics: Metrics, report: AuditReport | None, processes: Mapping[str, int]) -> dict[str, Any]:
-    """The body of `/stats`. Without a report the engine's part is its last snapshot, and the whole is marked stale."""
+def account(
+    dispatcher: Dispatcher, metrics: Metrics, report: AuditReport | None, processes: Mapping[str, int]
+) -> dict[str, Any]:
+    """The body of `/stats`. Without a report the part of the engine is its last snapshot, and `stale` is true."""
     engine = report.engine if report is not None else metrics.engine
-    violations = [*hub.violations()]
+    census = dispatcher.registry.census()  # also brings the counts of tokens up to date
+    violations = [*dispatcher.violations()]
     if engine is not None:
         violations += engine_violations(engine)
     if report is not None:
@@ -53,8 +56,8 @@ def account(hub: Hub, metrics: Metrics, report: AuditReport | None, processes: M
         "tokenizer": None
         if report is None
         else {"encoding": report.tokenizer_encoding, "decoding": report.tokenizer_decoding},
-        "api": hub.account(),
-        "streams": {**dataclasses.asdict(hub.streams.census()), "actions": dict(metrics.stream_actions)},
+        "api": dispatcher.account(),
+        "streams": {**dataclasses.asdict(census), "actions": dict(metrics.stream_actions)},
         "tokens": {
             "generated": metrics.generated_tokens.total,
             "delivered": metrics.delivered_tokens,
@@ -69,7 +72,7 @@ def account(hub: Hub, metrics: Metrics, report: AuditReport | None, processes: M
 
 
 def engine_violations(stats: EngineStats) -> list[str]:
-    """Broken rules that a snapshot shows by itself."""
+    """The broken rules that a snapshot of the engine shows."""
     broken = []
     held = stats.blocks_free + stats.blocks_leased + stats.blocks_fenced + stats.blocks_cached
     if held != stats.blocks_total:

@@ -1,4 +1,4 @@
-"""Heads of answers, the status and the headers that go out before the first byte of a body; and whole refusals."""
+"""Heads of responses (status and headers), and whole responses that refuse a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RawHeaders = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What `http.response.start` carries."""
+    """The status and the headers of `http.response.start`."""
 
     status: int
     headers: RawHeaders
@@ -25,12 +25,12 @@ class Head:
 _STREAM_HEADERS: RawHeaders = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx holds a stream back without it
+    (b"x-accel-buffering", b"no"),  # without it nginx buffers a stream
 )
 
 
 def stream_id_header(stream_id: str) -> tuple[bytes, bytes]:
-    """By this id an answer can be cancelled, asked for and resumed."""
+    """The header with the id by which a response can be found, cancelled and resumed."""
     return STREAM_ID_HEADER.encode(), stream_id.encode()
 
 
@@ -46,20 +46,21 @@ def json_head(n_bytes: int, status: int = 200, more: RawHeaders = ()) -> Head:
 
 
 def refusal_head(n_bytes: int, refusal: Refusal, more: RawHeaders = ()) -> Head:
-    """The head of an error, which tells a client when to come again if that is known, or not to."""
+    """The head of an error. It says when to try again if that is known, or that trying again is useless."""
     if refusal.status == 409:
-        more = (*more, (b"x-should-retry", b"false"))  # official SDKs send what conflicts twice more
+        more = (*more, (b"x-should-retry", b"false"))  # without it official SDKs send a conflicting request twice more
     if refusal.retry_after_s is not None:
         more = (*more, (b"retry-after", str(math.ceil(refusal.retry_after_s)).encode()))
     return json_head(n_bytes, refusal.status, more)
 
 
 async def send_head(send: Send, head: Head) -> None:
+    """Send a head."""
     await send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
 
 
 async def send_refusal(send: Send, refusal: Refusal) -> None:
-    """A whole answer that says why there is no other."""
+    """Send a whole response that says why the request is refused."""
     body = error_body(refusal)
     await send_head(send, refusal_head(len(body), refusal))
     await send({"type": "http.response.body", "body": body})

@@ -1,9 +1,9 @@
-"""What the kernel has accepted of a connection's bytes and not sent yet: bounded, as a reader that stopped must show.
+"""Bounds the bytes that the kernel has accepted for a connection and not sent yet, so that a stopped reader shows.
 
-`TCP_NOTSENT_LOWAT` bounds it where bytes begin a new segment. What finds room in one that waits already is added to it
-without a question, and such a segment takes half of the reader's window: 32 KiB of events of two hundred bytes. So the
-kernel is asked now and then (`SIOCOUTQNSD`), and once it holds too much nothing more is given to it until it has sent
-some. It does not tell when it has; it is asked again soon, and ever less often.
+`TCP_NOTSENT_LOWAT` bounds them where bytes begin a new segment. But bytes that fit into a waiting segment are added to
+it without a check, and such a segment takes half of the reader's window: 32 KiB of events of two hundred bytes. So the
+kernel is asked now and then (`SIOCOUTQNSD`). Once it holds too much, nothing more is given to it until it has sent
+some. It gives no notice of that, so it is asked again soon, and then less and less often.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import sys
 from collections.abc import Callable
 
 _SIOCOUTQNSD = 0x894B
-"""https://man7.org/linux/man-pages/man7/tcp.7.html has its elder, SIOCOUTQ, which counts what is under way too."""
+"""Like SIOCOUTQ in https://man7.org/linux/man-pages/man7/tcp.7.html, without the bytes that were sent already."""
 
 _FIRST_PAUSE_S = 0.002
 _LAST_PAUSE_S = 0.25
 
 
 class KernelQueue:
-    """Of one connection. `when_sent` is called when it has been full and is not any more."""
+    """Watches one connection. It calls `when_sent` when the kernel was too full and has sent enough."""
 
     __slots__ = ("_max_bytes", "_n_unasked", "_pause_s", "_transport", "_when_sent", "is_full")
 
     def __init__(self, transport: asyncio.Transport, max_bytes: int, when_sent: Callable[[], None]) -> None:
-        """`max_bytes` 0: as much as the kernel likes, as on systems that cannot be asked or that refuse to say."""
+        """`max_bytes` 0: no bound, as on systems that cannot be asked."""
         self._transport = transport
         self._max_bytes = max_bytes if sys.platform == "linux" else 0
         self._when_sent = when_sent
@@ -36,19 +36,19 @@ class KernelQueue:
 
     @property
     def unsent_bytes(self) -> int:
-        """Asked now."""
+        """Ask the kernel how many bytes it has not sent."""
         if not self._max_bytes or self._transport.is_closing():
             return 0
         answer = bytearray(4)
         try:
             fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), _SIOCOUTQNSD, answer)
-        except OSError:  # what runs here passes for Linux and does not know the question, as gVisor does not
+        except OSError:  # not every Linux has this request; gVisor has not
             self._max_bytes = 0
             return 0
         return int.from_bytes(answer, sys.byteorder)
 
     def wrote(self, n_bytes: int) -> None:
-        """So many bytes more were given to it. It is asked once for several events, since that takes a system call."""
+        """Count bytes that were given to the kernel. It is asked once for many of them: that takes a system call."""
         self._n_unasked += n_bytes
         if self._n_unasked * 2 >= self._max_bytes > 0 and not self.is_full:
             self._n_unasked = 0

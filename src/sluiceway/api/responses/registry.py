@@ -1,18 +1,19 @@
-"""The answers of this process by their ids, and a memory of those that are gone. Each belongs to its caller.
+"""All responses of this process by their ids, and the records of those that are gone. Each belongs to its caller.
 
-Nobody learns anything of an answer of another caller, not even that there is one: ids and keys are looked up under the
-caller's name.
+A caller learns nothing about the responses of another one, not even that they exist: ids and keys are looked up under
+the name of the caller.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
 
-from sluiceway.api.responses.answer import Answer
+from sluiceway.api.responses.response import Response
+from sluiceway.api.responses.signal import Signal
+from sluiceway.api.responses.timers import TimerWheel
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import StreamsCensus
@@ -20,172 +21,234 @@ from sluiceway.refusals import RETRY_AFTER_S
 from sluiceway.response.budget import Budget
 from sluiceway.response.history import History, StreamRecord
 from sluiceway.response.idempotency import HEADER as KEY_HEADER
-from sluiceway.response.idempotency import Idempotency, Verdict
+from sluiceway.response.idempotency import Idempotency, KeyState
 from sluiceway.response.lifecycle import State
+from sluiceway.response.policy import Pressure
+
+TICK_S = 0.25
+"""How exactly the times of readers are kept. The shortest of these times is about a second."""
+FREED_BYTES = 16 * 1024 * 1024
+"""How much memory a tick frees: more than can be generated between two ticks, in about four milliseconds."""
 
 _ID_TAKEN = Refusal(
     status=409,
     code="stream_id_taken",
-    message="A stream of yours has this id already; choose another one, or none.",
+    message="You already have a stream with this id; choose another id, or none.",
     param="stream_id",
 )
 _KEY_REUSED = Refusal(
     status=422,
     code="idempotency_key_reused",
-    message="This `Idempotency-Key` came before with another request.",
+    message="This `Idempotency-Key` was sent before with another request.",
     param=KEY_HEADER,
 )
-GONE = Refusal(status=410, code="stream_gone", message="What was asked for of this stream is not kept any more.")
+GONE = Refusal(status=410, code="stream_gone", message="The requested events of this stream are not kept any more.")
 
 
-class Streams:
-    """See the module's docstring. An answer is *open* while it generates or somebody reads it."""
+class ResponseRegistry:
+    """Finds responses by caller and id, bounds what they hold, wakes their writers and watches their times.
 
-    def __init__(self, config: StreamsConfig) -> None:
+    A response is *open* while it generates or a client reads it.
+    """
+
+    def __init__(self, config: StreamsConfig, clock: Callable[[], float]) -> None:
         self.budget = Budget(
             max_bytes=config.max_stream_bytes, max_events=config.max_stream_events, max_kept=config.kept_streams
         )
+        self._clock = clock
         self._keys = Idempotency(max_entries=config.idempotency_keys, ttl_s=config.idempotency_ttl_s)
         self._history = History(max_records=config.history_records, ttl_s=config.history_ttl_s)
-        self._answers: dict[tuple[str, str], Answer] = {}
-        self._open: dict[Answer, None] = {}
-        self._now_s = -math.inf
-        """As told last: an answer gives way whenever its room is needed, and nobody says then what time it is."""
-        self.when_let_go: Callable[[Answer], None] = lambda answer: None
-        """Called with each answer that is let go while nobody looks at it, since its room or its id is needed."""
+        self._held: dict[tuple[str, str], Response] = {}
+        """By caller and id."""
+        self._open: dict[Response, None] = {}
+        self._timers: TimerWheel[Response] = TimerWheel(TICK_S)
+        self.touched: set[Response] = set()
+        """Responses whose writers are woken next."""
+        self._is_waking = False
+        self.empty = Signal(holds=True)
+        """Holds while no response is open."""
+        self.timed = Signal(holds=False)
+        """Holds while `tick` has something to do."""
 
-    def __iter__(self) -> Iterator[Answer]:
-        """All that are held, in any state, as they are now: they may be added and removed meanwhile."""
-        return iter(list(self._answers.values()))
+    def __iter__(self) -> Iterator[Response]:
+        """All responses that are held now, in any state. The caller may add and remove responses meanwhile."""
+        return iter(list(self._held.values()))
 
     @property
     def n_open(self) -> int:
+        """How many responses are open."""
         return len(self._open)
 
-    def find(self, stream_id: str, caller: str, now_s: float) -> Answer | StreamRecord | None:
-        """An answer that is held, or what is remembered of it."""
-        held = self._answers.get((caller, stream_id))
-        return self._history.find(stream_id, caller, now_s) if held is None else held
+    def find(self, stream_id: str, caller: str) -> Response | StreamRecord | None:
+        """The response if it is held, else its record, else None."""
+        held = self._held.get((caller, stream_id))
+        return self._history.find(stream_id, caller, self._clock()) if held is None else held
 
-    def records(self, caller: str, now_s: float) -> list[StreamRecord]:
-        """How the caller's answers stand, and stood; the oldest first."""
-        held = [answer.record for (owner, _), answer in self._answers.items() if owner == caller]
-        return [*self._history.records(caller, now_s), *held]
+    def records(self, caller: str) -> list[StreamRecord]:
+        """Records of all responses of this caller, the oldest first; those that are held come last."""
+        held = [response.record for (owner, _), response in self._held.items() if owner == caller]
+        return [*self._history.records(caller, self._clock()), *held]
 
     def check_free(self, stream_id: str, caller: str) -> None:
-        """Raises `RequestError` (409) if the caller has an answer of this id."""
-        if (caller, stream_id) in self._answers:
+        """Raises `RequestError` (409) if the caller has a response with this id."""
+        if (caller, stream_id) in self._held:
             raise RequestError(_ID_TAKEN)
 
-    def claim(self, caller: str, key: str, digest: bytes, stream_id: str, now_s: float) -> Answer | None:
-        """The answer that a repeated request belongs to; None for a new one, whose answer will have this (free) id.
+    def claim(self, caller: str, key: str, digest: bytes, stream_id: str) -> Response | None:
+        """The response that a repeated request belongs to; None for a new request, whose response gets this id.
 
-        Raises `RequestError` if it is neither.
+        Raises `RequestError` if the key cannot be used.
         """
-        self._now_s = now_s
-        is_held = (caller, stream_id) in self._answers
+        is_held = (caller, stream_id) in self._held
         proposed = _address(caller, stream_id)
-        verdict, address, retry_after_s = self._keys.claim(caller, key, digest, proposed, now_s, is_held=is_held)
-        match verdict:
-            case Verdict.NEW:
+        state, address, retry_after_s = self._keys.claim(caller, key, digest, proposed, self._clock(), is_held=is_held)
+        match state:
+            case KeyState.NEW:
                 return None
-            case Verdict.CONFLICT:
+            case KeyState.CONFLICT:
                 raise RequestError(_KEY_REUSED)
-            case Verdict.TAKEN:
+            case KeyState.TAKEN:
                 raise RequestError(_ID_TAKEN)
-            case Verdict.FULL:
+            case KeyState.FULL:
                 raise RequestError(_no_room_for_key(retry_after_s))
-            case Verdict.GONE:
+            case KeyState.GONE:
                 raise RequestError(GONE)
-            case Verdict.JOIN | Verdict.REPLAY:
-                held = self._answers.get((caller, address.partition("/")[2]))
+            case KeyState.JOIN | KeyState.REPLAY:
+                held = self._held.get((caller, address.partition("/")[2]))
                 if held is None:
                     raise RequestError(GONE)
                 if not held.is_broken:
                     return held
                 self._keys.forget(address)
-                if address == proposed:  # the same request with the id that the client has chosen for it
-                    self._let_go(held)
-                return self.claim(caller, key, digest, stream_id, now_s)
+                if address == proposed:  # the client sends the same request again, with the id that it has chosen
+                    self._evict(held)
+                return self.claim(caller, key, digest, stream_id)
             case _:
-                assert_never(verdict)
+                assert_never(state)
 
     def forget_key(self, stream_id: str, caller: str) -> None:
-        """Nothing came of the request: it may be sent again. Idempotent."""
+        """Free the key of a request that came to nothing, so that it may be sent again. Idempotent."""
         self._keys.forget(_address(caller, stream_id))
 
-    def add(self, answer: Answer) -> None:
-        """A new answer, which is open. Its id is free."""
-        order = answer.order
-        self._keys.reused(_address(order.caller, order.stream_id))
-        self._answers[order.caller, order.stream_id] = answer
-        self._open[answer] = None
+    def add(self, response: Response) -> None:
+        """Add a new response. Its id must be free."""
+        spec = response.spec
+        self._keys.reused(_address(spec.caller, spec.stream_id))
+        self._held[spec.caller, spec.stream_id] = response
+        self._open[response] = None
+        self.empty.set(False)
 
-    def reopen(self, answer: Answer) -> None:
-        """Somebody reads it (again)."""
-        self.budget.reclaim(answer)
-        self._open[answer] = None
+    def opened(self, response: Response) -> None:
+        """Note that a client reads the response, perhaps again."""
+        self.budget.reclaim(response)
+        self._open[response] = None
+        self.empty.set(False)
 
-    def settle(self, answer: Answer, now_s: float) -> bool:
-        """Something has changed: note whether it is still open, let it go if it is over. Returns whether it is held."""
-        self._now_s = now_s
-        if not answer.is_over:
-            return True
-        self._open.pop(answer, None)
-        if not self._holds(answer):  # another one has its id
-            answer.stream.give_way()
-            return False
-        if not answer.is_broken:
-            self._keys.ended(_address(answer.order.caller, answer.order.stream_id), now_s)
-        if answer.stream.state is not State.CLOSED:
-            self.budget.keep(answer, partial(self._let_go, answer), answer.order.caller, answer.stream.held_bytes)
-            return self._holds(answer)
-        self._remove(answer)
-        return False
+    def changed(self, response: Response) -> None:
+        """Keep, evict or watch a response that has changed."""
+        if self._is_held_after(response):
+            self._timers.set(response, response.stream.quiet_until_s)
+        else:
+            self._timers.drop(response)
+        self.empty.set(not self._open)
+        self._note_timed()
+
+    def watch(self, response: Response) -> None:
+        """Look at the response at the next tick."""
+        self._timers.set_next(response)
+        self.timed.set(True)
+
+    def tick(self) -> None:
+        """Look at the responses that are due; under memory pressure at all of them. Free some released memory.
+
+        Each tick frees a bounded amount, so that a large response that ends does not hold up the others.
+        """
+        self.budget.free_some(FREED_BYTES)
+        due = self._timers.due(self._clock())
+        if self.budget.pressure is not Pressure.NONE:
+            due = list({**dict.fromkeys(due), **dict.fromkeys(self)})
+        for response in due:
+            response.tick()
+        self.wake()
+        self._note_timed()
+
+    def wake(self) -> None:
+        """Wake the writers of every touched response, including those that are touched meanwhile."""
+        if self._is_waking:
+            return
+        self._is_waking = True
+        try:
+            while self.touched:
+                for writer in [*self.touched.pop().writers.values()]:
+                    writer.wake()
+        finally:
+            self._is_waking = False
 
     def census(self) -> StreamsCensus:
-        """What they hold together, and how many there are in each state."""
-        states = Counter(answer.stream.state for answer in self._answers.values())
+        """Count the responses by state, and what they hold together. Brings the counts of tokens up to date."""
+        for response in self._held.values():
+            response.count_tokens()
+        states = Counter(response.stream.state for response in self._held.values())
         return StreamsCensus(
             by_state={state.value: states[state] for state in State},
-            readers=sum(len(answer.readers) for answer in self._answers.values()),
+            readers=sum(len(response.writers) for response in self._held.values()),
             backlog_bytes=self.budget.n_bytes,
             backlog_events=self.budget.n_events,
         )
 
-    def _holds(self, answer: Answer) -> bool:
-        return self._answers.get((answer.order.caller, answer.order.stream_id)) is answer
+    def _note_timed(self) -> None:
+        self.timed.set(bool(self._timers) or self.budget.has_memory_to_free)
 
-    def _let_go(self, answer: Answer) -> None:
-        """Of one that has ended: what is kept of it, unless somebody reads it still, and its id."""
-        is_over = answer.is_over
-        if is_over:
-            answer.stream.give_way()
-        self._remove(answer)
-        if is_over:
-            self.when_let_go(answer)
+    def _is_held_after(self, response: Response) -> bool:
+        """Remove a response that is over, or keep it for readers that come later. Returns whether it is still held."""
+        if not response.is_over:
+            return True
+        self._open.pop(response, None)
+        spec = response.spec
+        if self._held.get((spec.caller, spec.stream_id)) is not response:  # another response has its id
+            response.stream.evict_if_idle()
+            response.count_tokens()
+            return False
+        if not response.is_broken:
+            self._keys.ended(_address(spec.caller, spec.stream_id), self._clock())
+        if response.stream.state is State.CLOSED:
+            self._remove(response)
+            return False
+        self.budget.keep(response, partial(self._evict, response), spec.caller, response.stream.held_bytes)
+        return self._held.get((spec.caller, spec.stream_id)) is response
 
-    def _remove(self, answer: Answer) -> None:
-        order = answer.order
-        self.budget.reclaim(answer)
-        del self._answers[order.caller, order.stream_id]
-        if answer.is_broken:  # whoever sends it again wants an answer, not the same error
-            self.forget_key(order.stream_id, order.caller)
-        # A whole answer that was ended early is told as a refusal, but there was one.
-        if answer.stream.is_accepted or not answer.is_refused:
-            self._history.add(answer.record, order.caller, self._now_s)
+    def _evict(self, response: Response) -> None:
+        """Remove a response that has ended, since its memory or its id is needed. A client may still read it."""
+        is_over = response.is_over
+        if is_over:
+            response.stream.evict_if_idle()
+        self._remove(response)
+        if is_over:
+            self._timers.drop(response)
+            self._note_timed()
+
+    def _remove(self, response: Response) -> None:
+        spec = response.spec
+        self.budget.reclaim(response)
+        response.count_tokens()
+        del self._held[spec.caller, spec.stream_id]
+        if response.is_broken:  # a client that sends the request again wants an answer, not the same error
+            self.forget_key(spec.stream_id, spec.caller)
+        # A whole answer that was ended early has an error status, but it was generated, so it has a record.
+        if response.stream.is_accepted or not response.is_refused:
+            self._history.add(response.record, spec.caller, self._clock())
 
 
 def _no_room_for_key(retry_after_s: float) -> Refusal:
     return Refusal(
         status=503,
         code="idempotency_keys_full",
-        message="This server remembers no more keys at the moment; try again later, or send the request without one.",
+        message="There is no room for another `Idempotency-Key`; try again later, or send the request without one.",
         param=KEY_HEADER,
         retry_after_s=max(RETRY_AFTER_S, retry_after_s),
     )
 
 
 def _address(caller: str, stream_id: str) -> str:
-    """An id that no two answers share; callers have no slash in them."""
+    """An id that no two responses share; no caller has a slash in its name."""
     return f"{caller}/{stream_id}"

@@ -40,6 +40,7 @@ from sluiceway.refusals import NO_LOGITS
 from sluiceway.types import (
     EngineStats,
     FinishReason,
+    Flow,
     LiveSequence,
     Logprobs,
     Progress,
@@ -51,6 +52,9 @@ from sluiceway.types import (
 
 _LONG_STEP_TOKENS = 256
 """From about here on a step takes longer than a message of its own costs many times over."""
+
+
+_FLOW_INPUTS = {Flow.RUN: Input.RESUME, Flow.PAUSE: Input.PAUSE, Flow.PARK: Input.PARK}
 
 
 class Scheduler:
@@ -117,17 +121,13 @@ class Scheduler:
         if strangers:
             self._outputs.rejections.append(Rejection(strangers, refusal))
 
-    def pause(self, rid: Rid) -> None:
-        """Leave it out of plans, with what it holds. The result of a step in flight is still taken."""
-        self._wish(rid, Input.PAUSE)
+    def set_flow(self, rid: Rid, flow: Flow) -> None:
+        """Run, pause or park a sequence. Unknown ids are ignored.
 
-    def resume(self, rid: Rid) -> None:
-        """Take it into plans again: at once if it was paused, through the front of the queue if it was parked."""
-        self._wish(rid, Input.RESUME)
-
-    def park(self, rid: Rid) -> None:
-        """Leave it out of plans and take its slot and blocks."""
-        self._wish(rid, Input.PARK)
+        A paused sequence keeps what it holds, and the result of a step in flight is still taken. A parked sequence
+        gives back its slot and its blocks; when it runs again it waits at the front of the queue.
+        """
+        self._wish(rid, _FLOW_INPUTS[flow])
 
     def plan(self) -> Plan | None:
         """The next step; None if there is nothing to compute. Every plan must be committed or abandoned, in order."""

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from sluiceway.types import FinishReason, Rid, SamplingParams, TokenId
+from sluiceway.types import FinishReason, Flow, Rid, SamplingParams, TokenId
 
 
 class Sequence(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,22 +31,14 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     reason: FinishReason
 
 
-class Pause(msgspec.Struct, frozen=True, tag="pause"):
-    """Leave this sequence out of plans; it keeps its blocks."""
+class SetFlow(msgspec.Struct, frozen=True, tag="set_flow"):
+    """Run, pause or park these sequences. Unknown ids are ignored.
 
-    rid: Rid
+    The same message goes from the policy of a response through the tokenizer process to the scheduler.
+    """
 
-
-class Resume(msgspec.Struct, frozen=True, tag="resume"):
-    """Take a paused or parked sequence back into plans."""
-
-    rid: Rid
-
-
-class Park(msgspec.Struct, frozen=True, tag="park"):
-    """As pause, but blocks and slot are given back; a resumed sequence is computed again, exactly."""
-
-    rid: Rid
+    rids: tuple[Rid, ...]
+    flow: Flow
 
 
 class AuditEngine(msgspec.Struct, frozen=True, tag="audit_engine"):
@@ -55,4 +47,4 @@ class AuditEngine(msgspec.Struct, frozen=True, tag="audit_engine"):
     query_id: int
 
 
-ToEngine: TypeAlias = Submit | Abort | Pause | Resume | Park | AuditEngine
+ToEngine: TypeAlias = Submit | Abort | SetFlow | AuditEngine

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
+from sluiceway.ipc.messages.to_engine import SetFlow
 from sluiceway.types import (
     EngineFacts,
     EngineStats,
@@ -91,24 +92,6 @@ class Forget(msgspec.Struct, frozen=True, tag="forget"):
     rids: tuple[Rid, ...]
 
 
-class Pause(msgspec.Struct, frozen=True, tag="pause"):
-    """Make no tokens for these sequences for now; they keep what they hold. Any id; idle for one not yet submitted."""
-
-    rids: tuple[Rid, ...]
-
-
-class Park(msgspec.Struct, frozen=True, tag="park"):
-    """As pause, but what they hold in the engine is given back: a resumed sequence is computed again, exactly."""
-
-    rids: tuple[Rid, ...]
-
-
-class Resume(msgspec.Struct, frozen=True, tag="resume"):
-    """Go on with sequences that were paused or parked."""
-
-    rids: tuple[Rid, ...]
-
-
 class AuditQuery(msgspec.Struct, frozen=True, tag="audit_query"):
     """Ask for the account of every table; goes on to the engine and comes back as an `AuditReport`."""
 
@@ -172,7 +155,7 @@ class EngineUp(msgspec.Struct, frozen=True, tag="engine_up"):
     facts: EngineFacts
 
 
-FromApi: TypeAlias = Tokenize | Cancel | Forget | Pause | Park | Resume | AuditQuery
+FromApi: TypeAlias = Tokenize | Cancel | Forget | SetFlow | AuditQuery
 ToTokenizer: TypeAlias = FromApi | TokenizeEncoded
 """What the API process may push. It arrives as `FromApi`."""
 

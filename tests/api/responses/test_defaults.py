@@ -5,20 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sluiceway.api.responses.terms import Offer, policy_of
+from sluiceway.api.responses.defaults import StreamDefaults, policy_of
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.response.policy import DEFAULT, POLICIES, PolicyName
-from sluiceway.response.terms import Terms
+from sluiceway.response.terms import StreamTerms
 from support.asgi_driver import completion
 
 SERVER = StreamsConfig(slow_client="drop", drop_after_s=7.0, replay_ttl_s=11.0, detach_grace_s=13.0)
 
 
-def terms(*, stream: bool = True, header: str | None = None, has_key: bool = False, **wishes: object) -> Terms:
+def terms(*, stream: bool = True, header: str | None = None, has_key: bool = False, **wishes: object) -> StreamTerms:
     generation = parse_completion(completion(stream=stream, sluiceway=wishes)).generation
-    return Offer(SERVER).terms_for(generation, header, has_key=has_key)
+    return StreamDefaults(SERVER).terms_for(generation, header, has_key=has_key)
 
 
 def test_the_server_has_a_policy_with_its_own_times() -> None:

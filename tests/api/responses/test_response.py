@@ -6,43 +6,39 @@ import json
 
 import pytest
 
-from sluiceway.api.responses.answer import Answer
+from sluiceway.api.responses.response import Response
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Delta, Progressed
 from sluiceway.protocols.common.generation import Usage
 from sluiceway.protocols.native.request import NativeRequest, parse_native
 from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
-from sluiceway.response.budget import Budget
-from sluiceway.response.lifecycle import CancelUpstream, EndResponse
-from sluiceway.response.replay import START
-from sluiceway.response.terms import Retention, Terms
+from sluiceway.response.backlog import START
+from sluiceway.response.terms import Retention, StreamTerms
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason, Held, Progress
 from support.asgi_driver import completion, finished
-from support.orders import PLAIN, order_of
+from support.specs import PLAIN, NoWriter, RecordingUpstream, response_context, spec_of
 from support.told import told_text
 
 REFUSAL = Refusal(status=503, code="engine_lost", message="Lost.")
 
 
-KEPT = Terms(retention=Retention())
+KEPT = StreamTerms(retention=Retention())
 
 
-def answer_of(terms: Terms = PLAIN, **fields: object) -> Answer:
+def answer_of(terms: StreamTerms = PLAIN, **fields: object) -> Response:
     return opened(parse_completion(completion(**fields)), terms)
 
 
-def opened(request: CompletionRequest | NativeRequest, terms: Terms) -> Answer:
+def opened(request: CompletionRequest | NativeRequest, terms: StreamTerms) -> Response:
     """One that has a reader."""
     rids = range(10, 10 + request.generation.n_choices)
-    answer = Answer(
-        order_of(request, terms=terms, stream_id="s-1"), rids, Budget(max_bytes=1 << 20, max_events=1 << 20), 0.0
-    )
-    answer.stream.attached(START, 0.0)
+    answer = Response(spec_of(request, terms=terms, stream_id="s-1"), rids, response_context())
+    answer.attach(START, NoWriter())
     return answer
 
 
-def written(answer: Answer) -> bytes:
+def written(answer: Response) -> bytes:
     """What its reader takes now."""
     batch = answer.stream.take(1)
     if batch is None:
@@ -78,9 +74,8 @@ def test_a_whole_answer_collects_its_deltas() -> None:
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "Hel", (1, 2)))
     answer.delta(0, Delta(10, "lo", (3,)))
-    assert answer.finished(0, finished(10, completion_tokens=3)) == (EndResponse(FinishReason.STOP),)
     assert answer.head is None
-    answer.end(FinishReason.STOP, None)
+    answer.finished(0, finished(10, completion_tokens=3))
     choice = json.loads(written(answer))["choices"][0]
     assert (choice["text"], choice["token_ids"], answer.stream.n_delivered) == ("Hello", [1, 2, 3], 3)
     assert answer.head is not None and (b"x-stream-id", b"s-1") in answer.head.headers  # type: ignore[unreachable]
@@ -93,7 +88,6 @@ def test_a_whole_answer_tells_of_its_tokens_when_that_is_asked_for() -> None:
     answer.delta(0, Delta(10, "H", (1, 2), told_text("He")))
     answer.delta(0, Delta(10, "e", ()))
     answer.finished(0, finished(10, completion_tokens=2))
-    answer.end(FinishReason.STOP, None)
     assert json.loads(written(answer))["choices"][0]["logprobs"]["tokens"] == ["H", "e"]
 
 
@@ -101,8 +95,7 @@ def test_a_whole_answer_tells_of_its_tokens_when_that_is_asked_for() -> None:
 def test_an_error_before_the_head_is_a_status(stream: bool) -> None:
     """Also for what would have been a stream."""
     answer = answer_of(stream=stream)
-    answer.stream.close(FinishReason.ERROR)
-    answer.end(FinishReason.ERROR, REFUSAL)
+    answer.close(FinishReason.ERROR, REFUSAL)
     assert answer.head is not None and answer.head.status == 503 and answer.is_refused
     assert json.loads(written(answer))["error"]["code"] == "engine_lost"
     assert answer.outcome == "engine_lost"
@@ -112,8 +105,7 @@ def test_an_error_after_the_head_is_an_event() -> None:
     """And the end of the stream after it."""
     answer = answer_of(stream=True)
     answer.accepted(0, Accepted(10, 1, 0))
-    answer.stream.close(FinishReason.ERROR)
-    answer.end(FinishReason.ERROR, REFUSAL)
+    answer.close(FinishReason.ERROR, REFUSAL)
     event, done = written(answer).decode().split("\n\n")[:2]
     assert json.loads(event.removeprefix("data: "))["error"]["code"] == "engine_lost"
     assert done == "data: [DONE]"
@@ -124,17 +116,19 @@ def test_the_tokens_of_a_whole_answer_are_undelivered_when_it_fails() -> None:
     answer = answer_of()
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "x", (1, 2)))
-    answer.stream.close(FinishReason.ERROR)
-    answer.end(FinishReason.ERROR, REFUSAL)
+    answer.close(FinishReason.ERROR, REFUSAL)
     assert (answer.stream.n_delivered, answer.stream.n_undelivered) == (0, 2)
 
 
 def test_a_bad_end_of_one_choice_ends_them_all() -> None:
     """With the reason of that end."""
-    answer = answer_of(n=2)
-    cancel, end = answer.finished(0, finished(10, FinishReason.DEADLINE))
-    assert cancel == CancelUpstream((11,), FinishReason.DEADLINE)
-    assert isinstance(end, EndResponse) and end.refusal is not None and end.refusal.status == 504
+    upstream = RecordingUpstream()
+    spec = spec_of(parse_completion(completion(n=2)))
+    answer = Response(spec, (10, 11), response_context(upstream=upstream))
+    answer.attach(START, NoWriter())
+    answer.finished(0, finished(10, FinishReason.DEADLINE))
+    assert upstream.cancels == [((11,), FinishReason.DEADLINE)]
+    assert answer.head is not None and answer.head.status == 504
 
 
 def test_a_client_that_leaves_is_the_reason_until_there_is_another() -> None:
@@ -166,8 +160,7 @@ def test_a_client_that_leaves_is_the_reason_when_only_some_choices_had_ended() -
 def test_the_prompt_is_the_field_at_fault_when_the_engine_names_none(refusal: Refusal, param: str | None) -> None:
     """The engine knows tokens, not what a protocol calls them."""
     answer = answer_of()
-    answer.stream.close(FinishReason.ERROR)
-    answer.end(FinishReason.ERROR, refusal)
+    answer.close(FinishReason.ERROR, refusal)
     assert json.loads(written(answer))["error"]["param"] == param
 
 
@@ -181,7 +174,6 @@ def test_events_have_ids_when_a_reader_may_come_back() -> None:
     answer.delta(1, Delta(11, "b", (2,)))
     answer.finished(0, finished(10))
     answer.finished(1, finished(11))
-    answer.end(FinishReason.STOP, None)
     events = list(Decoder().feed(written(answer)))
     assert [event.last_event_id for event in events] == ["1", "2", "3", "4", "5", "6"]
     assert [event.data for event in events][-1] == "[DONE]" and "usage" in events[-2].data
@@ -193,15 +185,17 @@ def test_a_whole_answer_has_no_ids_though_it_is_kept() -> None:
     answer = answer_of(KEPT)
     answer.accepted(0, Accepted(10, 1, 0))
     answer.finished(0, finished(10))
-    answer.end(FinishReason.STOP, None)
     assert json.loads(written(answer))["object"] == "text_completion"
 
 
 def test_a_reader_without_which_it_goes_on_is_told_why() -> None:
     """In the form of an error, with no id: it is no event of the stream."""
-    answer = answer_of(KEPT, stream=True)
+    answer = answer_of(StreamTerms(retention=Retention(grace_s=9.0)), stream=True, max_tokens=10_000)
     answer.accepted(0, Accepted(10, 1, 0))
-    error, done = Decoder().feed(answer.last_word(FinishReason.SLOW_CLIENT))
+    written(answer)
+    for _ in range(9_000):
+        answer.delta(0, Delta(10, "x", (1,)))
+    error, done = Decoder().feed(written(answer))
     assert json.loads(error.data)["error"]["code"] == "slow_client" and done.data == "[DONE]"
     assert error.last_event_id == ""
 
@@ -209,11 +203,11 @@ def test_a_reader_without_which_it_goes_on_is_told_why() -> None:
 def test_it_is_told_when_everything_upstream_is_given_back() -> None:
     """What that was is remembered; at once where nothing is left."""
     answer, told = answer_of(n=2), list[str]()
-    answer.when_released(lambda: told.append("first"))
-    answer.released(Held("running", 3))
+    answer.released.wait(lambda: told.append("first"))
+    answer.note_released(Held("running", 3))
     assert told == []
-    answer.released(None)
-    answer.when_released(lambda: told.append("second"))
+    answer.note_released(None)
+    answer.released.wait(lambda: told.append("second"))
     assert told == ["first", "second"] and answer.held == [Held("running", 3)]
 
 
@@ -239,15 +233,15 @@ def test_it_is_broken_unless_it_ended_by_itself() -> None:
 @pytest.mark.parametrize(
     ("terms", "comment"), [(PLAIN, b": queued position=2\n\n"), (KEPT, b": queued position=2\n")], ids=["plain", "kept"]
 )
-def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: Terms, comment: bytes) -> None:
+def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: StreamTerms, comment: bytes) -> None:
     """A block of its own only where no event carries an id: some readers would take it for an event of the old id."""
     answer = answer_of(terms, stream=True, sluiceway={"progress": "comments"})
-    assert answer.progressed(0, Progressed(10, Progress(3, 0, 9))) == ()
+    answer.progressed(Progressed(10, Progress(3, 0, 9)))
     assert written(answer) == b"", "nothing can be said before the head"
     answer.accepted(0, Accepted(10, 9, 0))
-    answer.progressed(0, Progressed(10, Progress(2, 0, 9)))
+    answer.progressed(Progressed(10, Progress(2, 0, 9)))
     assert written(answer) == comment
-    answer.progressed(0, Progressed(10, Progress(0, 9, 9)))
+    answer.progressed(Progressed(10, Progress(0, 9, 9)))
     answer.delta(0, Delta(10, "x", (1,)))
     assert list(Decoder().feed(text := written(answer))) and text.startswith(b": prefill computed=9 of=9\n")
 
@@ -256,7 +250,7 @@ def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
     """In the native protocol, after its start; it counts as none, and has no id."""
     answer = opened(parse_native(b'{"prompt": "a", "progress": "events"}', "m", is_streamed=True), KEPT)
     answer.accepted(0, Accepted(10, 9, 0))
-    answer.progressed(0, Progressed(10, Progress(2, 0, 9)))
+    answer.progressed(Progressed(10, Progress(2, 0, 9)))
     start, queued = Decoder().feed(written(answer))
     assert (start.event, start.last_event_id, queued.event, queued.last_event_id) == ("start", "1", "queued", "1")
     assert queued.data == '{"position":2}' and answer.stream.next_event_id == 2

@@ -7,31 +7,32 @@ import itertools
 import msgspec
 import pytest
 
-from sluiceway.api.responses.answer import Answer
-from sluiceway.api.responses.delivery import FREED_BYTES, TICK_S
+from sluiceway.api.responses.registry import FREED_BYTES, TICK_S
+from sluiceway.api.responses.response import Response
 from sluiceway.config import StreamsConfig
-from sluiceway.ipc.messages.to_tokenizer import Cancel, Park, Pause, Resume
+from sluiceway.ipc.messages.to_engine import SetFlow
+from sluiceway.ipc.messages.to_tokenizer import Cancel
 from sluiceway.protocols.common.pieces import PIECE_BYTES
 from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.response.backlog import Cursor, Missed
 from sluiceway.response.history import StreamRecord
 from sluiceway.response.lifecycle import State
 from sluiceway.response.policy import POLICIES, PolicyName, Pressure
-from sluiceway.response.replay import Missed, Place
-from sluiceway.response.terms import Retention, Terms
-from sluiceway.types import FinishReason
+from sluiceway.response.terms import Retention, StreamTerms
+from sluiceway.types import FinishReason, Flow
 from support.asgi_driver import Api, completion
-from support.orders import order_of
+from support.specs import spec_of
 
 MARKS = {"low_events": 1, "high_events": 3, "limit_events": 100}
-PAUSE = Terms(policy=msgspec.structs.replace(POLICIES[PolicyName.PAUSE], **MARKS, stall_timeout_s=20.0))
-DEGREES = Terms(
+PAUSE = StreamTerms(policy=msgspec.structs.replace(POLICIES[PolicyName.PAUSE], **MARKS, stall_timeout_s=20.0))
+DEGREES = StreamTerms(
     policy=msgspec.structs.replace(
         POLICIES[PolicyName.PAUSE_PARK_DROP], **MARKS, park_after_s=2.0, drop_after_s=5.0, stall_timeout_s=20.0
     )
 )
-KEPT = Terms(policy=DEGREES.policy, retention=Retention(ttl_s=30.0))
-LONG_KEPT = Terms(policy=DEGREES.policy, retention=Retention(max_bytes=1 << 30))
-DETACHED = Terms(policy=DEGREES.policy, retention=Retention(grace_s=10.0, ttl_s=30.0))
+KEPT = StreamTerms(policy=DEGREES.policy, retention=Retention(ttl_s=30.0))
+LONG_KEPT = StreamTerms(policy=DEGREES.policy, retention=Retention(max_bytes=1 << 30))
+DETACHED = StreamTerms(policy=DEGREES.policy, retention=Retention(grace_s=10.0, ttl_s=30.0))
 
 _ids = map("s-{}".format, itertools.count(1))
 
@@ -41,7 +42,7 @@ class Client:
 
     def __init__(self, api: Api, *, reads: bool = False) -> None:
         self._api = api
-        self.answer: Answer
+        self.answer: Response
         self.reader_id = 0
         self.reads = reads
         self.got = b""
@@ -60,18 +61,18 @@ class Client:
         if batch is None:
             return b""
         self.got += batch.data
-        self._api.hub.delivery.written(self.answer, self.reader_id, self.unsent_bytes)
+        self.answer.written(self.reader_id, self.unsent_bytes)
         return bytes(batch.data)
 
     def leave(self) -> None:
-        self._api.hub.delivery.leave(self.answer, self.reader_id)
+        self.answer.leave(self.reader_id)
 
 
-def opened(api: Api, terms: Terms = PAUSE, *, reads: bool = False, n_tokens: int = 0) -> Client:
+def opened(api: Api, terms: StreamTerms = PAUSE, *, reads: bool = False, n_tokens: int = 0) -> Client:
     """A stream that was accepted and has said so many tokens."""
     request = parse_completion(completion(stream=True, max_tokens=10_000))
     client = Client(api, reads=reads)
-    client.answer, client.reader_id = api.hub.open(order_of(request, terms=terms, stream_id=next(_ids)), client)
+    client.answer, client.reader_id = api.dispatcher.open(spec_of(request, terms=terms, stream_id=next(_ids)), client)
     api.upstream.accept()
     for _ in range(n_tokens):
         api.upstream.speak("x")
@@ -82,9 +83,9 @@ def joined(api: Api, first: Client, *, reads: bool = False) -> Client:
     """One more reader of the same stream, from its beginning."""
     client = Client(api, reads=reads)
     client.answer = first.answer
-    place = first.answer.stream.place_after(0)
-    assert isinstance(place, Place)
-    client.reader_id = api.hub.delivery.attach(first.answer, place, client)
+    place = first.answer.stream.cursor_after(0)
+    assert isinstance(place, Cursor)
+    client.reader_id = first.answer.attach(place, client)
     return client
 
 
@@ -92,7 +93,7 @@ def wait(api: Api, seconds: float) -> None:
     """Let time go by, tick by tick."""
     for _ in range(round(seconds / TICK_S)):
         api.now_s += TICK_S
-        api.hub.delivery.tick()
+        api.dispatcher.registry.tick()
 
 
 @pytest.fixture
@@ -103,9 +104,9 @@ def api() -> Api:
 def test_a_reader_behind_pauses_its_request_until_it_has_caught_up(api: Api) -> None:
     """Told to the engine once each."""
     client = opened(api, n_tokens=6)
-    assert api.upstream.pushed[1:] == [Pause((1,))]
+    assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE)]
     client.read()
-    assert api.upstream.pushed[1:] == [Pause((1,)), Resume((1,))]
+    assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE), SetFlow((1,), Flow.RUN)]
     actions = api.metrics.stream_actions
     assert (actions["pause"], actions["resume"], actions["park"], actions["drop"]) == (1, 1, 0, 0)
 
@@ -114,12 +115,12 @@ def test_a_reader_that_stays_behind_is_parked_and_dropped(api: Api) -> None:
     """As its policy says, with a word that it can read."""
     client = opened(api, DEGREES, n_tokens=6)
     wait(api, 2.5)
-    assert api.upstream.pushed[1:] == [Pause((1,)), Park((1,))]
+    assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE), SetFlow((1,), Flow.PARK)]
     wait(api, 3.0)
     assert api.upstream.cancels == [Cancel((1,), FinishReason.SLOW_CLIENT)]
     assert b'"slow_client"' in client.read() and b'"text":"x"' not in client.got
     client.leave()
-    assert api.metrics.stream_actions["drop"] == 1 and api.metrics.wasted_tokens == 6
+    assert api.metrics.stream_actions["drop"] == 1 and api.wasted_tokens == 6
     assert api.lines[-1]["reason"] == "slow_client"
 
 
@@ -139,7 +140,7 @@ def test_unsent_bytes_are_asked_for_when_time_goes_by(api: Api) -> None:
     client = opened(api, n_tokens=3)
     client.unsent_bytes = 100_000
     wait(api, TICK_S)
-    assert api.upstream.pushed[-1] == Pause((1,))
+    assert api.upstream.pushed[-1] == SetFlow((1,), Flow.PAUSE)
 
 
 def test_a_silent_reader_gets_a_comment(api: Api) -> None:
@@ -186,12 +187,12 @@ def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
     client = opened(api, DETACHED, reads=True, n_tokens=2)
     client.leave()
     assert client.answer.stream.state is State.DETACHED and api.metrics.stream_actions["detach"] == 1
-    assert api.hub.n_open == 1
+    assert api.dispatcher.registry.n_open == 1
     wait(api, 11.0)
     assert api.upstream.cancels == [Cancel((1,), FinishReason.GRACE_EXPIRED)]
-    assert api.hub.n_open == 0 and api.lines[-1]["event"] == "finished"
+    assert api.dispatcher.registry.n_open == 0 and api.lines[-1]["event"] == "finished"
     wait(api, 31.0)
-    assert list(api.hub.streams) == []
+    assert list(api.dispatcher.registry) == []
 
 
 def test_what_is_only_kept_goes_first_when_memory_is_short() -> None:
@@ -202,14 +203,16 @@ def test_what_is_only_kept_goes_first_when_memory_is_short() -> None:
         kept.append(opened(api, KEPT, reads=True, n_tokens=10))
         api.upstream.finish()
         kept[-1].leave()
-    budget, reading = api.hub.streams.budget, opened(api, KEPT, reads=True)
+    budget, reading = api.dispatcher.registry.budget, opened(api, KEPT, reads=True)
     before = budget.n_bytes
     assert before > 3000
-    while len(list(api.hub.streams)) == 3:
+    while len(list(api.dispatcher.registry)) == 3:
         api.upstream.speak("x")
-    assert kept[0].answer.stream.place_after(0) is Missed.GONE
-    assert list(api.hub.streams) == [kept[1].answer, reading.answer] and len(api.hub.delivery._agenda) == 2
-    assert isinstance(reading.answer.stream.place_after(0), Place), "what is read is kept whole"
+    assert kept[0].answer.stream.cursor_after(0) is Missed.GONE
+    assert (
+        list(api.dispatcher.registry) == [kept[1].answer, reading.answer] and len(api.dispatcher.registry._timers) == 2
+    )
+    assert isinstance(reading.answer.stream.cursor_after(0), Cursor), "what is read is kept whole"
     assert 6000 - 200 < budget.n_bytes + before // 2 and budget.pressure is Pressure.NONE
 
 
@@ -222,9 +225,9 @@ def test_what_is_only_kept_is_bounded_in_number() -> None:
         api.upstream.speak("x", rid)
         api.upstream.finish(rid)
         wait(api, TICK_S)
-    assert list(api.hub.streams) == [kept[2].answer, kept[3].answer]
-    assert api.metrics.wasted_tokens == 2 and len(api.hub.delivery._agenda) == 2
-    record = api.hub.streams.find(kept[0].answer.order.stream_id, "", api.now_s)
+    assert list(api.dispatcher.registry) == [kept[2].answer, kept[3].answer]
+    assert api.wasted_tokens == 2 and len(api.dispatcher.registry._timers) == 2
+    record = api.dispatcher.registry.find(kept[0].answer.spec.stream_id, "")
     assert isinstance(record, StreamRecord) and (record.state, record.reason) == ("closed", "stop")
     assert (record.generated_tokens, record.wasted_tokens) == (1, 1)
 
@@ -234,8 +237,8 @@ def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:
     client, other = opened(api, DETACHED, reads=True), opened(api, DETACHED, reads=True)
     client.leave()
     told: list[str] = []
-    api.hub.when_empty(lambda: told.append("empty"))
-    api.hub.drain()
+    api.dispatcher.registry.empty.wait(lambda: told.append("empty"))
+    api.dispatcher.drain()
     assert [cancel.rids for cancel in api.upstream.cancels] == [(1,)]
     api.upstream.finish()
     assert other.got.endswith(b"data: [DONE]\n\n") and told == []
@@ -246,13 +249,13 @@ def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:
 def test_time_matters_as_soon_as_there_is_an_answer(api: Api) -> None:
     """An idle process is not woken."""
     told: list[str] = []
-    api.hub.delivery.when_timed(lambda: told.append("first"))
+    api.dispatcher.registry.timed.wait(lambda: told.append("first"))
     assert told == []
     client = opened(api)
-    api.hub.delivery.when_timed(lambda: told.append("second"))
+    api.dispatcher.registry.timed.wait(lambda: told.append("second"))
     assert told == ["first", "second"]
     client.leave()
-    api.hub.delivery.when_timed(lambda: told.append("third"))
+    api.dispatcher.registry.timed.wait(lambda: told.append("third"))
     assert told == ["first", "second"]
 
 
@@ -260,21 +263,21 @@ def test_time_matters_as_soon_as_there_is_an_answer(api: Api) -> None:
 def test_a_large_answer_that_nobody_reads_is_freed_bit_by_bit(api: Api, is_whole: bool) -> None:
     """It is out of the budget at once, and time matters until all of it is freed."""
     client = Client(api)
-    order = order_of(parse_completion(completion(max_tokens=10_000)), stream_id=next(_ids))
-    client.answer, client.reader_id = api.hub.open(order, client)
+    order = spec_of(parse_completion(completion(max_tokens=10_000)), stream_id=next(_ids))
+    client.answer, client.reader_id = api.dispatcher.open(order, client)
     api.upstream.accept()
     api.upstream.speak("x" * (FREED_BYTES + 5 * PIECE_BYTES))
     if not is_whole:
         api.upstream.finish()
-    budget, told = api.hub.streams.budget, list[str]()
+    budget, told = api.dispatcher.registry.budget, list[str]()
     client.leave()
-    assert budget.n_bytes == 0 and budget.has_rubble
-    api.hub.delivery.when_timed(lambda: told.append("first"))
+    assert budget.n_bytes == 0 and budget.has_memory_to_free
+    api.dispatcher.registry.timed.wait(lambda: told.append("first"))
     wait(api, TICK_S)
-    assert told == ["first"] and budget.has_rubble
+    assert told == ["first"] and budget.has_memory_to_free
     wait(api, TICK_S)
-    api.hub.delivery.when_timed(lambda: told.append("second"))
-    assert told == ["first"] and not budget.has_rubble
+    api.dispatcher.registry.timed.wait(lambda: told.append("second"))
+    assert told == ["first"] and not budget.has_memory_to_free
 
 
 def test_time_matters_when_a_large_answer_that_was_kept_goes() -> None:
@@ -283,14 +286,14 @@ def test_time_matters_when_a_large_answer_that_was_kept_goes() -> None:
     told = list[str]()
     for _ in range(2):
         client = Client(api)
-        order = order_of(parse_completion(completion(max_tokens=10_000)), terms=LONG_KEPT, stream_id=next(_ids))
-        client.answer, client.reader_id = api.hub.open(order, client)
+        order = spec_of(parse_completion(completion(max_tokens=10_000)), terms=LONG_KEPT, stream_id=next(_ids))
+        client.answer, client.reader_id = api.dispatcher.open(order, client)
         api.upstream.accept()
         api.upstream.speak("x" * (20 * PIECE_BYTES))
         api.upstream.finish()
         client.leave()
-    assert api.hub.streams.budget.has_rubble
-    api.hub.delivery.when_timed(lambda: told.append("freed"))
+    assert api.dispatcher.registry.budget.has_memory_to_free
+    api.dispatcher.registry.timed.wait(lambda: told.append("freed"))
     assert told == ["freed"]
 
 
@@ -305,7 +308,8 @@ def test_who_is_woken_by_another_has_its_turn(api: Api) -> None:
     for client in clients:
         client.reads = True
     for client in clients:
-        api.hub.delivery.touch(client.answer)
-    api.hub.delivery.wake()
-    assert sum(isinstance(message, Resume) for message in api.upstream.pushed) == 50
-    assert api.metrics.delivered_tokens == 300
+        api.dispatcher.registry.touched.add(client.answer)
+    api.dispatcher.registry.wake()
+    runs = [message for message in api.upstream.pushed if isinstance(message, SetFlow) and message.flow is Flow.RUN]
+    assert len(runs) == 50
+    assert api.delivered_tokens == 300

@@ -7,14 +7,14 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.api.responses.agenda import Agenda
+from sluiceway.api.responses.timers import TimerWheel
 
 
 def test_a_thing_is_due_at_its_time_and_once() -> None:
     """Not before; the earliest first."""
-    agenda: Agenda[str] = Agenda(0.25)
-    agenda.plan("b", 2.0)
-    agenda.plan("a", 1.0)
+    agenda: TimerWheel[str] = TimerWheel(0.25)
+    agenda.set("b", 2.0)
+    agenda.set("a", 1.0)
     assert len(agenda) == 2
     assert agenda.due(0.9) == []
     assert agenda.due(5.0) == ["a", "b"]
@@ -23,24 +23,24 @@ def test_a_thing_is_due_at_its_time_and_once() -> None:
 
 def test_the_last_plan_counts() -> None:
     """Later or earlier than the one before; at infinity it is not looked at."""
-    agenda: Agenda[str] = Agenda(0.25)
-    agenda.plan("a", 1.0)
-    agenda.plan("a", 3.0)
+    agenda: TimerWheel[str] = TimerWheel(0.25)
+    agenda.set("a", 1.0)
+    agenda.set("a", 3.0)
     assert agenda.due(2.0) == []
-    agenda.plan_next("a")
-    agenda.plan_next("a")
+    agenda.set_next("a")
+    agenda.set_next("a")
     assert agenda.due(2.0) == ["a"]
-    agenda.plan("a", 3.0)
-    agenda.plan("a", math.inf)
+    agenda.set("a", 3.0)
+    agenda.set("a", math.inf)
     agenda.drop("a")
     assert agenda.due(9.0) == []
 
 
 def test_what_is_past_is_due_at_the_next_tick() -> None:
     """Also where the clock has not moved since."""
-    agenda: Agenda[str] = Agenda(0.25)
+    agenda: TimerWheel[str] = TimerWheel(0.25)
     agenda.due(7.0)
-    agenda.plan("a", 0.0)
+    agenda.set("a", 0.0)
     assert agenda.due(7.0) == ["a"]
 
 
@@ -48,10 +48,10 @@ def test_what_is_past_is_due_at_the_next_tick() -> None:
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_nothing_is_forgotten_and_nothing_comes_early(plans: list[tuple[int, float]], steps: list[float]) -> None:
     """By more than the tick that a call may be ahead of the clock."""
-    agenda: Agenda[int] = Agenda(0.25)
+    agenda: TimerWheel[int] = TimerWheel(0.25)
     wanted: dict[int, float] = {}
     for thing, at_s in plans:
-        agenda.plan(thing, at_s)
+        agenda.set(thing, at_s)
         wanted[thing] = at_s
     now_s = 0.0
     for n, step in enumerate([*steps, 100.0]):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluiceway.errors import InvariantError
+from sluiceway.response.backlog import NOTHING, START, Backlog, Cursor, Missed, Window
 from sluiceway.response.budget import MUCH_BYTES, Budget
-from sluiceway.response.replay import NOTHING, START, Missed, Place, Replay, Window
 
 MANY = Window(1 << 20, 1 << 20)
 
@@ -18,33 +18,33 @@ def roomy() -> Budget:
     return Budget(max_bytes=1 << 20, max_events=1 << 20)
 
 
-def with_events(*frames: bytes, keep: Window = MANY, budget: Budget | None = None) -> Replay:
+def with_events(*frames: bytes, keep: Window = MANY, budget: Budget | None = None) -> Backlog:
     """One token an event."""
-    replay = Replay(budget or roomy(), keep)
+    replay = Backlog(budget or roomy(), keep)
     for frame in frames:
         replay.push(frame, 1)
     return replay
 
 
-def place(replay: Replay, event_id: int) -> Place:
-    found = replay.place_after(event_id)
-    assert isinstance(found, Place)
+def cursor(replay: Backlog, event_id: int) -> Cursor:
+    found = replay.cursor_after(event_id)
+    assert isinstance(found, Cursor)
     return found
 
 
 def test_ids_count_events_from_one() -> None:
     """An event of no bytes is none; its tokens go with the next one."""
     replay = with_events(b"a", b"")
-    assert replay.end == Place(1, 1, 1)
+    assert replay.end == Cursor(1, 1, 1)
     replay.push(b"bc", 2)
-    assert replay.end == Place(2, 3, 4)
+    assert replay.end == Cursor(2, 3, 4)
     assert replay.n_waiting == 4
 
 
 def test_bytes_are_held_until_they_are_trimmed() -> None:
     replay = with_events(b"ab", b"c", keep=NOTHING)
     assert replay.held_bytes == 3
-    replay.trim(place(replay, 1))
+    replay.trim(cursor(replay, 1))
     assert replay.held_bytes == 1
 
 
@@ -69,8 +69,8 @@ def test_reading_goes_on_from_a_place_in_the_middle() -> None:
     """Also when what was before it is gone."""
     replay = with_events(b"a", b"b", b"c", keep=Window(100, 2))
     replay.trim(replay.end)
-    assert replay.read(place(replay, 2), 100) == (b"c", replay.end)
-    assert replay.read(place(replay, 1), 1) == (b"b", place(replay, 2))
+    assert replay.read(cursor(replay, 2), 100) == (b"c", replay.end)
+    assert replay.read(cursor(replay, 1), 1) == (b"b", cursor(replay, 2))
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_a_place_that_is_not_there_is_explained(event_id: int, missed: Missed) -
     replay = with_events(b"a", b"b", keep=Window(100, 2))
     replay.conclude(b"$")
     replay.trim(replay.end)
-    assert replay.place_after(event_id) is missed
+    assert replay.cursor_after(event_id) is missed
 
 
 def test_the_end_is_a_place_while_more_may_come() -> None:
     """A reader that has everything waits there."""
     replay = with_events(b"a")
-    assert replay.place_after(1) == replay.end
+    assert replay.cursor_after(1) == replay.end
 
 
 def test_nothing_comes_after_the_last_event() -> None:
@@ -112,9 +112,9 @@ def test_only_what_was_passed_is_let_go() -> None:
     """A plain response keeps nothing of it, and all of the rest."""
     budget = roomy()
     replay = with_events(b"aa", b"b", b"c", keep=NOTHING, budget=budget)
-    replay.trim(place(replay, 1))
+    replay.trim(cursor(replay, 1))
     assert (budget.n_bytes, budget.n_events) == (2, 2)
-    assert replay.read(place(replay, 1), 100)[0] == b"bc"
+    assert replay.read(cursor(replay, 1), 100)[0] == b"bc"
 
 
 @pytest.mark.parametrize(("keep", "held"), [(Window(100, 2), 2), (Window(2, 100), 1), (Window(100, 100), 3)])
@@ -124,8 +124,8 @@ def test_a_window_is_kept_of_what_was_passed(keep: Window, held: int) -> None:
     replay = with_events(b"aa", b"bb", b"cc", keep=keep, budget=budget)
     replay.trim(replay.end)
     assert budget.n_events == held
-    assert replay.place_after(3 - held) != Missed.GONE
-    assert held == 3 or replay.place_after(2 - held) is Missed.GONE
+    assert replay.cursor_after(3 - held) != Missed.GONE
+    assert held == 3 or replay.cursor_after(2 - held) is Missed.GONE
 
 
 def test_nothing_is_kept_when_memory_is_short() -> None:
@@ -141,7 +141,7 @@ def test_it_is_full_when_the_window_has_no_room_for_what_waits(size: int, events
     """By either bound; what was delivered does not count."""
     replay = with_events(*[b"x" * size] * events, keep=Window(4, 2))
     assert replay.is_full is expected
-    replay.delivered(replay.end)
+    replay.advance(replay.end, START)
     assert not replay.is_full
 
 
@@ -150,7 +150,7 @@ def test_what_is_given_up_counts_as_undelivered_though_it_can_be_read() -> None:
     replay = with_events(b"a", b"")
     replay.give_up()
     assert (replay.n_undelivered, replay.n_waiting) == (2, 0)
-    replay.delivered(replay.end)
+    replay.advance(replay.end, START)
     assert (replay.n_delivered, replay.n_undelivered) == (0, 2)
     assert replay.read(START, 9)[0] == b"a"
 
@@ -162,7 +162,7 @@ class ReplayMachine(RuleBasedStateMachine):
     def begin(self, keep: Window) -> None:
         self.budget = Budget(max_bytes=40, max_events=100)
         self.keep = keep
-        self.replay = Replay(self.budget, keep)
+        self.replay = Backlog(self.budget, keep)
         self.frames: list[bytes] = []
         self.pushed = 0
         self.places = [START, START]
@@ -187,7 +187,7 @@ class ReplayMachine(RuleBasedStateMachine):
         data, end = self.replay.read(start, max_bytes)
         assert data == b"".join(self.frames[start.event_id : end.event_id])
         assert end.event_id == start.event_id + 1 or len(data) <= max_bytes
-        self.replay.delivered(end)
+        self.replay.advance(end, START)
         self.places[which] = end
 
     @rule()
@@ -198,8 +198,8 @@ class ReplayMachine(RuleBasedStateMachine):
     @rule(event_id=st.integers(0, 12))
     def return_to(self, event_id: int) -> None:
         """A reader asks again for what it may have got already."""
-        match self.replay.place_after(event_id):
-            case Place() as found:
+        match self.replay.cursor_after(event_id):
+            case Cursor() as found:
                 self.places[0] = found
                 expected = b"".join(self.frames[event_id:])
                 assert not expected or self.replay.read(found, 1 << 20)[0] == expected
@@ -236,32 +236,32 @@ def test_notice_is_past_when_the_response_has_ended() -> None:
     """It is no event: it has no place, and what is held does not grow by it."""
     budget = roomy()
     replay = with_events(b"a", budget=budget)
-    replay.notice = b": soon\n\n"
+    replay.status_line = b": soon\n\n"
     assert (replay.end.event_id, budget.n_bytes, budget.n_events) == (1, 1, 1)
     replay.conclude(b"$")
-    assert replay.notice == b""
+    assert replay.status_line == b""
 
 
 def test_what_is_gathered_is_held_until_the_last_events_take_its_place() -> None:
     """It is no event and cannot be read; its tokens are delivered with the last event, when all of it is."""
     budget = roomy()
-    replay = Replay(budget)
+    replay = Backlog(budget)
     replay.gather(70, 3)
     replay.gather(30, 1)
     assert (budget.n_bytes, budget.n_events, replay.gathered_bytes, replay.n_waiting) == (100, 0, 100, 4)
     assert replay.end == START
     replay.conclude(b"c" * 40, [b"a" * 40, b"b" * 40])
     assert (budget.n_bytes, budget.n_events, replay.gathered_bytes) == (120, 3, 0)
-    replay.delivered(place(replay, 2))
+    replay.advance(cursor(replay, 2), START)
     assert (replay.n_delivered, replay.n_waiting) == (0, 4)
-    replay.delivered(replay.end)
+    replay.advance(replay.end, START)
     assert (replay.n_delivered, replay.n_waiting) == (4, 0)
 
 
 def test_what_is_gathered_goes_when_everything_is_let_go() -> None:
     """Its tokens reach nobody."""
     budget = roomy()
-    replay = Replay(budget)
+    replay = Backlog(budget)
     replay.gather(70, 3)
     replay.discard()
     replay.discard()
@@ -276,18 +276,31 @@ def test_readers_of_large_events_share_them() -> None:
         reached = START
         for number, frame in enumerate(frames, 1):
             data, reached = replay.read(reached, 50)
-            assert data is frame and reached == Place(number, 100 * number, number)
+            assert data is frame and reached == Cursor(number, 100 * number, number)
 
 
 def test_what_is_much_is_freed_later() -> None:
     """It is released at once, all the same: whole answers may be large."""
     budget = Budget(max_bytes=1 << 30, max_events=100)
-    replay = Replay(budget)
+    replay = Backlog(budget)
     for _ in range(3):
         replay.push(bytes(MUCH_BYTES), 1)
     _, place = replay.read(START, 1)
     replay.trim(place)
-    assert (budget.n_events, budget.has_rubble) == (2, False)
+    assert (budget.n_events, budget.has_memory_to_free) == (2, False)
     replay.discard()
-    assert (budget.n_bytes, budget.has_rubble) == (0, True)
+    assert (budget.n_bytes, budget.has_memory_to_free) == (0, True)
     assert budget.free_some(1 << 30) == 2 * MUCH_BYTES
+
+
+def test_a_plain_response_holds_nothing_that_its_reader_has_got() -> None:
+    """The tokens are delivered. A second call for the same cursor changes nothing."""
+    budget = Budget(max_bytes=1 << 20, max_events=1 << 10)
+    backlog = Backlog(budget)
+    backlog.push(b"x", 1)
+    for _ in range(2):
+        backlog.advance(backlog.end, backlog.end)
+        assert (budget.n_bytes, budget.n_events) == (0, 0)
+        assert (backlog.n_delivered, backlog.n_undelivered, backlog.held_bytes) == (1, 0, 0)
+    backlog.push(b"y", 1)
+    assert backlog.read(cursor(backlog, 1), 10) == (b"y", backlog.end)

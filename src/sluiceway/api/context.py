@@ -1,0 +1,38 @@
+"""What every endpoint of the API process needs, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.types import Scope, Send
+from structlog.typing import FilteringBoundLogger
+
+from sluiceway.api.endpoints.intake import Intake
+from sluiceway.api.http.edge import request_id_of
+from sluiceway.api.http.head import send_refusal
+from sluiceway.api.responses.defaults import StreamDefaults
+from sluiceway.api.responses.dispatcher import Dispatcher
+from sluiceway.errors import Refusal
+from sluiceway.obs.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppContext:
+    """The objects that the endpoints of one process share. `now_s` is the wall clock, in seconds since 1970."""
+
+    dispatcher: Dispatcher
+    metrics: Metrics
+    log: FilteringBoundLogger
+    intake: Intake
+    defaults: StreamDefaults
+    now_s: Callable[[], float]
+    new_id: Callable[[], str]
+    processes: Mapping[str, int]
+    """Process ids by role, as far as they are known. They change when a process starts again."""
+
+    async def refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
+        """Answer a request with a refusal, and count and log it."""
+        self.metrics.request_rejected(refusal.code)
+        self.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
+        await send_refusal(send, refusal)

@@ -1,0 +1,77 @@
+"""Specs of responses, as the generate endpoint makes them from a request, and what responses share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sluiceway.api.responses.registry import ResponseRegistry
+from sluiceway.api.responses.response import ResponseContext, ResponseSpec
+from sluiceway.config import StreamsConfig
+from sluiceway.ipc.messages.to_tokenizer import FromApi
+from sluiceway.obs.metrics import Metrics
+from sluiceway.protocols.common.generation import Framer
+from sluiceway.protocols.native.request import NativeRequest
+from sluiceway.protocols.openai.completions import CompletionRequest
+from sluiceway.protocols.openai.errors import error_body
+from sluiceway.response.terms import StreamTerms
+from sluiceway.types import FinishReason, Rid
+from support.asgi_driver import record_log
+
+PLAIN = StreamTerms()
+
+
+def spec_of(
+    request: CompletionRequest | NativeRequest,
+    framer: Framer | None = None,
+    *,
+    terms: StreamTerms = PLAIN,
+    stream_id: str = "s",
+    caller: str = "",
+) -> ResponseSpec:
+    """With the framer of the request itself, if no other is given."""
+    return ResponseSpec(
+        generation=request.generation,
+        framer=framer or request.framer(response_id="cmpl-1", model="m", created=0),
+        error_body=error_body,
+        terms=terms,
+        request_id=f"request-{stream_id}",
+        stream_id=stream_id,
+        caller=caller,
+    )
+
+
+class NoWriter:
+    """A writer that never takes anything."""
+
+    unsent_bytes = 0
+
+    def wake(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class RecordingUpstream:
+    """Records what a response sends to the engine."""
+
+    def __init__(self) -> None:
+        self.cancels: list[tuple[tuple[Rid, ...], FinishReason]] = []
+        self.sent: list[FromApi] = []
+
+    def cancel(self, rids: Iterable[Rid], reason: FinishReason) -> None:
+        self.cancels.append((tuple(rids), reason))
+
+    def send(self, message: FromApi) -> None:
+        self.sent.append(message)
+
+
+def response_context(
+    registry: ResponseRegistry | None = None, upstream: RecordingUpstream | None = None, now_s: float = 0.0
+) -> ResponseContext:
+    """What responses share; the clock stands still unless the registry has another."""
+    return ResponseContext(
+        upstream=upstream or RecordingUpstream(),
+        registry=registry or ResponseRegistry(StreamsConfig(), lambda: now_s),
+        metrics=Metrics(),
+        log=record_log()[0],
+        clock=lambda: now_s,
+    )
