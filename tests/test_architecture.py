@@ -18,6 +18,7 @@ TESTED_ELSEWHERE = {
 """Source files without a test file of their own, with the reason."""
 SHARED_CLASS_NAMES = {
     "Answer",
+    "Backlog",
     "Batch",
     "Decoder",
     "Held",
@@ -30,6 +31,7 @@ SHARED_CLASS_NAMES = {
     "Progress",
     "Question",
     "Reader",
+    "Response",
     "Resume",
     "SamplingParams",
     "Scale",
