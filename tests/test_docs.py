@@ -18,7 +18,6 @@ from sluiceway.api.http.protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEAD
 from sluiceway.engine.scheduler.request import TRANSITIONS, Input, State
 from sluiceway.llm import LLM, SamplingParams
 from sluiceway.model import gguf_config, hf_config, safetensors, sampler
-from sluiceway.obs.metrics import Metrics
 from sluiceway.protocols.native.schema import NativeFields
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING
@@ -38,6 +37,7 @@ from sluiceway.response.policy import MAX_AMOUNT, MAX_SECONDS
 from sluiceway.tokenizer.text.pre_tokenizers import SPLITTINGS
 from support.architecture_picture import picture
 from support.cli_page import page
+from support.metrics_table import page_with_table
 from support.mirror import PACKAGE, ROOT
 
 LIMITS = {
@@ -135,10 +135,10 @@ def _next(state: State, given: Input) -> str:
     return TRANSITIONS[state, given].value if (state, given) in TRANSITIONS else "-"
 
 
-def test_every_metric_is_on_its_page() -> None:
-    """By the name under which it is scraped."""
-    names = set(re.findall(r"^# TYPE (\S+)", Metrics().render().decode(), re.MULTILINE))
-    assert names and names <= words_of("observability.md")
+def test_the_table_of_metrics_is_up_to_date() -> None:
+    """`scripts/docs` renews it."""
+    page = (ROOT / "docs" / "observability.md").read_text()
+    assert page == page_with_table(page)
 
 
 def _block_types() -> list[str]:

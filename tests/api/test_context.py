@@ -15,4 +15,4 @@ async def test_a_refusal_is_sent_counted_and_logged() -> None:
     assert driver.status == 400
     (line,) = [line for line in api.lines if line["event"] == "rejected"]
     assert (line["request_id"], line["status"]) == ("one", 400)
-    assert sum(api.metrics.rejected.values()) == 1 and OVERLOADED.code not in api.metrics.rejected
+    assert sum(api.metrics.stats()["rejected"].values()) == 1 and OVERLOADED.code not in api.metrics.requests_rejected

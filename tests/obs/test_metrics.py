@@ -1,10 +1,13 @@
-"""Facts become Prometheus samples with the names that dashboards are built on."""
+"""Facts become Prometheus samples, with the names that dashboards use, and the counters of `/stats`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluiceway.obs.metrics import Accumulated, Metrics, StreamsCensus
+from sluiceway.obs.instruments import Counter, Labelled
+from sluiceway.obs.metrics import Metrics, StreamsCensus, counter, counters
 from sluiceway.types import FinishReason
 from support.snapshots import engine_stats
 
@@ -33,6 +36,10 @@ NAMES = {
     "sluiceway_inter_token_seconds": "histogram",
     "sluiceway_step_seconds": "histogram",
     "sluiceway_close_to_release_seconds": "histogram",
+    "sluiceway_streams": "gauge",
+    "sluiceway_stream_readers": "gauge",
+    "sluiceway_stream_backlog_bytes": "gauge",
+    "sluiceway_stream_backlog_events": "gauge",
 }
 
 
@@ -45,14 +52,52 @@ def samples(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def test_every_name_is_there_when_nothing_has_happened() -> None:
-    """A dashboard finds its series from the first scrape on."""
+def test_every_metric_is_in_the_first_scrape() -> None:
     families = text_string_to_metric_families(Metrics().render().decode())
     assert {family.name: family.type for family in families} == NAMES
 
 
-def test_gaps_and_dropped_messages_are_told_by_process() -> None:
-    """A gap is what was said last; messages dropped add up over restarts of the process."""
+@dataclass(eq=False)
+class MoreMetrics(Metrics):
+    """What someone would add to the table."""
+
+    shy_readers: Counter = counter("Readers that never read.", stats="streams.shy_readers")
+    odd_tokens: Labelled[Counter] = counters("Odd tokens, by parity.", "parity", ("odd", "even"), stats="odd")
+    accepted_sequences: Counter = counter("Sequences admitted.", engine="accepted_total")
+
+
+def test_a_metric_is_one_row() -> None:
+    """A new field is counted, scraped and shown in `/stats` without another line of code."""
+    metrics = MoreMetrics()
+    metrics.shy_readers.add(2)
+    metrics.odd_tokens["odd"].add()
+    metrics.engine_stepped(engine_stats(accepted_total=3))
+    values = samples(metrics)
+    assert values["sluiceway_shy_readers_total"] == 2
+    assert values["sluiceway_odd_tokens_total{parity=odd}"] == 1
+    assert values["sluiceway_accepted_sequences_total"] == 3
+    stats = metrics.stats()
+    assert stats["odd"] == {"odd": 1, "even": 0}
+    assert (stats["streams"]["shy_readers"], stats["streams"]["actions"]["park"]) == (2, 0)
+
+
+def test_stats_has_the_counters_of_its_page() -> None:
+    metrics = Metrics()
+    metrics.requests_rejected["overloaded"].add()
+    assert metrics.stats() == {
+        "finished": {reason.value: 0 for reason in FinishReason},
+        "rejected": {"overloaded": 1},
+        "streams": {
+            "actions": {
+                "pause": 0, "park": 0, "resume": 0, "drop": 0, "disconnect": 0, "detach": 0, "reattach": 0
+            }
+        },
+        "tokens": {"generated": 0, "delivered": 0, "wasted": 0, "draft": 0, "accepted_draft": 0},
+    }  # fmt: skip
+
+
+def test_gaps_and_dropped_messages_have_a_series_for_each_process() -> None:
+    """The gap is the latest one. Dropped messages add up over restarts of the process."""
     metrics = Metrics()
     for gap_s, n_dropped in ((0.5, 3), (0.25, 4), (0.0, 2)):
         metrics.process_measured("engine", gap_s, n_dropped)
@@ -64,14 +109,13 @@ def test_gaps_and_dropped_messages_are_told_by_process() -> None:
     assert values["sluiceway_dropped_messages_total{process=api}"] == 0
 
 
-def test_every_reason_is_there_when_nothing_has_ended() -> None:
-    """At zero, so that a rate over it is right from the first end on."""
+def test_every_finish_reason_starts_at_zero() -> None:
+    """Then a rate over it is right from the first sequence on."""
     values = samples(Metrics())
     assert all(values[f"sluiceway_requests_finished_total{{reason={reason.value}}}"] == 0 for reason in FinishReason)
 
 
-def test_gauges_say_what_the_latest_snapshot_says() -> None:
-    """All from one snapshot."""
+def test_gauges_show_the_latest_snapshot() -> None:
     metrics = Metrics()
     metrics.engine_stepped(engine_stats(running=9))
     metrics.engine_stepped(engine_stats(running=2, waiting=3, blocks_free=4, blocks_cached=5, blocks_total=16))
@@ -83,10 +127,11 @@ def test_gauges_say_what_the_latest_snapshot_says() -> None:
     assert values["sluiceway_kv_blocks_total"] == 16
 
 
-def test_nothing_runs_when_the_engine_has_died() -> None:
-    """A snapshot that was under way when it died does not bring it back."""
+def test_gauges_are_zero_when_the_engine_has_died() -> None:
+    """A snapshot that was still on its way is ignored."""
     metrics = Metrics()
     metrics.engine_stepped(engine_stats(running=2, waiting=3))
+    assert samples(metrics)["sluiceway_requests_running"] == 2
     metrics.engine_died()
     metrics.engine_stepped(engine_stats(running=2))
     values = samples(metrics)
@@ -96,39 +141,37 @@ def test_nothing_runs_when_the_engine_has_died() -> None:
     assert samples(metrics)["sluiceway_requests_running"] == 1
 
 
-def test_counters_go_on_when_the_engine_starts_again() -> None:
+def test_counters_continue_when_the_engine_restarts() -> None:
     """Also where the new engine has already counted further than the old one."""
     metrics = Metrics()
-    metrics.engine_stepped(engine_stats(prompt_tokens_total=5, generated_tokens_total=7, wasted_tokens_total=1))
+    metrics.engine_stepped(
+        engine_stats(
+            prompt_tokens_total=5,
+            generated_tokens_total=7,
+            wasted_tokens_total=1,
+            draft_tokens_total=8,
+            accepted_draft_tokens_total=6,
+            no_tokens_total=2,
+        )
+    )
     metrics.engine_died()
     metrics.engine_started()
-    metrics.engine_stepped(engine_stats(prompt_tokens_total=2, generated_tokens_total=10, wasted_tokens_total=0))
+    metrics.engine_stepped(
+        engine_stats(
+            prompt_tokens_total=2,
+            generated_tokens_total=10,
+            draft_tokens_total=10,
+            accepted_draft_tokens_total=7,
+            no_tokens_total=1,
+        )
+    )
     values = samples(metrics)
     assert values["sluiceway_prompt_tokens_total"] == 7
     assert values["sluiceway_generated_tokens_total"] == 17
     assert values["sluiceway_wasted_tokens_total"] == 1
-
-
-def test_drafts_are_counted_as_the_engine_counts_them() -> None:
-    """Over a restart too; the quotient of the two is the acceptance."""
-    metrics = Metrics()
-    metrics.engine_stepped(engine_stats(draft_tokens_total=8, accepted_draft_tokens_total=6))
-    metrics.engine_died()
-    metrics.engine_started()
-    metrics.engine_stepped(engine_stats(draft_tokens_total=10, accepted_draft_tokens_total=7))
-    values = samples(metrics)
     assert values["sluiceway_draft_tokens_total"] == 18
     assert values["sluiceway_accepted_draft_tokens_total"] == 13
-
-
-def test_missing_tokens_are_counted_across_engines() -> None:
-    """An engine that starts again counts from zero; the total goes on."""
-    metrics = Metrics()
-    metrics.engine_stepped(engine_stats(no_tokens_total=2))
-    metrics.engine_died()
-    metrics.engine_started()
-    metrics.engine_stepped(engine_stats(no_tokens_total=1))
-    assert samples(metrics)["sluiceway_no_tokens_total"] == 3
+    assert values["sluiceway_no_tokens_total"] == 3
 
 
 def test_the_time_of_the_engine_is_counted_by_part() -> None:
@@ -145,41 +188,29 @@ def test_the_time_of_the_engine_is_counted_by_part() -> None:
     assert parts == [0.25, 7.0, 0.5, 1.0]
 
 
-def test_a_counter_goes_on_when_its_source_falls_back_unannounced() -> None:
-    """What the source has counted since it began again is added."""
-    counter = Accumulated()
-    for value in (3, 10, 4):
-        counter.advance_to(value)
-    assert counter.total == 14
-
-
-def test_requests_are_counted_by_how_they_ended() -> None:
-    """Ends by reason, refusals by code."""
+def test_requests_are_counted_by_reason_and_by_code() -> None:
     metrics = Metrics()
-    metrics.sequence_finished(FinishReason.CANCELLED)
-    metrics.sequence_finished(FinishReason.CANCELLED)
-    metrics.request_rejected("overloaded")
-    metrics.request_rejected("overloaded")
-    metrics.request_rejected("model_not_found")
+    metrics.requests_finished[FinishReason.CANCELLED].add()
+    metrics.requests_finished[FinishReason.CANCELLED].add()
+    for code in ("overloaded", "overloaded", "model_not_found"):
+        metrics.requests_rejected[code].add()
     values = samples(metrics)
     assert values["sluiceway_requests_finished_total{reason=cancelled}"] == 2
     assert values["sluiceway_requests_rejected_total{code=overloaded}"] == 2
     assert values["sluiceway_requests_rejected_total{code=model_not_found}"] == 1
 
 
-def test_tokens_are_delivered_or_wasted() -> None:
-    """Waste is what the engine knows of and what found no reader here."""
+def test_wasted_tokens_are_counted_by_the_engine_and_here() -> None:
     metrics = Metrics()
-    metrics.tokens_delivered(5)
-    metrics.tokens_dropped(2)
+    metrics.delivered_tokens.add(5)
+    metrics.wasted_tokens.add(2)
     metrics.engine_stepped(engine_stats(wasted_tokens_total=3))
     values = samples(metrics)
     assert values["sluiceway_delivered_tokens_total"] == 5
     assert values["sluiceway_wasted_tokens_total"] == 5
 
 
-def test_a_step_is_measured_when_one_ran() -> None:
-    """A snapshot without a step says nothing about the duration of steps."""
+def test_a_snapshot_without_a_step_measures_no_step() -> None:
     metrics = Metrics()
     metrics.engine_stepped(engine_stats())
     metrics.engine_stepped(engine_stats())
@@ -192,7 +223,6 @@ def test_a_step_is_measured_when_one_ran() -> None:
 
 
 def test_streams_are_counted_when_a_scrape_comes() -> None:
-    """By whoever knows them."""
     metrics = Metrics()
     metrics.count_streams_by(lambda: StreamsCensus({"open": 2, "closing": 1}, 4, 5000, 30))
     values = samples(metrics)
@@ -201,19 +231,17 @@ def test_streams_are_counted_when_a_scrape_comes() -> None:
     assert (values["sluiceway_stream_backlog_bytes"], values["sluiceway_stream_backlog_events"]) == (5000, 30)
 
 
-def test_releases_are_told_by_their_cause() -> None:
-    """Those that happened."""
+def test_a_histogram_by_reason_shows_the_reasons_that_occurred() -> None:
     metrics = Metrics()
-    metrics.sequence_released(FinishReason.SLOW_CLIENT, 0.5)
+    metrics.close_to_release_seconds[FinishReason.SLOW_CLIENT].observe(0.5)
     values = samples(metrics)
     assert values["sluiceway_close_to_release_seconds_sum{reason=slow_client}"] == 0.5
     assert "sluiceway_close_to_release_seconds_sum{reason=cancelled}" not in values
 
 
-def test_what_became_of_readers_is_counted() -> None:
-    """All of it is there from the first scrape on."""
+def test_every_action_is_in_the_first_scrape() -> None:
     metrics = Metrics()
-    metrics.stream_did("park")
+    metrics.stream_actions["park"].add()
     values = samples(metrics)
     assert values["sluiceway_stream_actions_total{action=park}"] == 1
     assert values["sluiceway_stream_actions_total{action=drop}"] == 0

@@ -223,12 +223,12 @@ class Api:
     @property
     def delivered_tokens(self) -> int:
         self.dispatcher.registry.census()  # brings the counts of tokens up to date
-        return self.metrics.delivered_tokens
+        return int(self.metrics.delivered_tokens.value)
 
     @property
     def wasted_tokens(self) -> float:
         self.dispatcher.registry.census()
-        return self.metrics.wasted_tokens
+        return int(self.metrics.wasted_tokens.value)
 
     def assert_quiet(self) -> None:
         """Nothing is held for anybody."""

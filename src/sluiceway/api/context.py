@@ -33,6 +33,6 @@ class AppContext:
 
     async def refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
         """Answer a request with a refusal, and count and log it."""
-        self.metrics.request_rejected(refusal.code)
+        self.metrics.requests_rejected[refusal.code].add()
         self.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
         await send_refusal(send, refusal)

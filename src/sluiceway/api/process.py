@@ -154,10 +154,12 @@ def _tell_turned_away(metrics: Metrics, log: FilteringBoundLogger) -> Callable[[
 
     def tell(why: str) -> None:
         nonlocal next_line_s
-        metrics.connection_turned_away()
+        metrics.connections_turned_away.add()
         if time.monotonic() >= next_line_s:
             next_line_s = time.monotonic() + _BETWEEN_LINES_S
-            log.warning("connections turned away", why=why, total=metrics.turned_away, limit=open_files())
+            log.warning(
+                "connections turned away", why=why, total=metrics.connections_turned_away.value, limit=open_files()
+            )
 
     return tell
 

@@ -1,53 +1,37 @@
-"""The server's numbers: facts in, Prometheus text out.
+"""The metrics. Each is one row, from which `/metrics`, the counters of `/stats` and the page of the docs are made.
 
-Gauges come from the engine's latest snapshot, so a scrape never waits for the engine and never sees a mixture. Counters
-of the engine count from its start; here they go on over restarts. Requests are counted by sequence: a request with
-three choices counts three times, as it does in the engine. No label value ever comes from a client.
+A scrape never waits for the engine, and its gauges of the engine all come from one snapshot. Requests are counted by
+sequence: a request with three choices counts three times, as it does in the engine. No label value comes from a client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from sluiceway.obs.histogram import Histogram
+from sluiceway.obs.instruments import Counter, GaugeValue, Histogram, Labelled
 from sluiceway.types import EngineStats, FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
+_TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-_ENGINE_PARTS = ("plan", "model", "commit", "publish")
-_STREAM_ACTIONS = ("pause", "park", "resume", "drop", "disconnect", "detach", "reattach")
 _RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+HeldT = TypeVar("HeldT")
 
-
-class Accumulated:
-    """A counter that goes on where its source starts again from nothing."""
-
-    __slots__ = ("_last", "total")
-
-    def __init__(self) -> None:
-        self._last: float = 0
-        self.total: float = 0
-
-    def advance_to(self, value: float) -> None:
-        """The source says `value`; one that is below what it said before has started again."""
-        self.total += value - self._last if value >= self._last else value
-        self._last = value
-
-    def restart(self) -> None:
-        """The source is gone; the next one counts from nothing."""
-        self._last = 0
+_REASONS = tuple(reason.value for reason in FinishReason)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsCensus:
-    """What the responses of the process are in, and hold, now."""
+    """The responses of the API process by state, and what they hold."""
 
     by_state: Mapping[str, int]
     readers: int
@@ -55,107 +39,234 @@ class StreamsCensus:
     backlog_events: int
 
 
-class Metrics:
-    """What the API process knows. Methods are facts in the past tense; each costs about as much as an addition."""
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """What is known of one metric besides its value."""
 
-    def __init__(self) -> None:
-        self.time_to_first_token = Histogram(_FIRST_TOKEN_S)
-        self.inter_token = Histogram(_INTER_TOKEN_S)
-        self.step = Histogram(_STEP_S)
-        self.close_to_release = {reason: Histogram(_RELEASE_S) for reason in FinishReason}
-        """By why the sequence was ended from here."""
-        self.stream_actions = dict.fromkeys(_STREAM_ACTIONS, 0)
-        self._census: Callable[[], StreamsCensus] | None = None
-        self.finished = dict.fromkeys(FinishReason, 0)
-        self.rejected: dict[str, int] = {}
-        self.turned_away = 0
-        self.prompt_tokens = Accumulated()
-        self.generated_tokens = Accumulated()
-        self.engine_wasted_tokens = Accumulated()
-        self.draft_tokens = Accumulated()
-        self.accepted_draft_tokens = Accumulated()
-        self.no_tokens = Accumulated()
-        self.engine_seconds = {part: Accumulated() for part in _ENGINE_PARTS}
-        self.longest_gap_s: dict[str, float] = {}
-        self.dropped_messages: dict[str, Accumulated] = {}
-        self.delivered_tokens = 0
-        self.undelivered_tokens = 0
-        self.lost_sequences = 0
+    name: str
+    kind: str
+    """`counter`, `gauge` or `histogram`."""
+    meaning: str
+    """Shown by a scrape and on the page of the docs."""
+    details: str = ""
+    """Shown on the page of the docs only."""
+    label: str = ""
+    stats: str = ""
+    """Where `/stats` shows it, as a dotted path: `tokens.generated`."""
+    engine: str = ""
+    """The field of `EngineStats` that has it. With a label, `{}` in it stands for the label's value."""
+    streams: str = ""
+    """The field of `StreamsCensus` that has it."""
+
+    @property
+    def scraped_name(self) -> str:
+        """Its name in a scrape, where a counter's ends with `_total`."""
+        return f"sluiceway_{self.name}" + ("_total" if self.kind == "counter" else "")
+
+
+def counter(meaning: str, **extra: str) -> Counter:
+    return _row("counter", Counter, meaning, extra)
+
+
+def counters(meaning: str, label: str, values: Iterable[str] | None = None, **extra: str) -> Labelled[Counter]:
+    return _row("counter", lambda: Labelled(Counter, values), meaning, extra | {"label": label})
+
+
+def gauge(meaning: str, **extra: str) -> GaugeValue:
+    return _row("gauge", GaugeValue, meaning, extra)
+
+
+def gauges(meaning: str, label: str, **extra: str) -> Labelled[GaugeValue]:
+    return _row("gauge", lambda: Labelled(GaugeValue), meaning, extra | {"label": label})
+
+
+def histogram(meaning: str, bounds: Sequence[float], **extra: str) -> Histogram:
+    return _row("histogram", lambda: Histogram(bounds), meaning, extra)
+
+
+def histograms(
+    meaning: str, bounds: Sequence[float], label: str, values: Iterable[str], **extra: str
+) -> Labelled[Histogram]:
+    return _row("histogram", lambda: Labelled(lambda: Histogram(bounds), values), meaning, extra | {"label": label})
+
+
+def _row(kind: str, make: Callable[[], HeldT], meaning: str, extra: Mapping[str, str]) -> HeldT:
+    row: HeldT = field(default_factory=make, metadata={"kind": kind, "meaning": meaning, **extra})
+    return row
+
+
+@dataclass(eq=False)
+class Metrics:
+    """Holds every metric of the server, one field each: the name of the field is the metric's, after `sluiceway_`.
+
+    The API process counts in the fields directly (`metrics.delivered_tokens.add(3)`). Fields with `engine` follow the
+    snapshots of the engine and continue over its restarts; those with `streams` are read when a scrape comes.
+    """
+
+    requests_running: GaugeValue = gauge("Sequences in the running batch.", engine="running")
+    requests_waiting: GaugeValue = gauge("Sequences that wait for admission.", engine="waiting")
+    kv_blocks_free: GaugeValue = gauge("Free blocks of the KV cache.", engine="blocks_free")
+    kv_blocks_cached: GaugeValue = gauge(
+        "Blocks kept for reuse by later prompts.",
+        details="Always 0, because every prompt is computed from its start.",
+        engine="blocks_cached",
+    )
+    kv_blocks_total: GaugeValue = gauge("All blocks of the KV cache.", engine="blocks_total")
+    loop_longest_gap_seconds: Labelled[GaugeValue] = gauges(
+        "Longest recent time in which the event loop of a process did not run.",
+        "process",
+        details="Processes: `api`, `tokenizer`, `engine`, `supervisor`. Recent means the last 30 to 60 seconds. For "
+        "the engine it is the time in which it did not look for messages, which is mostly a step. Busy loops are "
+        "measured to within 50 ms, idle ones to within 250 ms.",
+    )
+    requests_finished: Labelled[Counter] = counters(
+        "Sequences that finished, by reason.",
+        "reason",
+        _REASONS,
+        stats="finished",
+        details="`stop`; `length`; `disconnected`: the client closed its connection; `cancelled`: by "
+        "`POST /v1/streams/{id}/cancel`; `grace_expired`: detached, and no reader came back in time; `slow_client`; "
+        "`deadline`: not used yet, since requests have no deadline; `draining`; `error`.",
+    )
+    requests_rejected: Labelled[Counter] = counters("Requests refused, by error code.", "code", stats="rejected")
+    dropped_messages: Labelled[Counter] = counters(
+        "Messages between processes that could not be read and were dropped.",
+        "process",
+        details="They are junk on the socket files, which only processes of the same user can write.",
+    )
+    connections_turned_away: Counter = counter(
+        "Connections that could not be served because no more files can be opened.",
+        details="They got a 503, or nothing.",
+    )
+    stream_actions: Labelled[Counter] = counters(
+        "What the server did about slow, lost and returning readers.",
+        "action",
+        ("pause", "park", "resume", "drop", "disconnect", "detach", "reattach"),
+        stats="streams.actions",
+        details="`pause`, `park` and `resume`: of the sequences they read; `drop`: of a reader that was too slow; "
+        "`disconnect`: of a dropped reader that did not even take its last event; `detach`: the last reader left; "
+        "`reattach`: a reader came.",
+    )
+    engine_seconds: Labelled[Counter] = counters(
+        "Time of the engine process, by part of a round.",
+        "part",
+        ("plan", "model", "commit", "publish"),
+        engine="{}_s_total",
+        details="`plan`: handle what arrived and choose the rows; `model`, with sampling; `commit`; `publish`, with "
+        "everything until the next round.",
+    )
+    prompt_tokens: Counter = counter("Prompt tokens of admitted sequences.", engine="prompt_tokens_total")
+    generated_tokens: Counter = counter("Tokens generated.", engine="generated_tokens_total", stats="tokens.generated")
+    delivered_tokens: Counter = counter("Tokens handed to the transport.", stats="tokens.delivered")
+    wasted_tokens: Counter = counter(
+        "Tokens that were computed and that no reader could get.",
+        engine="wasted_tokens_total",
+        stats="tokens.wasted",
+        details="The reader had left, or a stop string had ended the answer. Tokens that the engine itself drops are "
+        "not counted as generated.",
+    )
+    draft_tokens: Counter = counter(
+        "Tokens that speculation guessed.",
+        engine="draft_tokens_total",
+        stats="tokens.draft",
+        details="The acceptance rate is the next metric divided by this one.",
+    )
+    accepted_draft_tokens: Counter = counter(
+        "Guessed tokens that were right, so that no step of their own was needed.",
+        engine="accepted_draft_tokens_total",
+        stats="tokens.accepted_draft",
+    )
+    no_tokens: Counter = counter(
+        "Sequences that finished because the model gave no usable logit.",
+        engine="no_tokens_total",
+        details="They end with the error `model_fault`: every logit of the next token was NaN or minus infinity, so "
+        "the weights or their precision are broken.",
+    )
+    lost_sequences: Counter = counter(
+        "Sequences that were ended because a message about them was lost.",
+        details="Neither the tokenizer nor the engine knew them. They end with the error `request_lost`.",
+    )
+    time_to_first_token_seconds: Histogram = histogram("Time from a request to its first token (TTFT).", _TTFT_S)
+    inter_token_seconds: Histogram = histogram(
+        "Inter-token latency (ITL): time between two tokens of one sequence.",
+        _ITL_S,
+        details="Tokens of one step arrive together and count as one.",
+    )
+    step_seconds: Histogram = histogram("Duration of an engine step.", _STEP_S)
+    close_to_release_seconds: Labelled[Histogram] = histograms(
+        "Time from when a sequence was cancelled until the engine released its blocks, by reason.",
+        _RELEASE_S,
+        "reason",
+        _REASONS,
+    )
+    streams: Labelled[GaugeValue] = gauges(
+        "Streams that are held, by state.",
+        "state",
+        streams="by_state",
+        details="States: `open`, `detached`, `draining`, `closing`, `closed`.",
+    )
+    stream_readers: GaugeValue = gauge("Clients that responses are written to.", streams="readers")
+    stream_backlog_bytes: GaugeValue = gauge(
+        "Bytes of events that are held for readers, including those kept for a replay.", streams="backlog_bytes"
+    )
+    stream_backlog_events: GaugeValue = gauge(
+        "Events that are held for readers, including those kept for a replay.", streams="backlog_events"
+    )
+
+    def __post_init__(self) -> None:
         self.engine: EngineStats | None = None
-        """The latest snapshot; None while no engine lives."""
+        """The latest snapshot; None while no engine runs."""
         self._is_engine_down = False
+        self._census: Callable[[], StreamsCensus] | None = None
+        self._rows = rows_of(type(self))
+        self._followers, names = zip(*self._engine_counters(), strict=True)
+        self._totals_of = attrgetter(*names)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def engine_stepped(self, stats: EngineStats) -> None:
-        """A snapshot arrived. One of an engine that is known to be dead says nothing about now and is ignored."""
+        """Take a snapshot. It is ignored while the engine is known to be dead, as it is out of date then."""
         if self._is_engine_down:
             return
         if stats.step_s > 0.0:
-            self.step.observe(stats.step_s)
-        self.prompt_tokens.advance_to(stats.prompt_tokens_total)
-        self.generated_tokens.advance_to(stats.generated_tokens_total)
-        self.engine_wasted_tokens.advance_to(stats.wasted_tokens_total)
-        self.draft_tokens.advance_to(stats.draft_tokens_total)
-        self.accepted_draft_tokens.advance_to(stats.accepted_draft_tokens_total)
-        self.no_tokens.advance_to(stats.no_tokens_total)
-        for part, counter in self.engine_seconds.items():
-            counter.advance_to(getattr(stats, f"{part}_s_total"))
+            self.step_seconds.observe(stats.step_s)
+        for counter, total in zip(self._followers, self._totals_of(stats), strict=True):
+            counter.follow(total)
         self.engine = stats
 
     def engine_died(self) -> None:
-        """Nothing runs, waits or is cached any more."""
+        """Show an engine that holds nothing, and ignore snapshots until the next one starts."""
         self.engine = None
         self._is_engine_down = True
-        tokens = (self.prompt_tokens, self.generated_tokens, self.engine_wasted_tokens)
-        drafts = (self.draft_tokens, self.accepted_draft_tokens)
-        for counter in (*tokens, *drafts, self.no_tokens, *self.engine_seconds.values()):
-            counter.restart()
+        for counter in self._followers:
+            counter.source_restarted()
 
     def engine_started(self) -> None:
-        """Snapshots count again."""
+        """Take snapshots again."""
         self._is_engine_down = False
 
     def process_measured(self, process: str, longest_gap_s: float, n_dropped: int) -> None:
-        """The longest gap of its loop lately, and how many messages it dropped since it started."""
-        self.longest_gap_s[process] = longest_gap_s
-        self.dropped_messages.setdefault(process, Accumulated()).advance_to(n_dropped)
-
-    def sequence_finished(self, reason: FinishReason) -> None:
-        self.finished[reason] += 1
-
-    def sequence_released(self, reason: FinishReason, after_s: float) -> None:
-        """The engine has let go what was cancelled here."""
-        self.close_to_release[reason].observe(after_s)
-
-    def stream_did(self, action: str) -> None:
-        """One of the things that become of slow, lost and returning readers."""
-        self.stream_actions[action] += 1
+        """Take the recent longest gap of a process's loop, and how many messages it has dropped since its start."""
+        self.loop_longest_gap_seconds[process].value = longest_gap_s
+        self.dropped_messages[process].follow(n_dropped)
 
     def count_streams_by(self, census: Callable[[], StreamsCensus]) -> None:
-        """What to ask, when a scrape comes, how the streams stand."""
+        """Set what counts the streams when a scrape comes."""
         self._census = census
 
-    def request_rejected(self, code: str) -> None:
-        """`code` is a word of ours, never of a client's."""
-        self.rejected[code] = self.rejected.get(code, 0) + 1
-
-    def connection_turned_away(self) -> None:
-        """It could not be served: no more files can be opened."""
-        self.turned_away += 1
-
-    def tokens_delivered(self, n_tokens: int) -> None:
-        """Tokens whose text was handed to the transport."""
-        self.delivered_tokens += n_tokens
-
-    def tokens_dropped(self, n_tokens: int) -> None:
-        """Tokens that came this far and found no reader."""
-        self.undelivered_tokens += n_tokens
-
-    @property
-    def wasted_tokens(self) -> float:
-        """Tokens computed for nobody, wherever that was noticed."""
-        return self.engine_wasted_tokens.total + self.undelivered_tokens
+    def stats(self) -> dict[str, Any]:
+        """The counters that `/stats` shows, nested as they are there."""
+        whole: dict[str, Any] = {}
+        for row in self._rows:
+            if row.stats:
+                *path, name = row.stats.split(".")
+                section = whole
+                for key in path:
+                    section = section.setdefault(key, {})
+                held = getattr(self, row.name)
+                values = {key: counter.value for key, counter in held.items()} if row.label else held.value
+                section[name] = values
+        return whole
 
     def render(self) -> bytes:
         """The Prometheus text format."""
@@ -163,104 +274,52 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry on every scrape."""
-        yield from self._gauges()
-        yield from self._counters()
-        yield _histogram("time_to_first_token_seconds", "From request to first token.", self.time_to_first_token)
-        yield _histogram("inter_token_seconds", "Gap between tokens of one sequence.", self.inter_token)
-        yield _histogram("step_seconds", "Duration of an engine step.", self.step)
-        released = HistogramMetricFamily(
-            "sluiceway_close_to_release_seconds", "From the end of a stream to the engine's release.", labels=["reason"]
-        )
-        for reason, values in self.close_to_release.items():
-            if values.count:
-                released.add_metric([reason.value], values.cumulative(), values.total)
-        yield released
-        if self._census is not None:
-            yield from _census_gauges(self._census())
+        self._read_gauges()
+        for row in self._rows:
+            family: Metric = _FAMILIES[row.kind](
+                f"sluiceway_{row.name}", row.meaning, labels=[row.label] if row.label else []
+            )
+            held = getattr(self, row.name)
+            for labels, instrument in (([key], one) for key, one in held.items()) if row.label else [([], held)]:
+                _add_samples(family, labels, instrument)
+            yield family
 
-    def _gauges(self) -> Iterator[Metric]:
-        stats = self.engine
-        yield _gauge("requests_running", "Sequences in the running batch.", stats.running if stats else 0)
-        yield _gauge("requests_waiting", "Sequences that wait for admission.", stats.waiting if stats else 0)
-        yield _gauge("kv_blocks_free", "Free blocks of the KV cache.", stats.blocks_free if stats else 0)
-        yield _gauge("kv_blocks_cached", "Blocks kept for reuse by later prompts.", stats.blocks_cached if stats else 0)
-        yield _gauge("kv_blocks_total", "All blocks of the KV cache.", stats.blocks_total if stats else 0)
+    def _engine_counters(self) -> Iterator[tuple[Counter, str]]:
+        """Every counter that follows the engine, with its field of `EngineStats`."""
+        for row in self._rows:
+            held = getattr(self, row.name)
+            if row.kind == "counter" and row.engine and row.label:
+                yield from ((counter, row.engine.format(value)) for value, counter in held.items())
+            elif row.kind == "counter" and row.engine:
+                yield held, row.engine
 
-        gaps = GaugeMetricFamily(
-            "sluiceway_loop_longest_gap_seconds",
-            "Longest time of late in which a loop stood still.",
-            labels=["process"],
-        )
-        for process, gap_s in self.longest_gap_s.items():
-            gaps.add_metric([process], gap_s)
-        yield gaps
-
-    def _counters(self) -> Iterator[Metric]:
-        finished = CounterMetricFamily(
-            "sluiceway_requests_finished", "Sequences that ended, by reason.", labels=["reason"]
-        )
-        for reason, count in self.finished.items():
-            finished.add_metric([reason.value], count)
-        yield finished
-        rejected = CounterMetricFamily("sluiceway_requests_rejected", "Requests refused, by code.", labels=["code"])
-        for code, count in self.rejected.items():
-            rejected.add_metric([code], count)
-        yield rejected
-        dropped = CounterMetricFamily(
-            "sluiceway_dropped_messages", "Messages between processes that could not be read.", labels=["process"]
-        )
-        for process, counter in self.dropped_messages.items():
-            dropped.add_metric([process], counter.total)
-        yield dropped
-        yield _counter(
-            "connections_turned_away", "Connections that could not be served for lack of open files.", self.turned_away
-        )
-        actions = CounterMetricFamily(
-            "sluiceway_stream_actions", "What became of slow, lost and returning readers.", labels=["action"]
-        )
-        for action, count in self.stream_actions.items():
-            actions.add_metric([action], count)
-        yield actions
-        seconds = CounterMetricFamily(
-            "sluiceway_engine_seconds", "Time of the engine, by part of the round.", labels=["part"]
-        )
-        for part, counter in self.engine_seconds.items():
-            seconds.add_metric([part], counter.total)
-        yield seconds
-        yield _counter("prompt_tokens", "Prompt tokens of admitted sequences.", self.prompt_tokens.total)
-        yield _counter("generated_tokens", "Tokens generated.", self.generated_tokens.total)
-        yield _counter("draft_tokens", "Tokens that speculation guessed.", self.draft_tokens.total)
-        yield _counter(
-            "accepted_draft_tokens", "Guessed tokens that were right: none of them took a step of its own.",
-            self.accepted_draft_tokens.total,
-        )  # fmt: skip
-        yield _counter(
-            "no_tokens", "Sequences that ended because the model gave no usable logit.", self.no_tokens.total
-        )
-        yield _counter(
-            "lost_sequences", "Sequences that were ended since a message of theirs was lost.", self.lost_sequences
-        )
-        yield _counter("delivered_tokens", "Tokens handed to the transport.", self.delivered_tokens)
-        yield _counter("wasted_tokens", "Tokens computed for nobody.", self.wasted_tokens)
+    def _read_gauges(self) -> None:
+        census = self._census() if self._census is not None else None
+        for row in self._rows:
+            held = getattr(self, row.name)
+            if row.kind == "gauge" and row.engine:
+                held.value = getattr(self.engine, row.engine) if self.engine is not None else 0
+            elif row.streams and census is not None and row.label:
+                for value, n_streams in getattr(census, row.streams).items():
+                    held[value].value = n_streams
+            elif row.streams and census is not None:
+                held.value = getattr(census, row.streams)
 
 
-def _census_gauges(census: StreamsCensus) -> Iterator[Metric]:
-    states = GaugeMetricFamily("sluiceway_streams", "Responses that are held, by state.", labels=["state"])
-    for state, count in census.by_state.items():
-        states.add_metric([state], count)
-    yield states
-    yield _gauge("stream_readers", "Clients that responses are written to.", census.readers)
-    yield _gauge("stream_backlog_bytes", "Bytes of events that are held for readers.", census.backlog_bytes)
-    yield _gauge("stream_backlog_events", "Events that are held for readers.", census.backlog_events)
+def rows_of(metrics: type[Metrics]) -> tuple[MetricRow, ...]:
+    """The table of metrics, made from the fields of the class."""
+    return tuple(MetricRow(row.name, **row.metadata) for row in dataclasses.fields(metrics))
 
 
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"sluiceway_{name}", about, value=value)
+_FAMILIES: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
-def _counter(name: str, about: str, value: float) -> Metric:
-    return CounterMetricFamily(f"sluiceway_{name}", about, value=value)
-
-
-def _histogram(name: str, about: str, values: Histogram) -> Metric:
-    return HistogramMetricFamily(f"sluiceway_{name}", about, buckets=values.cumulative(), sum_value=values.total)
+def _add_samples(family: Any, labels: Sequence[str], instrument: Counter | GaugeValue | Histogram) -> None:
+    if not isinstance(instrument, Histogram):
+        family.add_metric(labels, instrument.value)
+    elif instrument.count or not labels:
+        family.add_metric(labels, instrument.cumulative(), instrument.total)

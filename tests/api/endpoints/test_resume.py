@@ -96,7 +96,7 @@ async def test_a_head_has_no_body(api: Api) -> None:
     await posted(api)
     head = await twin(api, method="HEAD")
     assert head.status == 200 and head.body == b"" and head.headers["x-stream-id"] == "s"
-    assert api.metrics.stream_actions["reattach"] == 0
+    assert api.metrics.stream_actions["reattach"].value == 0
 
 
 def test_a_reader_that_has_got_nothing_begins_at_the_beginning() -> None:

@@ -144,7 +144,7 @@ async def test_cancellation_is_refused_when_there_is_nothing_to_stop(api: Api) -
     await driver.done()
     late = await fetch(api.app, "POST", "/v1/streams/mine/cancel")
     assert (late.status, late.json()["error"]["code"]) == (409, "stream_ended")
-    assert api.metrics.rejected["stream_ended"] == 1
+    assert api.metrics.requests_rejected["stream_ended"].value == 1
 
 
 async def test_body_of_a_cancellation_is_read_and_means_nothing(api: Api) -> None:

@@ -203,7 +203,7 @@ def test_a_stream_is_told_in_order(api: Api, upstream: FakeUpstream) -> None:
     assert answer.stream.state is State.CLOSED
     leave(api, answer)
     assert not upstream.cancels
-    assert api.metrics.finished[FinishReason.STOP] == 1
+    assert api.metrics.requests_finished[FinishReason.STOP].value == 1
     assert api.delivered_tokens == 2
     api.assert_quiet()
 
@@ -242,9 +242,9 @@ def test_the_clock_is_read_at_tokens(api: Api, upstream: FakeUpstream) -> None:
     upstream.speak("b")
     api.now_s = 9.0
     upstream.speak("tail", n_tokens=0)
-    assert (api.metrics.time_to_first_token.count, api.metrics.time_to_first_token.total) == (1, 0.3)
-    assert api.metrics.inter_token.count == 1
-    assert api.metrics.inter_token.total == pytest.approx(0.04)
+    assert (api.metrics.time_to_first_token_seconds.count, api.metrics.time_to_first_token_seconds.total) == (1, 0.3)
+    assert api.metrics.inter_token_seconds.count == 1
+    assert api.metrics.inter_token_seconds.total == pytest.approx(0.04)
 
 
 def test_a_snapshot_reaches_the_metrics(api: Api, upstream: FakeUpstream) -> None:
@@ -270,7 +270,7 @@ def test_a_rejection_is_a_plain_error(api: Api, upstream: FakeUpstream) -> None:
     assert status_of(answer) == 400
     assert b"context_length_exceeded" in written(api, answer)
     leave(api, answer)
-    assert not upstream.cancels and api.metrics.rejected == {"context_length_exceeded": 1}
+    assert not upstream.cancels and api.metrics.stats()["rejected"] == {"context_length_exceeded": 1}
     assert api.dispatcher.account()["rejected"] == 3
     assert (api.lines[-1]["event"], api.lines[-1]["status"]) == ("rejected", 400)
     api.assert_quiet()
@@ -283,7 +283,7 @@ def test_nobody_is_told_when_a_rejection_comes_after_the_client_left(api: Api, u
     upstream.reject(TOO_LONG)
     upstream.reject(TOO_LONG)
     assert api.dispatcher.account()["rejected"] == 2
-    assert api.metrics.rejected == {"context_length_exceeded": 1}
+    assert api.metrics.stats()["rejected"] == {"context_length_exceeded": 1}
     api.assert_quiet()
 
 
@@ -297,7 +297,7 @@ def test_an_error_in_the_stream_is_its_last_event(api: Api, upstream: FakeUpstre
     assert upstream.cancels == [Cancel((2,), FinishReason.ERROR)]
     upstream.end_cancelled(upstream.cancels[0])
     leave(api, answer)
-    assert api.metrics.finished[FinishReason.ERROR] == 2
+    assert api.metrics.requests_finished[FinishReason.ERROR].value == 2
     api.assert_quiet()
 
 
@@ -395,8 +395,8 @@ def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstr
     upstream.speak("late", n_tokens=2)
     api.now_s = 1.5
     upstream.end_cancelled(upstream.cancels[0])
-    assert api.metrics.finished[FinishReason.DISCONNECTED] == 2
-    assert api.metrics.close_to_release[FinishReason.DISCONNECTED].total == pytest.approx(1.0)
+    assert api.metrics.requests_finished[FinishReason.DISCONNECTED].value == 2
+    assert api.metrics.close_to_release_seconds[FinishReason.DISCONNECTED].total == pytest.approx(1.0)
     assert api.wasted_tokens == 2 + (3 if leaves_after == "speak" else 0)
     assert [line["event"] for line in api.lines].count("finished") == 1
     assert api.lines[-1]["reason"] == "disconnected"
@@ -427,8 +427,8 @@ def test_a_natural_end_wins_when_it_was_first(api: Api, upstream: FakeUpstream) 
     leave(api, answer)
     upstream.finish(1, FinishReason.LENGTH)
     upstream.finish(1, FinishReason.DISCONNECTED)
-    assert api.metrics.finished[FinishReason.LENGTH] == 1
-    assert api.metrics.finished[FinishReason.DISCONNECTED] == 0
+    assert api.metrics.requests_finished[FinishReason.LENGTH].value == 1
+    assert api.metrics.requests_finished[FinishReason.DISCONNECTED].value == 0
     api.assert_quiet()
 
 
@@ -438,14 +438,14 @@ def test_a_cancel_to_nobody_is_no_error(api: Api, upstream: FakeUpstream) -> Non
     upstream.is_gone = True
     leave(api, answer)
     api.dispatcher.peer_down(Role.TOKENIZER, hung=False)
-    assert api.metrics.finished[FinishReason.DISCONNECTED] == 1
+    assert api.metrics.requests_finished[FinishReason.DISCONNECTED].value == 1
     api.assert_quiet()
 
 
 def test_an_unknown_id_is_ignored(api: Api, upstream: FakeUpstream) -> None:
     """It was under way when what it belonged to went."""
     upstream.say(Accepted(77, 1, 0), Delta(77, "x", (1,)), finished(77), Rejected((77,), TOO_LONG))
-    assert api.metrics.finished[FinishReason.STOP] == 0 and api.metrics.rejected == {}
+    assert api.metrics.requests_finished[FinishReason.STOP].value == 0 and api.metrics.stats()["rejected"] == {}
     api.assert_quiet()
 
 
@@ -471,7 +471,10 @@ def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUps
     assert len(upstream.pushed) == n_pushed
     for answer in (streamed, waiting):
         leave(api, answer)
-    assert (api.metrics.finished[FinishReason.ERROR], api.metrics.finished[FinishReason.DISCONNECTED]) == (2, 1)
+    assert (
+        api.metrics.requests_finished[FinishReason.ERROR].value,
+        api.metrics.requests_finished[FinishReason.DISCONNECTED].value,
+    ) == (2, 1)
     assert (api.metrics.engine is None) == (role is Role.ENGINE)
     upstream.finish(1)
     api.assert_quiet()
@@ -581,7 +584,7 @@ def test_a_sequence_that_nobody_knows_ends_after_two_roll_calls(api: Api, upstre
     assert answer.head is None and api.dispatcher.violations() == []
     roll_call(api)
     assert status_of(answer) == 503 and b"request_lost" in written(api, answer)
-    assert Forget((1,)) in upstream.pushed and api.metrics.lost_sequences == 1
+    assert Forget((1,)) in upstream.pushed and api.metrics.lost_sequences.value == 1
     assert api.dispatcher.violations() == ["api: 1 sequences were lost between processes, and ended"]
     assert any(line["event"] == "sequence lost" for line in api.lines)
     leave(api, answer)
@@ -595,7 +598,10 @@ def test_a_cancelled_sequence_that_nobody_knows_takes_no_room(api: Api, upstream
     leave(api, answer)
     roll_call(api)
     roll_call(api)
-    assert (api.dispatcher.account()["tombstones"], api.metrics.finished[FinishReason.DISCONNECTED]) == (0, 2)
+    assert (api.dispatcher.account()["tombstones"], api.metrics.requests_finished[FinishReason.DISCONNECTED].value) == (
+        0,
+        2,
+    )
     assert api.dispatcher.violations() == ["api: 2 sequences were lost between processes, and ended"]
 
 
@@ -735,7 +741,7 @@ class HubMachine(RuleBasedStateMachine):
         assert self.api.dispatcher.violations() == []
         assert account["sessions"] == len(self.answers)
         assert account["live"] + account["tombstones"] == len(self.unsettled) <= 12
-        assert sum(self.api.metrics.finished.values()) == account["finished"]
+        assert sum(self.api.metrics.stats()["finished"].values()) == account["finished"]
 
     def teardown(self) -> None:
         for answer in self.answers:

@@ -107,7 +107,7 @@ def test_a_reader_behind_pauses_its_request_until_it_has_caught_up(api: Api) -> 
     assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE)]
     client.read()
     assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE), SetFlow((1,), Flow.RUN)]
-    actions = api.metrics.stream_actions
+    actions = api.metrics.stats()["streams"]["actions"]
     assert (actions["pause"], actions["resume"], actions["park"], actions["drop"]) == (1, 1, 0, 0)
 
 
@@ -120,7 +120,7 @@ def test_a_reader_that_stays_behind_is_parked_and_dropped(api: Api) -> None:
     assert api.upstream.cancels == [Cancel((1,), FinishReason.SLOW_CLIENT)]
     assert b'"slow_client"' in client.read() and b'"text":"x"' not in client.got
     client.leave()
-    assert api.metrics.stream_actions["drop"] == 1 and api.wasted_tokens == 6
+    assert api.metrics.stream_actions["drop"].value == 1 and api.wasted_tokens == 6
     assert api.lines[-1]["reason"] == "slow_client"
 
 
@@ -132,7 +132,7 @@ def test_what_the_engine_does_not_hear_is_no_error(api: Api) -> None:
     for _ in range(4):
         api.upstream.speak("x")
     client.read()
-    assert api.metrics.stream_actions["resume"] == 1
+    assert api.metrics.stream_actions["resume"].value == 1
 
 
 def test_unsent_bytes_are_asked_for_when_time_goes_by(api: Api) -> None:
@@ -162,7 +162,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(api: Api) -> None:
     client = opened(api, n_tokens=2)
     api.upstream.finish()
     wait(api, 21.0)
-    assert client.is_cut_off and api.metrics.stream_actions["disconnect"] == 1
+    assert client.is_cut_off and api.metrics.stream_actions["disconnect"].value == 1
     client.leave()
     api.assert_quiet()
 
@@ -179,14 +179,14 @@ def test_of_several_readers_a_slow_one_costs_itself(api: Api) -> None:
     assert not fast.answer.stream.has_reader(99) and fast.answer.stream.state is State.OPEN
     api.upstream.speak("y")
     assert b'"text":"y"' in fast.got and b'"text":"y"' not in slow.got
-    assert api.metrics.stream_actions["reattach"] == 1
+    assert api.metrics.stream_actions["reattach"].value == 1
 
 
 def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
     """Nobody is told; what it came to is remembered once it is let go."""
     client = opened(api, DETACHED, reads=True, n_tokens=2)
     client.leave()
-    assert client.answer.stream.state is State.DETACHED and api.metrics.stream_actions["detach"] == 1
+    assert client.answer.stream.state is State.DETACHED and api.metrics.stream_actions["detach"].value == 1
     assert api.dispatcher.registry.n_open == 1
     wait(api, 11.0)
     assert api.upstream.cancels == [Cancel((1,), FinishReason.GRACE_EXPIRED)]

@@ -47,6 +47,7 @@ def account(
         violations += engine_violations(engine)
     if report is not None:
         violations += report.violations
+    counters = metrics.stats()
     return {
         "clean": not violations,
         "stale": report is None,
@@ -57,16 +58,8 @@ def account(
         if report is None
         else {"encoding": report.tokenizer_encoding, "decoding": report.tokenizer_decoding},
         "api": dispatcher.account(),
-        "streams": {**dataclasses.asdict(census), "actions": dict(metrics.stream_actions)},
-        "tokens": {
-            "generated": metrics.generated_tokens.total,
-            "delivered": metrics.delivered_tokens,
-            "wasted": metrics.wasted_tokens,
-            "draft": metrics.draft_tokens.total,
-            "accepted_draft": metrics.accepted_draft_tokens.total,
-        },
-        "finished": {reason.value: count for reason, count in metrics.finished.items()},
-        "rejected": dict(metrics.rejected),
+        **counters,
+        "streams": {**dataclasses.asdict(census), **counters["streams"]},
         "processes": dict(processes),
     }
 

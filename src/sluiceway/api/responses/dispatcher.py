@@ -225,7 +225,7 @@ class Dispatcher:
                             self._route(event, now_s)
                     except Exception as error:
                         self._fail(event, error)
-                self._metrics.undelivered_tokens += n_wasted
+                self._metrics.wasted_tokens.add(n_wasted)
                 self.registry.wake()
                 if stats is not None:
                     self._metrics.engine_stepped(stats)
@@ -282,7 +282,7 @@ class Dispatcher:
         if route is None:  # the end of another choice of the same response has ended it
             return
         self._n_lost += 1
-        self._metrics.lost_sequences += 1
+        self._metrics.lost_sequences.add()
         self._log.warning("sequence lost", rid=rid, was_cancelled=route.cancel_reason is not None)
         reason = route.cancel_reason or FinishReason.ERROR
         self._finish(Finished(rid=rid, reason=reason, completion_tokens=0, refusal=MESSAGE_LOST), self.clock())
@@ -314,7 +314,7 @@ class Dispatcher:
         self._routes.clear()
         self._n_finished += len(routes)
         for route in routes:
-            self._metrics.sequence_finished(route.cancel_reason or FinishReason.ERROR)
+            self._metrics.requests_finished[route.cancel_reason or FinishReason.ERROR].add()
             route.response.note_released(None)
         self.end_all(FinishReason.ERROR, lost(role.value))
 
@@ -402,14 +402,14 @@ class Dispatcher:
     def _route_delta(self, event: Delta, now_s: float) -> None:
         route = self._routes.get(event.rid)
         if route is None or route.cancel_reason is not None:
-            self._metrics.undelivered_tokens += len(event.token_ids)
+            self._metrics.wasted_tokens.add(len(event.token_ids))
             return
         if event.token_ids:
             if route.last_token_s is None:
-                self._metrics.time_to_first_token.observe(now_s - route.response.stream.opened_s)
+                self._metrics.time_to_first_token_seconds.observe(now_s - route.response.stream.opened_s)
                 route.response.token_came(now_s)
             else:
-                self._metrics.inter_token.observe(now_s - route.last_token_s)
+                self._metrics.inter_token_seconds.observe(now_s - route.last_token_s)
             route.last_token_s = now_s
         route.response.delta(route.index, event)
 
@@ -445,7 +445,7 @@ class Dispatcher:
         if route is None:
             return
         self._n_finished += 1
-        self._metrics.sequence_finished(event.reason)
+        self._metrics.requests_finished[event.reason].add()
         route.response.note_released(event.held)
         if route.cancel_reason is None:
             try:
@@ -454,13 +454,13 @@ class Dispatcher:
                 route.response.close(FinishReason.ERROR, INTERNAL_ERROR)
                 raise
         else:
-            self._metrics.sequence_released(route.cancel_reason, now_s - route.cancelled_s)
+            self._metrics.close_to_release_seconds[route.cancel_reason].observe(now_s - route.cancelled_s)
 
     def _reject(self, event: Rejected) -> None:
         routes = [route for rid in event.rids if (route := self._routes.pop(rid, None)) is not None]
         self._n_rejected += len(routes)
         if routes:
-            self._metrics.request_rejected(event.refusal.code)
+            self._metrics.requests_rejected[event.refusal.code].add()
         for route in routes:
             route.response.note_released(None)
         wanted = [route for route in routes if route.cancel_reason is None]

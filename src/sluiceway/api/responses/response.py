@@ -278,7 +278,7 @@ class Response:
         reader_id, effects = self.stream.attached(cursor, context.clock())
         self.writers[reader_id] = writer
         if reader_id > 1:
-            context.metrics.stream_did("reattach")
+            context.metrics.stream_actions["reattach"].add()
         context.registry.opened(self)
         self._apply(effects)
         context.registry.watch(self)
@@ -304,7 +304,7 @@ class Response:
         was_open = self.stream.state is State.OPEN
         self._apply(self.stream.lost(reader_id, context.clock()))
         if was_open and self.stream.state is State.DETACHED:
-            context.metrics.stream_did("detach")
+            context.metrics.stream_actions["detach"].add()
         self.settle()
         context.registry.wake()
 
@@ -353,12 +353,12 @@ class Response:
             case CancelSequences(rids, reason):
                 context.upstream.cancel(rids, reason)
             case SetFlow(_, flow):
-                context.metrics.stream_did(_FLOW_ACTIONS[flow])
+                context.metrics.stream_actions[_FLOW_ACTIONS[flow]].add()
                 context.upstream.send(effect)
             case EndResponse(reason, refusal):
                 self._end(reason, refusal)
             case EndReader(reader_id, reason):
-                context.metrics.stream_did("drop")
+                context.metrics.stream_actions["drop"].add()
                 last_event = self._framer.error(usual_refusal(reason) or INTERNAL_ERROR, self.usage)
                 self.stream.send_to(reader_id, last_event)
                 context.registry.touched.add(self)
@@ -366,7 +366,7 @@ class Response:
                 self.stream.send_to(reader_id, self._comment())
                 context.registry.touched.add(self)
             case Disconnect(reader_id):
-                context.metrics.stream_did("disconnect")
+                context.metrics.stream_actions["disconnect"].add()
                 self.writers[reader_id].abort()
                 context.registry.touched.add(self)
             case _:
@@ -375,7 +375,7 @@ class Response:
     def _end(self, reason: FinishReason, refusal: Refusal | None) -> None:
         context = self._context
         if reason is FinishReason.SLOW_CLIENT:
-            context.metrics.stream_did("drop")
+            context.metrics.stream_actions["drop"].add()
         context.registry.touched.add(self)
         try:
             self._conclude(refusal or usual_refusal(reason))
@@ -427,8 +427,8 @@ class Response:
         """Add to the metrics what was delivered, and what was not, since the last call. No event does, to save time."""
         stream, metrics = self.stream, self._context.metrics
         n_delivered, n_undelivered = stream.n_delivered, stream.n_undelivered
-        metrics.delivered_tokens += n_delivered - self._counted_delivered
-        metrics.undelivered_tokens += n_undelivered - self._counted_undelivered
+        metrics.delivered_tokens.add(n_delivered - self._counted_delivered)
+        metrics.wasted_tokens.add(n_undelivered - self._counted_undelivered)
         self._counted_delivered, self._counted_undelivered = n_delivered, n_undelivered
 
     def _log_end(self) -> None:

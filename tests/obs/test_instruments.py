@@ -1,0 +1,68 @@
+"""Counters that follow others, histograms, and instruments by label."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway.obs.instruments import Counter, Histogram, Labelled
+
+
+def test_a_counter_continues_when_the_one_it_follows_has_fallen() -> None:
+    """The value after the fall is what it has counted since its restart."""
+    counter = Counter()
+    for value in (3, 10, 4):
+        counter.follow(value)
+    assert counter.value == 14
+
+
+def test_a_counter_continues_when_the_one_it_follows_restarts_unseen() -> None:
+    """Without the announcement, a new value above the last one looks like a gain of the same counter."""
+    counter = Counter()
+    counter.follow(3)
+    counter.source_restarted()
+    counter.follow(10)
+    assert counter.value == 13
+
+
+def test_a_counter_counts_besides_what_it_follows() -> None:
+    counter = Counter()
+    counter.follow(3)
+    counter.add(2)
+    counter.add()
+    counter.follow(4)
+    assert counter.value == 7
+
+
+def test_labels_with_given_values_refuse_another_one() -> None:
+    labelled = Labelled(Counter, ("park", "drop"))
+    labelled["park"].add()
+    assert {label: counter.value for label, counter in labelled.items()} == {"park": 1, "drop": 0}
+    with pytest.raises(KeyError, match="perk"):
+        labelled["perk"].add()
+
+
+def test_labels_without_given_values_are_made_when_they_are_used() -> None:
+    labelled = Labelled(Counter)
+    labelled["overloaded"].add()
+    labelled["overloaded"].add()
+    assert {label: counter.value for label, counter in labelled.items()} == {"overloaded": 2}
+
+
+def test_a_value_on_a_bound_counts_below_it() -> None:
+    """Bounds are inclusive. A value above the last bound counts in the last bucket only."""
+    histogram = Histogram([1.0, 2.5])
+    for value in (1.0, 1.5, 2.5, 9.0):
+        histogram.observe(value)
+    assert histogram.cumulative() == [("1.0", 1), ("2.5", 3), ("+Inf", 4)]
+    assert (histogram.count, histogram.total) == (4, 14.0)
+
+
+@given(st.lists(st.floats(0, 100), max_size=50))
+def test_buckets_agree_with_a_plain_count(values: list[float]) -> None:
+    histogram = Histogram([0.5, 10.0, 50.0])
+    for value in values:
+        histogram.observe(value)
+    for bound, count in histogram.cumulative():
+        assert count == sum(value <= float(bound) for value in values)
