@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ import zmq
 from sluiceway.api import process
 from sluiceway.api.process import run_api, serve_api, url_of
 from sluiceway.api.responses.dispatcher import Dispatcher
+from sluiceway.api.responses.registry import ResponseRegistry
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig
 from sluiceway.ipc.messages.codec import Decoder
 from sluiceway.ipc.messages.to_api import Accepted, Delta, EngineIsUp, Events, Finished, ToApi
@@ -71,7 +72,24 @@ class Ends:
 class _PipeEnd:
     def __init__(self, ends: Ends) -> None:
         self.push = ends.pushed.put_nowait
-        self.take = ends.events.get
+        self._events = ends.events
+        self._task: asyncio.Task[None] | None = None
+
+    def listen(self, handle: Callable[[ToApi], None], on_fault: Callable[[Exception], None]) -> None:
+        async def pump() -> None:
+            while True:
+                message = await self._events.get()
+                try:
+                    handle(message)
+                except Exception as error:
+                    on_fault(error)
+
+        self._task = asyncio.create_task(pump())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def has_peer(self) -> bool:
         return True
@@ -103,6 +121,7 @@ async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> Async
     finally:
         client.finish()
         running_api.cancel()
+        await ends.pipes.close()
 
 
 async def status_becomes(client: LiveClient, status: int) -> None:
@@ -216,8 +235,8 @@ async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.Monkey
     with structlog.testing.capture_logs() as lines:
         async with running() as (ends, client):
             with monkeypatch.context() as broken:
-                for name in ("receive", "peer_up"):
-                    broken.setattr(Dispatcher, name, fail)
+                broken.setattr(ResponseRegistry, "wake", fail)
+                broken.setattr(Dispatcher, "peer_up", fail)
                 ends.events.put_nowait(Events(events=[]))
                 ends.orders.put_nowait(PeerUp(Role.ENGINE, 7))
                 async with asyncio.timeout(PATIENCE_S):

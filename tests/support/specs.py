@@ -37,6 +37,7 @@ def spec_of(
         request_id=f"request-{stream_id}",
         stream_id=stream_id,
         caller=caller,
+        has_key=True,
     )
 
 

@@ -80,7 +80,7 @@ class _ZmqPipes:
         self._in: AsyncInlet[ToApi] = AsyncInlet(context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
         self.push = self._out.push
         self.has_peer = self._out.has_peer
-        self.take = self._in.take
+        self.listen = self._in.listen
 
     def close(self) -> None:
         self._out.close()
@@ -123,10 +123,10 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
         buffers=buffers_of(config.streams),
         on_turned_away=_tell_turned_away(metrics, log),
     )
+    pipes.listen(dispatcher.receive, lambda error: _log_fault("a message from the tokenizer", error))
     try:
         await run_until_first(
             _serve_soon(server, listener, dispatcher),
-            _route(pipes, dispatcher),
             _keep_time(dispatcher.registry),
             _call_roll(dispatcher),
             _obey(control, dispatcher, metrics, server, processes),
@@ -181,14 +181,6 @@ def _port_of(listener: socket.socket) -> int:
 def url_of(host: str, port: int) -> str:
     """Where a client on this machine finds the server."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-async def _route(pipes: Pipes, dispatcher: Dispatcher) -> None:
-    """Hand on what comes."""
-    while True:
-        message = await pipes.take()
-        with _serving_on("a message from the tokenizer"):
-            dispatcher.receive(message)
 
 
 async def _keep_time(registry: ResponseRegistry) -> None:
@@ -260,7 +252,11 @@ def _serving_on(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log_fault(structlog.get_logger("api"), "a message could not be handled", error, message=what)
+        _log_fault(what, error)
+
+
+def _log_fault(what: str, error: Exception) -> None:
+    log_fault(structlog.get_logger("api"), "a message could not be handled", error, message=what)
 
 
 async def _wait_until_none_is_open(dispatcher: Dispatcher, timeout_s: float) -> None:

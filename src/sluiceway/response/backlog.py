@@ -54,6 +54,16 @@ class Window(NamedTuple):
     max_events: int
 
 
+class TokenCounts(NamedTuple):
+    """The generated tokens of a response, each counted once."""
+
+    delivered: int
+    """At least one reader got these."""
+    undelivered: int
+    """No reader will get these."""
+    waiting: int
+
+
 NOTHING = Window(0, 0)
 
 _SPARE = 8
@@ -97,6 +107,11 @@ class Backlog:
         self.is_ended = False
         self.status_line = b""
         """A short comment: it does not count in the budget."""
+
+    @property
+    def tokens(self) -> TokenCounts:
+        """All counts of tokens."""
+        return TokenCounts(self.n_delivered, self.n_undelivered, self.n_waiting)
 
     @property
     def n_waiting(self) -> int:
@@ -148,7 +163,8 @@ class Backlog:
         """
         if not frame:
             raise InvariantError("the last event of a response is empty")
-        self._drop_gathered()
+        if self.gathered_bytes:
+            self._drop_gathered()
         n_tokens, self._unframed = self._unframed, 0
         for earlier in before:
             self.push(earlier, 0)
@@ -223,8 +239,10 @@ class Backlog:
 
     def discard(self) -> None:
         """Evict every event. Idempotent."""
-        self._drop_gathered()
-        self._evict(len(self._frames))
+        if self.gathered_bytes:
+            self._drop_gathered()
+        if self._frames:
+            self._evict(len(self._frames))
         self.drop_unframed()
 
     def _drop_gathered(self) -> None:

@@ -85,8 +85,9 @@ class Budget:
 
     def reclaim(self, response: Hashable) -> None:
         """Stop keeping a response: it has a reader again, or holds nothing any more. Idempotent."""
-        caller, _ = self._kept.pop(response, ("", None))
-        self._shares.drop(caller, response)
+        if response in self._kept:
+            caller, _ = self._kept.pop(response)
+            self._shares.drop(caller, response)
 
     def release(self, n_bytes: int, n_events: int) -> None:
         """Count events that are held no more. Raises `InvariantError` for more than is held."""

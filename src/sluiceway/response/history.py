@@ -43,13 +43,14 @@ def record_of(
     is_resumable: bool,
 ) -> StreamRecord:
     """The record of this response as it is now."""
+    delivered, undelivered, waiting = stream.tokens
     return StreamRecord(
         stream_id=stream_id,
         state=stream.state.value,
         reason=None if stream.reason is None else stream.reason.value,
-        generated_tokens=stream.n_delivered + stream.n_undelivered + stream.n_waiting,
-        delivered_tokens=stream.n_delivered,
-        wasted_tokens=stream.n_undelivered,
+        generated_tokens=delivered + undelivered + waiting,
+        delivered_tokens=delivered,
+        wasted_tokens=undelivered,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         cached_tokens=cached_tokens,

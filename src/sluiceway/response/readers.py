@@ -212,7 +212,10 @@ class Readers:
     @property
     def has_listener(self) -> bool:
         """True when a reader is there that was not dismissed."""
-        return any(not reader.is_dismissed for reader in self.by_id.values())
+        for reader in self.by_id.values():
+            if not reader.is_dismissed:
+                return True
+        return False
 
     def is_calm(self, end: Cursor) -> bool:
         """True when the backlog is too small for another judgement to change anything."""
@@ -259,7 +262,10 @@ class Readers:
 
     def is_done(self, end: Cursor) -> bool:
         """True when everything was written to every reader."""
-        return all(reader.is_done(end) for reader in self.by_id.values())
+        for reader in self.by_id.values():
+            if not reader.is_done(end):
+                return False
+        return True
 
     def observe(self, end: Cursor, now_s: float, unsent_bytes: Mapping[ReaderId, int]) -> None:
         """Note which readers took something. A transport that is not named holds as much as before."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.refusals import OUT_OF_MEMORY, answer_too_large
-from sluiceway.response.backlog import NOTHING, Backlog, Cursor, Missed
+from sluiceway.response.backlog import NOTHING, Backlog, Cursor, Missed, TokenCounts
 from sluiceway.response.backpressure import Backpressure
 from sluiceway.response.budget import Budget
 from sluiceway.response.lifecycle import (
@@ -90,19 +90,9 @@ class Stream:
         return self._backlog.end.event_id + 1
 
     @property
-    def n_delivered(self) -> int:
-        """Tokens that at least one reader got."""
-        return self._backlog.n_delivered
-
-    @property
-    def n_undelivered(self) -> int:
-        """Tokens that no reader will get."""
-        return self._backlog.n_undelivered
-
-    @property
-    def n_waiting(self) -> int:
-        """Tokens that no reader has got yet."""
-        return self._backlog.n_waiting
+    def tokens(self) -> TokenCounts:
+        """How many tokens were delivered, are undelivered, and wait."""
+        return self._backlog.tokens
 
     @property
     def quiet_until_s(self) -> float:
@@ -205,7 +195,8 @@ class Stream:
         self._backlog.conclude(frame, before)
         self._now_s = self._now_s if now_s is None else now_s
         self.ended_s = self._unattended_since_s = self._now_s
-        self._close_if_emptied()
+        if not self._readers.has_listener:  # else the last event waits for one
+            self._close_if_emptied()
 
     # From readers.
 
@@ -222,9 +213,7 @@ class Stream:
 
     def written(self, reader_id: ReaderId, now_s: float, unsent_bytes: int = 0) -> tuple[Effect, ...]:
         """Note that the write was handed to the transport, which holds `unsent_bytes`. Ignores a lost reader."""
-        if self.state is not State.OPEN:
-            self._move(Input.WRITTEN)
-        self._now_s = now_s
+        self._now_s = now_s  # the input `written` is valid in every state, and changes none
         backlog, readers = self._backlog, self._readers
         reader = readers.by_id.get(reader_id)
         if reader is None:
@@ -234,7 +223,7 @@ class Stream:
             self._trim()
         else:
             backlog.advance(reader.cursor, reader.cursor if len(readers.by_id) == 1 else readers.slowest(backlog.end))
-        if backlog.is_ended:
+        if backlog.is_ended and self.state in ENDED:
             self._close_if_emptied()
         # A reader that got something, and whose transport holds nothing, cannot be further behind than before.
         return () if readers.is_at_ease and not unsent_bytes else self._regulate()
@@ -248,6 +237,8 @@ class Stream:
     def lost(self, reader_id: ReaderId, now_s: float) -> tuple[Effect, ...]:
         """Note that a reader left, or has got everything. Idempotent, in every state."""
         self._now_s = now_s
+        if self.state is State.CLOSED:  # which holds nothing, and no reader
+            return ()
         was_there = self._readers.by_id.pop(reader_id, None) is not None
         stays = not was_there or self._readers.has_listener
         meaning = meaning_of_loss(self.state, stays=stays, may_return=self._may_return, is_kept=self._is_kept)
@@ -378,8 +369,8 @@ class Stream:
         self._backlog.trim(self._readers.slowest(self._backlog.end))
 
     def _close_if_emptied(self) -> None:
-        is_over = self.state in ENDED and self._backlog.is_ended and not self._is_kept
-        if is_over and self._readers.is_done(self._backlog.end):
+        is_kept = self.terms.retention is not None and not self._n_unaccepted
+        if not is_kept and self._readers.is_done(self._backlog.end):
             self._move(Input.EMPTIED)
 
     def _move(self, given: Input) -> None:

@@ -75,6 +75,7 @@ class GenerateEndpoint:
             request_id=request_id_of(scope),
             stream_id=stream_id,
             caller=caller_of(scope),
+            has_key=claim is not None,
         )
         if claim is None:
             return self._context.dispatcher.open(spec, writer)

@@ -221,8 +221,10 @@ class Dispatcher:
                     try:
                         if isinstance(event, Delta):  # nearly all are
                             self._route_delta(event, now_s)
+                        elif isinstance(event, Finished):
+                            self._finish(event, now_s)
                         else:
-                            self._route(event, now_s)
+                            self._route(event)
                     except Exception as error:
                         self._fail(event, error)
                 self._metrics.wasted_tokens.add(n_wasted)
@@ -413,10 +415,8 @@ class Dispatcher:
             route.last_token_s = now_s
         route.response.delta(route.index, event)
 
-    def _route(self, event: Accepted | Rejected | Progressed | Finished, now_s: float) -> None:
+    def _route(self, event: Accepted | Rejected | Progressed) -> None:
         match event:
-            case Finished():
-                self._finish(event, now_s)
             case Accepted():
                 self._accept(event)
             case Rejected():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from sluiceway.ipc.messages.to_api import ToApi
@@ -19,8 +20,8 @@ class Pipes(Protocol):
     def has_peer(self) -> bool:
         """Whether a push would reach the tokenizer now."""
 
-    async def take(self) -> ToApi:
-        """The next message."""
+    def listen(self, handle: Callable[[ToApi], None], on_fault: Callable[[Exception], None]) -> None:
+        """Call `handle` with each message from now on; `on_fault` gets what it raises."""
 
 
 class Control(Reports, Protocol):

@@ -136,13 +136,13 @@ class ResponseRegistry:
         self._keys.reused(_address(spec.caller, spec.stream_id))
         self._held[spec.caller, spec.stream_id] = response
         self._open[response] = None
-        self.empty.set(False)
+        self.empty.holds = False
 
     def opened(self, response: Response) -> None:
         """Note that a client reads the response, perhaps again."""
         self.budget.reclaim(response)
         self._open[response] = None
-        self.empty.set(False)
+        self.empty.holds = False
 
     def changed(self, response: Response) -> None:
         """Keep, evict or watch a response that has changed."""
@@ -150,13 +150,15 @@ class ResponseRegistry:
             self._timers.set(response, response.stream.quiet_until_s)
         else:
             self._timers.drop(response)
-        self.empty.set(not self._open)
+        if not self._open:
+            self.empty.set(True)
         self._note_timed()
 
     def watch(self, response: Response) -> None:
         """Look at the response at the next tick."""
         self._timers.set_next(response)
-        self.timed.set(True)
+        if not self.timed.holds:
+            self.timed.set(True)
 
     def tick(self) -> None:
         """Look at the responses that are due; under memory pressure at all of them. Free some released memory.
@@ -197,7 +199,9 @@ class ResponseRegistry:
         )
 
     def _note_timed(self) -> None:
-        self.timed.set(bool(self._timers) or self.budget.has_memory_to_free)
+        holds = bool(self._timers) or self.budget.has_memory_to_free
+        if holds is not self.timed.holds:
+            self.timed.set(holds)
 
     def _is_held_after(self, response: Response) -> bool:
         """Remove a response that is over, or keep it for readers that come later. Returns whether it is still held."""
@@ -209,7 +213,7 @@ class ResponseRegistry:
             response.stream.evict_if_idle()
             response.count_tokens()
             return False
-        if not response.is_broken:
+        if spec.has_key and not response.is_broken:
             self._keys.ended(_address(spec.caller, spec.stream_id), self._clock())
         if response.stream.state is State.CLOSED:
             self._remove(response)
@@ -232,7 +236,9 @@ class ResponseRegistry:
         self.budget.reclaim(response)
         response.count_tokens()
         del self._held[spec.caller, spec.stream_id]
-        if response.is_broken:  # a client that sends the request again wants an answer, not the same error
+        if (
+            spec.has_key and response.is_broken
+        ):  # a client that sends the request again wants an answer, not the same error
             self.forget_key(spec.stream_id, spec.caller)
         # A whole answer that was ended early has an error status, but it was generated, so it has a record.
         if response.stream.is_accepted or not response.is_refused:

@@ -113,6 +113,8 @@ class ResponseSpec:
     request_id: str
     stream_id: str
     caller: str = ""
+    has_key: bool = False
+    """True when the request came with an idempotency key."""
 
 
 class Response:
@@ -219,7 +221,8 @@ class Response:
             return
         self.head = stream_head(self.spec.stream_id)
         *before, last = self._events(self._framer.start(self.usage))
-        self._changed(self.stream.delivered(last, 0, before))
+        self._context.registry.touched.add(self)
+        self._apply(self.stream.delivered(last, 0, before))
 
     def progressed(self, event: Progressed) -> None:
         """Show the progress to the readers of a stream that has begun. A later reader gets what is true then."""
@@ -253,22 +256,29 @@ class Response:
         """Note that a sequence finished; with the last one the response ends."""
         refusal = refusal_of_end(event)
         if refusal is not None:
-            self._changed(self.stream.failed(event.rid, event.reason, refusal))
-            return
-        self._finished[index] = event
-        frames = self._events(self._framer.finish(index, event)) if self._is_streamed else []
-        self._changed(self.stream.finished(event.rid, event.reason, frames))
+            effects = self.stream.failed(event.rid, event.reason, refusal)
+        elif self._is_streamed:
+            frames = self._events(self._framer.finish(index, event))
+            effects = self.stream.finished(event.rid, event.reason, frames)
+        else:
+            self._finished[index] = event
+            effects = self.stream.finished(event.rid, event.reason)
+        self._context.registry.touched.add(self)
+        if effects:
+            self._apply(effects)
 
     def rejected(self, refusal: Refusal) -> None:
         """Note that the engine refused the request."""
-        self._changed(self.stream.rejected(refusal))
+        self._context.registry.touched.add(self)
+        self._apply(self.stream.rejected(refusal))
 
     def note_released(self, held: Held | None) -> None:
         """Note that the engine released what a sequence held (None: nothing, or it is not known)."""
         self._n_upstream -= 1
         if held is not None:
             self.held.append(held)
-        self.released.set(not self._n_upstream)
+        if not self._n_upstream:
+            self.released.set(True)
 
     # From writers.
 
@@ -302,11 +312,14 @@ class Response:
             return
         context = self._context
         was_open = self.stream.state is State.OPEN
-        self._apply(self.stream.lost(reader_id, context.clock()))
+        effects = self.stream.lost(reader_id, context.clock())
+        if effects:
+            self._apply(effects)
         if was_open and self.stream.state is State.DETACHED:
             context.metrics.stream_actions["detach"].add()
         self.settle()
-        context.registry.wake()
+        if context.registry.touched:
+            context.registry.wake()
 
     # From the server. `registry.wake` follows.
 
@@ -322,11 +335,11 @@ class Response:
         self.settle()
 
     def settle(self) -> None:
-        """Count its tokens, log its end if it is over, and tell the registry."""
-        self.count_tokens()
+        """Log the end of the response if it is over, and tell the registry of the change."""
         if not self._is_logged and self.is_over:
             self._is_logged = True
-            self.drop_gathered()
+            if not self._is_streamed:
+                self.drop_gathered()
             self._log_end()
         self._context.registry.changed(self)
 
@@ -335,10 +348,6 @@ class Response:
         self._context.registry.budget.free_later(self._framer.drop())
 
     # Effects.
-
-    def _changed(self, effects: tuple[Effect, ...]) -> None:
-        self._context.registry.touched.add(self)
-        self._apply(effects)
 
     def _apply(self, effects: tuple[Effect, ...]) -> None:
         if not effects:
@@ -425,8 +434,8 @@ class Response:
 
     def count_tokens(self) -> None:
         """Add to the metrics what was delivered, and what was not, since the last call. No event does, to save time."""
-        stream, metrics = self.stream, self._context.metrics
-        n_delivered, n_undelivered = stream.n_delivered, stream.n_undelivered
+        metrics = self._context.metrics
+        n_delivered, n_undelivered, _ = self.stream.tokens
         metrics.delivered_tokens.add(n_delivered - self._counted_delivered)
         metrics.wasted_tokens.add(n_undelivered - self._counted_undelivered)
         self._counted_delivered, self._counted_undelivered = n_delivered, n_undelivered

@@ -31,7 +31,8 @@ class TimerWheel(Generic[T]):
 
     def set_next(self, item: T) -> None:
         """Set the only timer of this item to the next tick."""
-        self._put(item, self._last_tick + 1)
+        if self._tick_of.get(item) != self._last_tick + 1:  # this runs with each write to a slow reader
+            self._put(item, self._last_tick + 1)
 
     def drop(self, item: T) -> None:
         """Remove the timer of this item. Idempotent."""
@@ -53,7 +54,7 @@ class TimerWheel(Generic[T]):
         return found
 
     def _put(self, item: T, tick: int) -> None:
-        if self._tick_of.get(item) != tick:
+        if item in self._tick_of:
             self.drop(item)
-            self._tick_of[item] = tick
-            self._by_tick.setdefault(tick, {})[item] = None
+        self._tick_of[item] = tick
+        self._by_tick.setdefault(tick, {})[item] = None

@@ -86,8 +86,29 @@ class AsgiWriter:
         self._response, self._reader_id = response, reader_id
         watch = asyncio.create_task(self._watch(receive))
         self._task = asyncio.current_task()
+        woken, chunks = self._woken, self._chunks
         try:
-            await self._write()
+            while response.head is None and self._is_read:
+                await woken.wait()
+                woken.clear()
+            if response.head is not None:
+                await send_head(self._send, response.head)
+            if chunks is not None:
+                chunks.is_watched = True
+                chunks.on_writable = self._find_room
+                self._is_direct = True
+                self.wake()
+                while self._last is None and self._is_read:
+                    await woken.wait()
+                    woken.clear()
+                self._is_direct = False
+            while pending := self._last or await self._next():
+                response.watch()  # `send` may take any time
+                body = bytes(pending.data)
+                await self._send({"type": "http.response.body", "body": body, "more_body": not pending.is_last})
+                response.written(reader_id)
+                if pending.is_last:
+                    return
         finally:
             response.leave(reader_id)
             watch.cancel()
@@ -96,39 +117,14 @@ class AsgiWriter:
     def _is_read(self) -> bool:
         return self._response.stream.has_reader(self._reader_id)
 
-    async def _write(self) -> None:
-        response, reader_id, chunks = self._response, self._reader_id, self._chunks
-        while response.head is None and self._is_read:
-            await self._wait()
-        if response.head is not None:
-            await send_head(self._send, response.head)
-        if chunks is not None:
-            chunks.is_watched = True
-            chunks.on_writable = self._find_room
-            self._is_direct = True
-            self.wake()
-            while self._last is None and self._is_read:
-                await self._wait()
-            self._is_direct = False
-        while pending := self._last or await self._next():
-            response.watch()  # `send` may take any time
-            body = bytes(pending.data)
-            await self._send({"type": "http.response.body", "body": body, "more_body": not pending.is_last})
-            response.written(reader_id)
-            if pending.is_last:
-                return
-
     async def _next(self) -> PendingWrite | None:
         """Wait for the next write; None when the reader gets nothing more."""
         while True:
             pending = self._response.stream.take(self._reader_id)
             if pending is not None or not self._is_read:
                 return pending
-            await self._wait()
-
-    async def _wait(self) -> None:
-        await self._woken.wait()
-        self._woken.clear()
+            await self._woken.wait()
+            self._woken.clear()
 
     def _wake_later(self) -> None:
         """Go on in the next turn of the loop, after others have had theirs."""

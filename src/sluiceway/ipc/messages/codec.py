@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,10 +18,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 class Decoder(Generic[T]):
-    """Decodes the messages of one receiver. Raises `msgspec.DecodeError` for anything else."""
+    """Decodes the messages of one receiver. `decode` raises `msgspec.DecodeError` for other bytes."""
 
     def __init__(self, union: Any) -> None:
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
-
-    def decode(self, raw: bytes) -> T:
-        return self._decoder.decode(raw)
+        self.decode: Callable[[bytes], T] = msgspec.msgpack.Decoder(union).decode

@@ -13,7 +13,7 @@ the stranger gets are lost. So nothing may wait for ever for one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -70,7 +70,7 @@ class Inlet(Generic[T]):
 
 
 class AsyncInlet(Generic[T]):
-    """Takes messages in the asyncio loop in which it is made, for one task."""
+    """Takes messages in an asyncio loop: either one task calls `take`, or `listen` is called once."""
 
     def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PULL)
@@ -79,11 +79,29 @@ class AsyncInlet(Generic[T]):
         self._decoder = decoder
 
     async def take(self) -> T:
-        """The next message. What cannot be decoded is dropped: see `ipc.pipes.junk`."""
+        """The next message. A message that cannot be decoded is dropped: see `ipc.pipes.junk`."""
         while (message := decode_or_drop(self._decoder, await self._receiver.recv())) is None:
             pass
         return message
 
+    def listen(self, handle: Callable[[T], None], on_fault: Callable[[Exception], None]) -> None:
+        """Call `handle` with each message, one in a turn of the loop; no task wakes for it.
+
+        `on_fault` gets what `handle` raises: the next message is handled all the same. A message that cannot be decoded
+        is dropped.
+        """
+
+        def receive(raw: bytes) -> None:
+            message = decode_or_drop(self._decoder, raw)
+            if message is not None:
+                try:
+                    handle(message)
+                except Exception as error:
+                    on_fault(error)
+
+        self._receiver.listen(receive)
+
     def close(self) -> None:
+        """Close the socket."""
         self._receiver.close()
         self._socket.close(linger=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import zmq
@@ -58,6 +58,20 @@ class AsyncReceiver:
         while not has_message(self.socket):
             await self._wait()
         return self.socket.recv(NOBLOCK)
+
+    def listen(self, receive: Callable[[bytes], None]) -> None:
+        """Call `receive` with each message from now on, one in a turn of the loop, so that others have their turns."""
+        socket, loop = self.socket, self._loop
+
+        def take_one() -> None:
+            # ZeroMQ signals its descriptor once, also for many messages. So this asks until there is none.
+            if self.is_watching and int(socket.get(EVENTS)) & POLLIN:
+                loop.call_soon(take_one)
+                receive(socket.recv(NOBLOCK))
+
+        loop.add_reader(socket, take_one)
+        self.is_watching = True
+        loop.call_soon(take_one)
 
     def poke(self) -> None:
         """To be called after a send on the same socket, which may take notice of a message in the receiver's place.
