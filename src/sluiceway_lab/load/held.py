@@ -12,7 +12,7 @@ from typing import Literal, Protocol, assert_never
 from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.protocols.common.generation import Framer
 from sluiceway.protocols.native.framer import NativeFramer
-from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
+from sluiceway.protocols.openai.framer import ChatFramer, ChunkIdentity, CompletionFramer
 from sluiceway.response.backlog import START, Backlog, Missed
 from sluiceway.response.budget import Budget
 from sluiceway.response.readers import WRITE_BYTES
@@ -97,7 +97,9 @@ def held(way: Way, framer: Framer, budget: Budget) -> Held:
 
 def framer_of(spoken: Spoken, model: str, n_tokens: int) -> Framer:
     """As the product would make one for a stream that is longer than so many tokens."""
-    response = Response(id=_ID, model=model, created=_CREATED, n_choices=1, include_usage=True, return_token_ids=False)
+    response = ChunkIdentity(
+        id=_ID, model=model, created=_CREATED, n_choices=1, include_usage=True, return_token_ids=False
+    )
     match spoken:
         case "chat":
             return ChatFramer(response)

@@ -53,7 +53,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class WriteBacklog(msgspec.Struct, frozen=True):
     """Once every token was made. Memory is that of the whole process, grown since before the first of them."""
 
     grown_bytes: int
@@ -74,9 +74,9 @@ class WayOut:
         self._process = process
         self.target = target
 
-    async def backlog(self) -> Backlog:
+    async def backlog(self) -> WriteBacklog:
         """It waits until as many readers are connected as were announced. Raises `LoadError`."""
-        return msgspec.json.decode(await _line(self._process), type=Backlog)
+        return msgspec.json.decode(await _line(self._process), type=WriteBacklog)
 
     async def spent(self) -> Spent:
         """After `backlog`. Raises `LoadError`."""
@@ -171,7 +171,7 @@ async def answer(question: Question, say: Callable[[object], None]) -> None:
         await _make(messages, connections, changed, waits=question.waits)
         made_s = time.process_time() - before_s
         gc.collect()
-        say(Backlog(_resident_bytes() - before_bytes, sum(one.waiting.n_events for one in connections)))
+        say(WriteBacklog(_resident_bytes() - before_bytes, sum(one.waiting.n_events for one in connections)))
         before_s = time.process_time()
         await _until_written(connections, changed)
         say(Spent(made_s + time.process_time() - before_s, question.n_readers * question.n_tokens))

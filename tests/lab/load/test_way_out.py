@@ -10,7 +10,7 @@ from sluiceway.sse.decoder import Decoder
 from sluiceway_lab.check.line import dial
 from sluiceway_lab.load.held import Way
 from sluiceway_lab.load.replies import LoadError
-from sluiceway_lab.load.way_out import Backlog, Question, Spent, way_out
+from sluiceway_lab.load.way_out import Question, Spent, WriteBacklog, way_out
 
 pytestmark = pytest.mark.e2e
 
@@ -18,7 +18,7 @@ SMALL = Question(way="when made", spoken="completions", model="m", n_readers=2, 
 LONG = Question(way="when written", spoken="completions", model="x" * 32_768, n_readers=1, n_tokens=30)
 
 
-async def whole(question: Question, *, waits_for_backlog: bool = False) -> tuple[Backlog, Spent, list[bytes]]:
+async def whole(question: Question, *, waits_for_backlog: bool = False) -> tuple[WriteBacklog, Spent, list[bytes]]:
     """What it says, and what each of its readers got."""
     async with way_out(question) as server:
         begin = asyncio.Event()

@@ -19,7 +19,7 @@ from sluiceway.errors import InvariantError, Refusal
 from sluiceway.ipc.messages.to_api import Delta, Finished
 from sluiceway.protocols.common.generation import Framer, Usage
 from sluiceway.protocols.common.pieces import PIECE_BYTES
-from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer, Response
+from sluiceway.protocols.openai.framer import ChatFramer, ChunkIdentity, CompletionFramer
 from sluiceway.sse.decoder import Decoder
 from sluiceway.types import FinishReason
 from support.told import told, told_text
@@ -35,9 +35,9 @@ USAGE_FIELDS = {
 REFUSAL = Refusal(status=500, code="engine_died", message="The engine died.")
 
 
-def response(n_choices: int = 1, **wishes: bool) -> Response:
+def response(n_choices: int = 1, **wishes: bool) -> ChunkIdentity:
     wanted = {"include_usage": False, "return_token_ids": False, **wishes}
-    return Response(id="id-1", model="m", created=7, n_choices=n_choices, **wanted)
+    return ChunkIdentity(id="id-1", model="m", created=7, n_choices=n_choices, **wanted)
 
 
 def chat(n_choices: int = 1, **wishes: bool) -> ChatFramer:

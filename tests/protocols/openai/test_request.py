@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluiceway.ipc.messages.to_tokenizer import TextPrompt
 from sluiceway.protocols.common.generation import Generation
-from sluiceway.protocols.openai.framer import Response
+from sluiceway.protocols.openai.framer import ChunkIdentity
 from sluiceway.protocols.openai.request import OpenAIRequest
 from sluiceway.types import SamplingParams
 
@@ -14,7 +14,7 @@ def test_response_counts_all_choices_when_there_are_prompts_and_n() -> None:
     prompts = (TextPrompt("a"), TextPrompt("b"))
     generation = Generation(model="alias", prompts=prompts, n=2, sampling=SamplingParams(), stop=(), stream=True)
     request = OpenAIRequest(generation, include_usage=True, return_token_ids=False)
-    assert request.response("cmpl-1", "served", 5) == Response(
+    assert request.response("cmpl-1", "served", 5) == ChunkIdentity(
         id="cmpl-1", model="served", created=5, n_choices=4, include_usage=True, return_token_ids=False
     )
 

@@ -31,7 +31,7 @@ _FINISH: Mapping[FinishReason, str] = MappingProxyType({FinishReason.STOP: "stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class ChunkIdentity:
     """What is the same in all of one answer. `model` is the served name, `created` seconds since 1970."""
 
     id: str
@@ -88,7 +88,7 @@ class _Framer(ABC):
     _body_closing: ClassVar[bytes]
     least_logprob_bytes: ClassVar[int]
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: ChunkIdentity) -> None:
         self._response = response
         self._return_token_ids = response.return_token_ids
         self._identity = {
@@ -266,7 +266,7 @@ class CompletionFramer(_Framer):
     _body_closing = b""
     least_logprob_bytes: ClassVar[int] = 6  # "a":0 and a comma
 
-    def __init__(self, response: Response, *, max_tokens: int) -> None:
+    def __init__(self, response: ChunkIdentity, *, max_tokens: int) -> None:
         super().__init__(response)
         self._tokens_left = [max_tokens] * response.n_choices
         self._last_text = [""] * response.n_choices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluiceway.protocols.common.generation import Generation
-from sluiceway.protocols.openai.framer import Response
+from sluiceway.protocols.openai.framer import ChunkIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,9 @@ class OpenAIRequest:
     include_usage: bool
     return_token_ids: bool
 
-    def response(self, response_id: str, model: str, created: int) -> Response:
+    def response(self, response_id: str, model: str, created: int) -> ChunkIdentity:
         """What all of its answer shares. `model` is the served name, `created` seconds since 1970."""
-        return Response(
+        return ChunkIdentity(
             id=response_id,
             model=model,
             created=created,
