@@ -18,7 +18,6 @@ TESTED_ELSEWHERE = {
 """Source files without a test file of their own, with the reason."""
 SHARED_CLASS_NAMES = {
     "Answer",
-    "Backlog",
     "Batch",
     "Decoder",
     "Held",
@@ -31,7 +30,6 @@ SHARED_CLASS_NAMES = {
     "Progress",
     "Question",
     "Reader",
-    "Response",
     "Resume",
     "SamplingParams",
     "Scale",

@@ -54,7 +54,7 @@ class Window(NamedTuple):
     max_events: int
 
 
-class TokenCounts(NamedTuple):
+class TokenAccount(NamedTuple):
     """The generated tokens of a response, each counted once."""
 
     delivered: int
@@ -109,9 +109,9 @@ class Backlog:
         """A short comment: it does not count in the budget."""
 
     @property
-    def tokens(self) -> TokenCounts:
+    def tokens(self) -> TokenAccount:
         """All counts of tokens."""
-        return TokenCounts(self.n_delivered, self.n_undelivered, self.n_waiting)
+        return TokenAccount(self.n_delivered, self.n_undelivered, self.n_waiting)
 
     @property
     def n_waiting(self) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.refusals import OUT_OF_MEMORY, answer_too_large
-from sluiceway.response.backlog import NOTHING, Backlog, Cursor, Missed, TokenCounts
+from sluiceway.response.backlog import NOTHING, Backlog, Cursor, Missed, TokenAccount
 from sluiceway.response.backpressure import Backpressure
 from sluiceway.response.budget import Budget
 from sluiceway.response.lifecycle import (
@@ -90,7 +90,7 @@ class Stream:
         return self._backlog.end.event_id + 1
 
     @property
-    def tokens(self) -> TokenCounts:
+    def tokens(self) -> TokenAccount:
         """How many tokens were delivered, are undelivered, and wait."""
         return self._backlog.tokens
 
