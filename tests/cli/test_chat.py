@@ -79,6 +79,23 @@ def test_server_is_asked_when_a_url_is_given(server: chat_servers.Script, url: s
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "variables", "asked"),
+    [
+        ([], {"SLUICEWAY_MODEL": "smollm2-135m"}, "first"),
+        ([], {"SLUICEWAY_MODEL": "smollm2-135m", "SLUICEWAY_URL_MODEL": "theirs"}, "theirs"),
+        (["mine"], {"SLUICEWAY_URL_MODEL": "theirs"}, "mine"),
+    ],
+)
+def test_servers_name_of_the_model_has_a_variable_of_its_own(
+    server: chat_servers.Script, url: str, arguments: list[str], variables: dict[str, str], asked: str
+) -> None:
+    """SLUICEWAY_MODEL is a model that this program loads."""
+    server.answers = [[delta("one"), DONE]]
+    CliRunner().invoke(app, ["chat", *arguments, "--url", url], input="hello\n", env=variables)
+    assert [body["model"] for body in server.bodies] == [asked]
+
+
 def test_unreachable_server_is_a_sentence() -> None:
     """Exit code 1, before the first prompt."""
     result = CliRunner().invoke(app, ["chat", "--url", "http://127.0.0.1:9"], input="hello\n")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import socket
 import sys
 from types import SimpleNamespace
+from typing import Annotated
 
 import msgspec
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from sluiceway.cli.app import app
 from sluiceway.cli.exits import flag_of
-from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig
+from sluiceway.cli.serve import serve_command
+from sluiceway.config import Between, Flag, ModelFiles, ModelKind, ServeConfig, StreamsConfig
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
@@ -161,6 +164,29 @@ def test_wrong_policy_is_refused_before_anything_starts(started: Started, text: 
     """With what would be right."""
     assert serve("fake", "--port=0", "--slow-client", text) == (2, f"error: --slow-client: {sentence}\n")
     assert started.configs == []
+
+
+def test_a_flag_is_one_field_of_the_configuration(started: Started) -> None:
+    """A new field has its flag, its variable, its default, its range and its help without another line of code."""
+
+    class MoreConfig(ServeConfig, frozen=True, kw_only=True):
+        nap_s: Annotated[float, Between(0, 60), Flag("Seconds that the server sleeps before it starts.")] = 0.5
+
+    more = typer.Typer(rich_markup_mode=None)
+    more.command("serve")(serve_command(MoreConfig))
+    more.command("other")(lambda: None)
+    runner = CliRunner()
+    assert runner.invoke(more, ["serve", "fake", "--port=0", "--nap=2"]).exit_code == 0
+    assert runner.invoke(more, ["serve", "fake", "--port=0"], env={"SLUICEWAY_NAP": "3"}).exit_code == 0
+    assert runner.invoke(more, ["serve", "fake", "--port=0"]).exit_code == 0
+    usual = MoreConfig(model=FAKE, port=0)
+    assert started.configs == [msgspec.structs.replace(usual, nap_s=value) for value in (2.0, 3.0, 0.5)]
+    refused = runner.invoke(more, ["serve", "fake", "--port=0", "--nap=61"])
+    assert (refused.exit_code, refused.stderr) == (2, "error: --nap: must be from 0 to 60, not 61.0\n")
+    text = " ".join(runner.invoke(more, ["serve", "--help"]).output.split())
+    assert (
+        "--nap <float> Seconds that the server sleeps before it starts. [env var: SLUICEWAY_NAP; default: 0.5]" in text
+    )
 
 
 def test_served_name_is_the_clients(started: Started) -> None:

@@ -12,6 +12,7 @@ import typer
 from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import (
     DEFAULT,
+    URL_MODEL_VARIABLE,
     DtypeOption,
     FrequencyPenalty,
     KvCacheTokens,
@@ -26,6 +27,7 @@ from sluiceway.cli.options import (
     Threads,
     TopK,
     TopP,
+    model_at_url,
     option,
     sampling_of,
     typed_flags,
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 ChatModel = Annotated[
     str | None,
     typer.Argument(
-        help="As for serve (default: smollm2-135m); with --url, the server's name for it (default: its first).",
+        help="As for serve (default: smollm2-135m). With --url, the server's name for it (default: its first), "
+        f"which is set by {URL_MODEL_VARIABLE}.",
         envvar="SLUICEWAY_MODEL",
     ),
 ]
@@ -82,7 +85,7 @@ def chat(
     parameters = {name: value for name, value in flags.items() if value is not None}
     refuse_idle_flags(typed_flags(context), is_remote=url is not None)
     if url is not None:
-        opened = remote(url, model, api_key, parameters)
+        opened = remote(url, model_at_url(context, model), api_key, parameters)
     else:
         opened = local(model, source, parameters, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads)
     with opened as answers:

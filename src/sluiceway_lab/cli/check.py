@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluiceway.cli.exits import FAILED, command
-from sluiceway.cli.options import finite, option
+from sluiceway.cli.options import URL_MODEL_VARIABLE, finite, option
 from sluiceway.errors import ConfigError
 from sluiceway_lab.cli.records import JsonFile, console_beside, require_place, write_record
 
@@ -23,7 +23,9 @@ CheckUrl = Annotated[
     str | None,
     typer.Argument(help="The server, like http://127.0.0.1:8000.", envvar="SLUICEWAY_URL", metavar="URL"),
 ]
-CheckModel = Annotated[str | None, option("--model", "The server's name for its model (default: its first).")]
+CheckModel = Annotated[
+    str | None, option("--model", "The server's name for its model (default: its first).", variable=URL_MODEL_VARIABLE)
+]
 CheckKey = Annotated[str | None, option("--api-key", "Sent as a bearer token.")]
 Only = Annotated[list[str] | None, option("--only", "Ask only this question; may be given several times. See --list.")]
 CheckPid = Annotated[int | None, option("--pid", "First process of the server, if it runs here: for its memory.")]

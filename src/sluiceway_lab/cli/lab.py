@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluiceway.cli.exits import FAILED, command
-from sluiceway.cli.options import ModelSource, option
+from sluiceway.cli.options import URL_MODEL_VARIABLE, ModelSource, model_at_url, option
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 from sluiceway_lab.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
@@ -29,8 +29,8 @@ LabName = Annotated[
 LabModel = Annotated[
     str | None,
     typer.Argument(
-        help="The model of servers of its own, as for serve (default: smollm2-135m); with --url, the server's name for "
-        "it (default: its first).",
+        help="The model of the started servers, as for serve (default: smollm2-135m). With --url, the server's name "
+        f"for it (default: its first), which is set by {URL_MODEL_VARIABLE}.",
         envvar="SLUICEWAY_MODEL",
     ),
 ]
@@ -45,6 +45,7 @@ ListExperiments = Annotated[bool, option("--list", "Say which experiments there 
 
 @command
 def lab(
+    context: typer.Context,
     name: LabName = None,
     model: LabModel = None,
     smoke: Smoke = False,
@@ -77,7 +78,7 @@ def lab(
         require_plotting()
     session = LabSession(
         experiment=experiment,
-        first=_first(model, source, url, api_key, is_smoke=smoke),
+        first=_first(model if url is None else model_at_url(context, model), source, url, api_key, is_smoke=smoke),
         is_smoke=smoke,
         seed=seed,
         command=["sluiceway", *sys.argv[1:]],

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 _STDOUT = Path("-")
 
 JsonFile = Annotated[
-    Path | None, option("--json", "Write the record to this file, as one JSON object; -: to standard output.")
+    Path | None,
+    option(
+        "--json",
+        "Write the record to this file, as one JSON object; -: to standard output.",
+        variable="SLUICEWAY_RECORD",
+    ),
 ]
 PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
 
