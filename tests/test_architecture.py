@@ -41,7 +41,6 @@ SHARED_CLASS_NAMES = {
     "_Choice",
     "_Chunk",
     "_Connection",
-    "_Job",
     "_Part",
 }
 """Names that two classes have."""

@@ -1,10 +1,11 @@
-"""Work that can be killed: real children, each way in which a job ends, and what the next one finds."""
+"""Worker pools with real children: each way in which a job can end, and the job after it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +33,7 @@ JOBS = "support.worker_jobs:build"
 MIB = 1 << 20
 
 LONG_S = 500.0
-"""More than a job takes on a machine with much else to do."""
+"""Longer than any job takes, even on a busy machine."""
 
 _POLL_S = 0.005
 
@@ -53,7 +54,7 @@ async def pool_of(entry: str = JOBS, init: bytes = b"", **limits: Any) -> AsyncI
 
 
 def lives(pid: int) -> bool:
-    """False as well for one that has ended and was not waited for."""
+    """False for a zombie too."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -63,12 +64,12 @@ def lives(pid: int) -> bool:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LONG_S):
-        while not condition():  # noqa: ASYNC110 - processes tell nobody
+        while not condition():  # noqa: ASYNC110 - no event says when a process has ended
             await asyncio.sleep(_POLL_S)
 
 
 async def test_a_job_is_done_in_another_process() -> None:
-    """By what the entry made of its bytes, once."""
+    """The entry was called once, with `init`."""
     async with pool_of(init=b"> ", n_children=1) as pool:
         assert await pool.run(b"echo hello") == b"> hello"
         assert await pool.run(b"echo") == b"> "
@@ -77,7 +78,7 @@ async def test_a_job_is_done_in_another_process() -> None:
 
 
 async def test_many_megabytes_go_there_and_back() -> None:
-    """Through a socket that takes a fraction of them at a time."""
+    """The socket takes a fraction of them at a time."""
     payload = os.urandom(9 * MIB)
     async with pool_of(n_children=1) as pool:
         assert await pool.run(b"echo " + payload) == payload
@@ -90,7 +91,7 @@ async def test_children_have_a_lower_priority() -> None:
 
 @pytest.mark.parametrize("job", [b"loop", b"hold"], ids=["in Python", "in C"])
 async def test_a_job_over_its_time_is_killed(job: bytes) -> None:
-    """And the next one finds a new child."""
+    """The next job gets a new child."""
     async with pool_of(n_children=1, deadline_s=0.3) as pool:
         with pytest.raises(WorkerTimeout):
             await pool.run(job)
@@ -102,7 +103,7 @@ async def test_a_job_over_its_time_is_killed(job: bytes) -> None:
 
 
 async def test_a_job_over_its_memory_is_refused() -> None:
-    """What it may have is what a child has more than at its start."""
+    """The limit counts what a child allocates after its start."""
     async with pool_of(n_children=1, memory_bytes=64 * MIB) as pool:
         assert await pool.run(b"take %d" % (32 * MIB)) == b"%d" % (32 * MIB)
         with pytest.raises(WorkerMemoryError):
@@ -112,7 +113,7 @@ async def test_a_job_over_its_memory_is_refused() -> None:
 
 
 async def test_a_result_over_its_size_is_refused() -> None:
-    """The child is as good as before."""
+    """The child does the next job."""
     async with pool_of(n_children=1, result_bytes=4) as pool:
         assert await pool.run(b"echo four") == b"four"
         with pytest.raises(WorkerResultError):
@@ -131,8 +132,30 @@ async def test_a_child_that_dies_is_replaced() -> None:
         assert int(await pool.run(b"pid")) != first
 
 
-async def test_a_job_that_raises_is_told_with_its_traceback() -> None:
-    """For the log; the child goes on."""
+async def test_a_job_is_done_by_a_new_child_if_its_child_died_before_it_took_it() -> None:
+    """The first child is stopped, so that the job waits in its socket, and then killed."""
+    async with pool_of(n_children=1) as pool:
+        first = int(await pool.run(b"pid"))
+        os.kill(first, signal.SIGSTOP)
+        job = asyncio.ensure_future(pool.run(b"n"))
+        await until(lambda: pool.n_running == 1)
+        for _ in range(3):  # the job is written
+            await asyncio.sleep(0)
+        os.kill(first, signal.SIGKILL)
+        assert await job == b"1"
+        assert pool.pids != [first]
+
+
+async def test_a_job_is_given_to_a_second_child_but_not_to_a_third(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    async with pool_of("support.worker_jobs:build_deaf", bytes(starts), n_children=1) as pool:
+        with pytest.raises(WorkerDied):
+            await pool.run(b"echo x")
+        assert starts.read_text() == "started\n" * 2
+
+
+async def test_a_job_that_raises_reports_its_traceback() -> None:
+    """The child does the next job."""
     async with pool_of(n_children=1) as pool:
         with pytest.raises(WorkerFault, match=r"(?s)Traceback.*ValueError: strange"):
             await pool.run(b"strange")
@@ -146,8 +169,7 @@ async def test_a_child_that_cannot_start_says_why(entry: str) -> None:
             await pool.run(b"echo x")
 
 
-async def test_no_process_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine refuses one."""
+async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent")
     async with pool_of(n_children=1) as pool:
         with pytest.raises(WorkerDied, match="could be started"):
@@ -155,7 +177,7 @@ async def test_no_process_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_small_job_does_not_wait_for_large_ones(tmp_path: Path) -> None:
-    """One child is left to the small ones, however many large ones wait."""
+    """One child stays free for small jobs, however many large ones wait."""
     gate = tmp_path / "gate"
     gate.touch()
     large = b"wait %s" % bytes(gate)
@@ -168,8 +190,8 @@ async def test_a_small_job_does_not_wait_for_large_ones(tmp_path: Path) -> None:
         assert await asyncio.gather(*running) == [b"waited"] * 3
 
 
-async def test_what_may_wait_is_bounded(tmp_path: Path) -> None:
-    """In number and in bytes; what is refused holds nothing."""
+async def test_waiting_jobs_are_bounded_in_number_and_in_bytes(tmp_path: Path) -> None:
+    """A refused job takes no room."""
     gate = tmp_path / "gate"
     gate.touch()
     async with pool_of(n_children=1, max_waiting=2, max_waiting_bytes=1000) as pool:
@@ -187,8 +209,8 @@ async def test_what_may_wait_is_bounded(tmp_path: Path) -> None:
         assert await asyncio.gather(*tasks) == [b"waited", b"x" * 600, b""]
 
 
-async def test_a_caller_that_leaves_is_forgotten(tmp_path: Path) -> None:
-    """Its job is dropped while it waits, and finished without it where it runs."""
+async def test_a_cancelled_caller_drops_its_job(tmp_path: Path) -> None:
+    """A job that runs is finished, and its result ignored."""
     gate = tmp_path / "gate"
     gate.touch()
     async with pool_of(n_children=1) as pool:
@@ -205,7 +227,7 @@ async def test_a_caller_that_leaves_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_a_pool_that_closes_ends_all_jobs() -> None:
-    """Those that run, those that wait, and those that come."""
+    """Those that run, those that wait, and those that come later."""
     pool = WorkerPool(JOBS, limits=WorkerLimits(n_children=1))
     jobs = [asyncio.ensure_future(pool.run(b"loop")) for _ in range(3)]
     await until(lambda: pool.pids)
@@ -219,7 +241,7 @@ async def test_a_pool_that_closes_ends_all_jobs() -> None:
 
 @pytest.mark.parametrize("n_turns", [0, 1, 2, 3])
 async def test_a_pool_that_closes_while_a_child_starts_leaves_none(n_turns: int) -> None:
-    """The job that it was for is not done, though it would have time enough."""
+    """The job that it was started for is not done."""
     pool = WorkerPool(JOBS, limits=WorkerLimits(n_children=1, deadline_s=3600.0))
     job = asyncio.ensure_future(pool.run(b"loop"))
     for _ in range(n_turns):
@@ -231,7 +253,7 @@ async def test_a_pool_that_closes_while_a_child_starts_leaves_none(n_turns: int)
 
 
 async def test_children_can_be_started_before_there_is_work() -> None:
-    """Starting again changes nothing."""
+    """A second call of `start` changes nothing."""
     async with pool_of() as pool:
         assert pool.pids == []
         pool.start()
@@ -243,7 +265,7 @@ async def test_children_can_be_started_before_there_is_work() -> None:
 
 
 def test_a_pool_runs_in_any_loop_of_any_thread() -> None:
-    """Of uvloop and of asyncio, also beside the main thread."""
+    """With uvloop or asyncio, in the main thread or in another."""
     results: list[bytes] = []
 
     async def work() -> None:
@@ -277,7 +299,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("job", "deadline_s"), [("idle", "3600"), ("loop", "3600"), ("hold", "5")])
 async def test_children_do_not_outlive_their_parent(job: str, deadline_s: str) -> None:
-    """Idle, in a loop of Python at once, and in one of C when the time of the job is over."""
+    """An idle child and one in Python code leave soon; one in C code leaves when the time of its job is over."""
     command = [sys.executable, "-c", PARENT, job, deadline_s]
     parent = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert parent.stdout is not None
@@ -289,6 +311,6 @@ async def test_children_do_not_outlive_their_parent(job: str, deadline_s: str) -
 
 
 def test_every_error_is_a_worker_error() -> None:
-    """So one handler takes them all."""
+    """So that one handler catches them all."""
     for error in (WorkerBusy, WorkerTimeout, WorkerMemoryError, WorkerResultError, WorkerDied, WorkerFault):
         assert issubclass(error, WorkerError)

@@ -1,9 +1,12 @@
-"""While there is no API process, whoever connects is answered."""
+"""Connections are answered while there is no API process."""
 
 from __future__ import annotations
 
+import errno
+import queue
 import socket
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,6 +20,26 @@ def listener() -> Iterator[socket.socket]:
     with bind("127.0.0.1", 0) as listener:
         listen(listener)
         yield listener
+
+
+class ExhaustedListener(socket.socket):
+    """A listening socket that fails to accept connections as if no more files could be opened."""
+
+    failures: ClassVar[queue.SimpleQueue[OSError]]
+    attempts: ClassVar[queue.SimpleQueue[str]]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self.attempts.put("attempt")
+        if not self.failures.empty():
+            raise self.failures.get()
+        return super().accept()
+
+
+@pytest.fixture
+def exhausted(listener: socket.socket) -> Iterator[ExhaustedListener]:
+    ExhaustedListener.failures, ExhaustedListener.attempts = queue.SimpleQueue(), queue.SimpleQueue()
+    with ExhaustedListener(fileno=listener.dup().detach()) as exhausted:
+        yield exhausted
 
 
 def ask(listener: socket.socket, path: str = "/health/ready", body: object = None) -> RawConnection:
@@ -34,7 +57,7 @@ def assert_refused(connection: RawConnection) -> None:
 
 
 def test_connections_that_wait_and_those_that_come_are_answered(listener: socket.socket) -> None:
-    """In the usual envelope, also where a body was sent that nobody reads."""
+    """With the usual error body, also if the request has a body that is not read."""
     waiting = [ask(listener), ask(listener, "/v1/completions", {"prompt": "x" * 30_000})]
     stand_in = StandIn(listener)
     stand_in.start()
@@ -45,8 +68,7 @@ def test_connections_that_wait_and_those_that_come_are_answered(listener: socket
     stand_in.stop()
 
 
-def test_one_that_says_nothing_holds_up_nobody_and_is_answered_too(listener: socket.socket) -> None:
-    """After a while, as is one that says half."""
+def test_a_silent_connection_delays_no_other_and_is_answered_too(listener: socket.socket) -> None:
     stand_in = StandIn(listener)
     stand_in.start()
     with socket.create_connection(listener.getsockname(), timeout=120.0) as silent:
@@ -56,7 +78,7 @@ def test_one_that_says_nothing_holds_up_nobody_and_is_answered_too(listener: soc
 
 
 def test_it_can_be_started_again(listener: socket.socket) -> None:
-    """The API process may fail more than once; the socket outlives all of them."""
+    """The API process may fail more than once. The socket stays open."""
     stand_in = StandIn(listener)
     for _ in range(2):
         stand_in.start()
@@ -65,8 +87,8 @@ def test_it_can_be_started_again(listener: socket.socket) -> None:
     assert listener.getsockname()[1] > 0
 
 
-def test_whoever_is_accepted_when_it_stops_is_answered(listener: socket.socket) -> None:
-    """Or waits for the next: a connection that nobody owns would wait for ever."""
+def test_every_connection_is_answered_when_it_stops(listener: socket.socket) -> None:
+    """By itself or by the next one: a connection that was accepted and forgotten would wait for ever."""
     for _ in range(20):
         stand_in, last = StandIn(listener), StandIn(listener)
         stand_in.start()
@@ -76,3 +98,41 @@ def test_whoever_is_accepted_when_it_stops_is_answered(listener: socket.socket) 
         for connection in connections:
             assert_refused(connection)
         last.stop()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_it_accepts_again_after_a_pause_when_no_file_could_be_opened(exhausted: ExhaustedListener, number: int) -> None:
+    for _ in range(3):
+        exhausted.failures.put(OSError(number, "exhausted"))
+    stand_in = StandIn(exhausted, accept_pause_s=0.0)
+    connection = ask(exhausted)
+    stand_in.start()
+    assert_refused(connection)
+    stand_in.stop()
+    assert exhausted.attempts.qsize() == 4
+
+
+def test_it_does_not_spin_when_no_file_can_be_opened(exhausted: ExhaustedListener) -> None:
+    """It accepts nothing during the pause, though connections wait."""
+    exhausted.failures.put(OSError(errno.EMFILE, "exhausted"))
+    stand_in, other = StandIn(exhausted, accept_pause_s=3600.0), StandIn(exhausted)
+    connections = [ask(exhausted) for _ in range(3)]
+    stand_in.start()
+    exhausted.attempts.get(timeout=120.0)
+    assert exhausted.failures.empty() and exhausted.attempts.empty()
+    stand_in.stop()
+    other.start()
+    for connection in connections:
+        assert_refused(connection)
+    assert exhausted.attempts.qsize() == len(connections)
+    other.stop()
+
+
+def test_other_faults_of_accept_are_ignored(exhausted: ExhaustedListener) -> None:
+    """The client may have gone, or the API process may have been quicker."""
+    exhausted.failures.put(OSError(errno.ECONNABORTED, "aborted"))
+    stand_in = StandIn(exhausted, accept_pause_s=3600.0)
+    connection = ask(exhausted)
+    stand_in.start()
+    assert_refused(connection)
+    stand_in.stop()

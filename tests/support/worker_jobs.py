@@ -1,9 +1,10 @@
-"""Jobs for worker processes: what goes well, and every way in which it does not."""
+"""Jobs for worker processes that succeed, and jobs that fail in every possible way."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -12,7 +13,7 @@ from sluiceway.runtime.worker import WorkFunction
 
 
 class _Jobs:
-    """Jobs begin with a word that says what happens. `init` is before what `echo` returns."""
+    """Does jobs. The first word of a job says what to do; `echo` puts `init` before its answer."""
 
     def __init__(self, init: bytes) -> None:
         self._n_jobs = 0
@@ -37,13 +38,25 @@ class _Jobs:
 
 
 def build(init: bytes) -> WorkFunction:
-    """What a child does its jobs with."""
+    """The entry of a child that works."""
     return _Jobs(init).do
 
 
 def build_none(init: bytes) -> WorkFunction:
-    """Fails while a child starts."""
+    """The entry of a child that cannot start."""
     raise RuntimeError("no such thing")
+
+
+def build_deaf(init: bytes) -> WorkFunction:
+    """The entry of a child that adds a line to the file `init` when it starts, and dies before it takes a job."""
+    with open(init, "a") as starts:
+        starts.write("started\n")
+
+    def die(*_: object) -> NoReturn:
+        os._exit(1)
+
+    socket.socket.recv_into = die  # type: ignore[assignment, method-assign]
+    return _Jobs(init).do
 
 
 def _loop(_: bytes) -> NoReturn:

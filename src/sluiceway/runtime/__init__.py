@@ -1,1 +1,1 @@
-"""What the processes share: loops, heartbeats, pools of worker processes."""
+"""What the processes share: loops, heartbeats, worker processes, the listening socket."""

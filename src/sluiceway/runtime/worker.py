@@ -1,25 +1,27 @@
-"""Work whose time or memory the input decides, done in child processes that can be killed: `WorkerPool`.
+"""A pool of child processes for jobs whose input decides how much time and memory they need: `WorkerPool`.
 
-JSON, validation and templates hold the interpreter's lock, so a thread would hold up the loop that it is there to
-keep free. A pool runs jobs of one kind in child processes of lower priority, each job within limits of time, memory
-and size::
+Parsing JSON, validating it and rendering templates hold the interpreter's lock, so a thread would not keep the event
+loop free. A pool runs jobs of one kind in child processes of lower priority. Each job has limits of time, memory and
+size::
 
     pool = WorkerPool("sluiceway.tokenizer.text.rendering:build", init=template, limits=WorkerLimits(deadline_s=2.0))
     result = await pool.run(job)    # bytes in, in one part or several; bytes out
     await pool.close()
 
-`entry` names a function that a child calls once, with `init`; it returns the function that does a job. A child imports
-the module of the entry and what that imports, nothing else. What the input can get wrong belongs into the result: an
-exception that leaves a job is a fault of the program.
+`entry` names a function that a child calls once, with `init`. It returns the function that does a job. A child imports
+the module of the entry and what that imports, nothing else. Errors in the input belong into the result: an exception
+that leaves a job is a bug.
 
-`run` raises a `WorkerError`: `WorkerBusy` (too much waits), `WorkerTimeout`, `WorkerMemoryError`, `WorkerResultError`
-(the result is too large), `WorkerDied` (a child died, or cannot be started), `WorkerFault` (the job raised). A child
-that is over its time or its memory is killed, and another is started for the next job. A caller that is cancelled is
-forgotten: a job that waits is dropped, one that runs is finished and its result thrown away.
+`run` raises a `WorkerError`: `WorkerBusy` (too many jobs wait), `WorkerTimeout`, `WorkerMemoryError`,
+`WorkerResultError` (the result is too large), `WorkerDied` (a child died, or cannot be started), `WorkerFault` (the job
+raised an exception). A child that exceeds its time or its memory is killed, and another is started for the next job. A
+child that dies before it has taken a job, for example because the kernel needed memory, is replaced, and the job is
+given once more to the new child. When a caller is cancelled, its job is dropped if it waits; if it runs, its result is
+ignored.
 
-A pool belongs to the event loop in which it is used, which may be any loop of any thread. It starts children when
-there is work for them, or with `start`. They are new interpreters and not forks, so threads of the parent do not
-matter. A child ends when its parent does: within a moment where its job is Python, else when the job's time is over.
+A pool belongs to the event loop in which it is used, which may run in any thread. It starts children when there is work
+for them, or with `start`. They are new interpreters and not forks, so threads of the parent do no harm. A child ends
+soon after its parent if its job is Python code, and when the job's time is over if it is not.
 """
 
 from __future__ import annotations
@@ -48,15 +50,18 @@ WorkFunction = Callable[[bytes], bytes]
 """Does one job."""
 
 _HEAD = struct.Struct("<cQ")
-"""Of a frame: what it is, and how long."""
+"""The head of a frame: its kind, and the length of its body."""
 
 _JOB, _READY, _RESULT, _MEMORY, _TOO_LARGE, _FAULT = b"J", b"R", b"r", b"m", b"l", b"f"
 
+_TAKEN = b"t"
+"""Sent by a child as soon as it has read the head of a job."""
+
 _START_S = 60.0
-"""For an interpreter to start and import what it needs, on a machine that is busy."""
+"""Time for an interpreter to start and to import what it needs, on a busy machine."""
 
 _ALARM_MARGIN_S = 2
-"""A child whose parent does not kill it in time is ended by the kernel after so much more."""
+"""The kernel ends a child that exceeds its deadline by this time, if its parent did not kill it."""
 
 
 class WorkerError(SluicewayError):
@@ -68,15 +73,15 @@ class WorkerBusy(WorkerError):
 
 
 class WorkerTimeout(WorkerError):
-    """The job was not done in its time; its child was killed."""
+    """The job exceeded its deadline, and its child was killed."""
 
 
 class WorkerMemoryError(WorkerError):
-    """The job needed more memory than it may have; its child was replaced."""
+    """The job needed more memory than the limit. Its child was replaced."""
 
 
 class WorkerResultError(WorkerError):
-    """The result is larger than it may be."""
+    """The result is larger than the limit."""
 
 
 class WorkerDied(WorkerError):
@@ -84,11 +89,11 @@ class WorkerDied(WorkerError):
 
 
 class WorkerFault(WorkerError):
-    """The job raised an exception. The message holds its traceback: it is for the log, never for a client."""
+    """The job raised an exception. The message has its traceback, which is for the log and never for a client."""
 
 
 class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs of a pool may take. `memory_bytes` is what a child may have beyond what it has when it is ready."""
+    """The limits of a pool. `memory_bytes` is what a child may allocate after it has become ready."""
 
     deadline_s: float = 10.0
     memory_bytes: int = 1 << 30
@@ -96,14 +101,14 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     n_children: int = 2
     max_waiting: int = 64
     max_waiting_bytes: int = 128 << 20
-    """Of jobs that wait. A single job may be larger than that where nothing else waits."""
+    """The limit for all jobs that wait. A single job may be larger if no other waits."""
     large_bytes: int = 256 << 10
-    """Jobs from this size on leave one child to the smaller ones."""
+    """Jobs of this size or more leave one child free for smaller jobs."""
     nice: int = 5
 
 
-class _Job:
-    """A job that waits or runs, and who waits for it."""
+class _PoolJob:
+    """A job that waits or runs, with the future of its caller."""
 
     __slots__ = ("future", "n_bytes", "parts")
 
@@ -114,30 +119,34 @@ class _Job:
 
 
 class WorkerPool:
-    """See the module's docstring."""
+    """Runs jobs in child processes, within limits of time, memory and size.
+
+    Jobs start in their order, but large ones leave one child free for small ones. The docstring of the module says what
+    a caller can rely on.
+    """
 
     def __init__(self, entry: str, init: bytes = b"", limits: WorkerLimits | None = None) -> None:
         self._limits = limits or WorkerLimits()
         self._slots = [_Slot(entry, init, self._limits) for _ in range(self._limits.n_children)]
-        self._running: dict[_Slot, _Job | None] = {}
+        self._running: dict[_Slot, _PoolJob | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_PoolJob] = deque()
         self._waiting_bytes = 0
         self._is_closed = False
 
     @property
     def n_waiting(self) -> int:
-        """Jobs that no child has begun."""
+        """The number of jobs that wait for a child."""
         return len(self._waiting)
 
     @property
     def n_running(self) -> int:
-        """Jobs that run in a child, including those whose caller has left."""
+        """The number of jobs that run in a child, including those whose caller was cancelled."""
         return sum(job is not None for job in self._running.values())
 
     @property
     def pids(self) -> list[int]:
-        """The children that live, for those who watch them."""
+        """The process ids of the children that run now."""
         return [slot.pid for slot in self._slots if slot.pid is not None]
 
     def start(self) -> None:
@@ -147,10 +156,10 @@ class WorkerPool:
                 self._occupy(slot, None)
 
     async def run(self, *parts: bytes) -> bytes:
-        """The result of a job, which may come in parts: they are not joined here. Raises `WorkerError`."""
+        """Run a job and return its result. The parts of the job are not joined here. Raises `WorkerError`."""
         if self._is_closed:
             raise WorkerDied("the pool is closed")
-        job = _Job(parts, asyncio.get_running_loop().create_future())
+        job = _PoolJob(parts, asyncio.get_running_loop().create_future())
         n_bytes = self._waiting_bytes + job.n_bytes
         if len(self._waiting) >= self._limits.max_waiting or (
             self._waiting and n_bytes > self._limits.max_waiting_bytes
@@ -168,7 +177,7 @@ class WorkerPool:
             raise
 
     async def close(self) -> None:
-        """End the children, and with them the jobs that run or wait: their callers get `WorkerDied`."""
+        """End all children. The callers of jobs that run or wait get `WorkerDied`."""
         self._is_closed = True
         for slot in self._slots:
             slot.close()
@@ -183,7 +192,7 @@ class WorkerPool:
             await slot.ended()
 
     def _dispatch(self) -> None:
-        """Give waiting jobs to free children in their order, but large ones leave one child to small ones."""
+        """Give waiting jobs to free children."""
         while (free := self._free_slot()) is not None and (job := self._next_job()) is not None:
             self._waiting.remove(job)
             self._waiting_bytes -= job.n_bytes
@@ -193,19 +202,19 @@ class WorkerPool:
         free = [slot for slot in self._slots if slot not in self._running]
         return min(free, key=lambda slot: slot.pid is None, default=None)
 
-    def _next_job(self) -> _Job | None:
+    def _next_job(self) -> _PoolJob | None:
         large_bytes = self._limits.large_bytes
         n_large = sum(job is not None and job.n_bytes >= large_bytes for job in self._running.values())
         has_room_for_large = n_large < max(1, len(self._slots) - 1)
         return next((job for job in self._waiting if has_room_for_large or job.n_bytes < large_bytes), None)
 
-    def _occupy(self, slot: _Slot, job: _Job | None) -> None:
+    def _occupy(self, slot: _Slot, job: _PoolJob | None) -> None:
         self._running[slot] = job
         task = asyncio.ensure_future(self._serve(slot, job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, slot: _Slot, job: _Job | None) -> None:
+    async def _serve(self, slot: _Slot, job: _PoolJob | None) -> None:
         try:
             if job is None:
                 await slot.start()
@@ -216,10 +225,10 @@ class WorkerPool:
         except WorkerError as error:
             if job is not None and not job.future.done():
                 job.future.set_exception(error)
-        except BaseException:  # the loop ends, or the machine refuses a process: no caller may wait for ever
+        except BaseException:  # the loop ends, or no process can be made: no caller may wait for ever
             slot.kill()
             if job is not None and not job.future.done():
-                job.future.set_exception(WorkerDied("the job was given up"))
+                job.future.set_exception(WorkerDied("the job was abandoned"))
             raise
         finally:
             del self._running[slot]
@@ -228,7 +237,7 @@ class WorkerPool:
 
 
 class _Slot:
-    """The place of one child, which comes and goes; does one job at a time."""
+    """Runs one child at a time, which does one job at a time, and replaces it after its end."""
 
     def __init__(self, entry: str, init: bytes, limits: WorkerLimits) -> None:
         self._entry = entry
@@ -238,6 +247,8 @@ class _Slot:
         self._reaping: asyncio.Future[int] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._is_taken = False
+        """True once the child has begun to read the job that it was sent."""
         self._is_closed = False
 
     @property
@@ -269,17 +280,23 @@ class _Slot:
         await self._exchange([order], _START_S)
 
     def _check_open(self) -> None:
-        """Raises `WorkerDied` when the pool was closed, also while a child was being started."""
+        """Raise `WorkerDied` if the pool was closed, perhaps while a child was starting."""
         if self._is_closed:
             self.kill()
             raise WorkerDied("the pool was closed")
 
     async def do(self, parts: Sequence[bytes]) -> bytes:
-        """The result of one job. Raises `WorkerError`."""
+        """Do one job, in a new child if there is none or if it dies before it takes the job. Raises `WorkerError`."""
         if self._process is not None and self._process.poll() is not None:
             self.kill()  # it died between two jobs
         if self._process is None:
             await self.start()
+        try:
+            return await self._exchange(parts, self._limits.deadline_s)
+        except WorkerDied:
+            if self._is_taken:  # the job itself may be the cause
+                raise
+        await self.start()
         return await self._exchange(parts, self._limits.deadline_s)
 
     async def _exchange(self, parts: Sequence[bytes], timeout_s: float) -> bytes:
@@ -306,31 +323,43 @@ class _Slot:
 
     async def _ask(self, parts: Sequence[bytes]) -> tuple[bytes, bytes]:
         assert self._reader is not None and self._writer is not None
-        self._writer.write(_HEAD.pack(_JOB, sum(map(len, parts))))
-        for part in parts:
-            self._writer.write(part)
-            await self._writer.drain()
-        kind, n_bytes = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
-        return kind, await self._reader.readexactly(n_bytes) if n_bytes else b""
+        self._is_taken = False
+        # Reads while it writes: should writing fail, this has seen whether the child had taken the job.
+        answering = asyncio.ensure_future(self._read_answer(self._reader))
+        answering.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            self._writer.write(_HEAD.pack(_JOB, sum(map(len, parts))))
+            for part in parts:
+                self._writer.write(part)
+                await self._writer.drain()
+            return await answering
+        finally:
+            answering.cancel()
+
+    async def _read_answer(self, reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+        await reader.readexactly(len(_TAKEN))
+        self._is_taken = True
+        kind, n_bytes = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+        return kind, await reader.readexactly(n_bytes) if n_bytes else b""
 
     def kill(self) -> None:
-        """End the child, if there is one. `ended` waits for that."""
+        """Kill the child, if there is one. `ended` waits for its end."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._reader = self._writer = None
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            # In a thread: to take back a gigabyte keeps the kernel busy for a while.
+            # In a thread: the kernel needs some time to free a gigabyte.
             self._reaping = asyncio.get_running_loop().run_in_executor(None, process.wait)
 
     def close(self) -> None:
-        """End the child, even while it starts. No further child starts."""
+        """Kill the child, even one that is still starting, and start no other."""
         self._is_closed = True
         self.kill()
 
     async def ended(self) -> int | None:
-        """The exit code of the child that was killed last, when it has ended; None if none was."""
+        """Wait for the end of the child that was killed last, and return its exit code; None if none was killed."""
         return None if self._reaping is None else await asyncio.shield(self._reaping)
 
 
@@ -344,7 +373,7 @@ def _kill_spawned(spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Do jobs until the parent closes the connection."""
+    """Do jobs until the parent closes the connection: the main function of a child."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to leave
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, whatever it is doing
@@ -384,7 +413,7 @@ def _outcome(work: WorkFunction, payload: bytes, limits: WorkerLimits) -> tuple[
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Address space, since the kernel holds no limit of what is resident."""
+    """Limit the address space, since the kernel enforces no limit of resident memory."""
     import resource
 
     with open("/proc/self/statm", "rb") as statm:
@@ -407,9 +436,12 @@ def _leave_with_parent(connection: socket.socket) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """The next job; None when the parent has closed."""
+    """Return the next job; None when the parent has closed the connection."""
     head = _receive_exactly(connection, _HEAD.size)
-    return None if head is None else _receive_exactly(connection, _HEAD.unpack(head)[1])
+    if head is None:
+        return None
+    connection.sendall(_TAKEN)
+    return _receive_exactly(connection, _HEAD.unpack(head)[1])
 
 
 def _receive_exactly(connection: socket.socket, n_bytes: int) -> bytes | None:

@@ -1,9 +1,10 @@
-"""Answers connections while there is no API process to do it: `StandIn`, in a thread of the supervisor."""
+"""Answers connections while no API process does: `StandIn`, which runs in a thread of the supervisor."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 import socket
 import threading
@@ -13,36 +14,42 @@ from typing import Any
 from sluiceway.refusals import API_UNAVAILABLE
 
 _REQUEST_S = 2.0
-"""How long a connection may take to send the head of its request, and then to read the answer."""
+"""The time that a connection has to send the head of its request, and then to read the answer."""
 
 _MAX_CONNECTIONS = 256
-"""More than these are closed without an answer."""
+"""Further connections are closed without an answer."""
+
+_ACCEPT_PAUSE_S = 1.0
+"""The pause after `accept` has failed for lack of files or memory. The connection stays in the queue of the kernel."""
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class StandIn:
     """Answers every request on a listening socket with 503, in a thread, between `start` and `stop`.
 
-    The API process shares the socket. Where both accept for a moment, each answers what it got.
+    The API process shares the socket. If both accept connections for a moment, each answers those that it got.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, *, accept_pause_s: float = _ACCEPT_PAUSE_S) -> None:
         self._listener = listener
+        self._accept_pause_s = accept_pause_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to accept. Idempotent."""
+        """Start to accept connections. Idempotent."""
         if self._loop is None:
             self._loop, self._stopping = asyncio.new_event_loop(), asyncio.Event()
             listener = self._listener.dup()  # the server below closes it
-            serving = _serve(listener, self._stopping)
+            serving = _serve(listener, self._stopping, self._accept_pause_s)
             thread = threading.Thread(target=_run, args=(self._loop, serving), name="stand-in", daemon=True)
             thread.start()
 
     def stop(self) -> None:
-        """Accept nothing more; who was accepted still gets the answer. Idempotent."""
+        """Stop accepting connections. Those already accepted still get the answer. Idempotent."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has failed, and is closed
+            with contextlib.suppress(RuntimeError):  # the loop has failed and is closed
                 self._loop.call_soon_threadsafe(self._stopping.set)
             self._loop = None
 
@@ -54,16 +61,22 @@ def _run(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, None]) ->
         loop.close()
 
 
-async def _serve(listener: socket.socket, stopping: asyncio.Event) -> None:
-    """Not asyncio's own server: that forgets, open, what it accepted in the moment when it is closed."""
+async def _serve(listener: socket.socket, stopping: asyncio.Event, accept_pause_s: float) -> None:
+    """Answer connections until `stopping` is set.
+
+    asyncio's own server is not used, because it leaks connections that it accepts at the moment when it is closed.
+    """
     loop, answer = asyncio.get_running_loop(), _answer()
     open_now: set[asyncio.Task[None]] = set()
 
     def accept() -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:
-            return  # the API process was quicker, or the client has gone
+        except OSError as error:  # usually the API process was quicker, or the client has gone
+            if error.errno in _EXHAUSTED:  # the socket stays readable, so trying again now would never end
+                loop.remove_reader(listener)
+                loop.call_later(accept_pause_s, watch)
+            return
         connection.setblocking(False)
         if len(open_now) >= _MAX_CONNECTIONS:
             connection.close()
@@ -72,9 +85,13 @@ async def _serve(listener: socket.socket, stopping: asyncio.Event) -> None:
         open_now.add(task)
         task.add_done_callback(open_now.discard)
 
+    def watch() -> None:
+        if not stopping.is_set():
+            loop.add_reader(listener, accept)
+
     with listener:
         listener.setblocking(False)
-        loop.add_reader(listener, accept)
+        watch()
         await stopping.wait()
         loop.remove_reader(listener)
     while open_now:
@@ -87,7 +104,7 @@ async def _refuse(connection: socket.socket, answer: bytes) -> None:
         with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_REQUEST_S):
                 await reader.readuntil(b"\r\n\r\n")
-        # Also to who said less, or more. What is not read when a connection closes makes the kernel reset it.
+        # Answer an incomplete request too. The kernel resets a connection that is closed while it holds unread bytes.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REQUEST_S):
                 writer.write(answer)
@@ -98,7 +115,7 @@ async def _refuse(connection: socket.socket, answer: bytes) -> None:
 
 
 def _answer() -> bytes:
-    from sluiceway.protocols.openai.errors import error_body  # not before it is needed: it takes memory and time
+    from sluiceway.protocols.openai.errors import error_body  # imported late, since it takes memory and time
 
     body = error_body(API_UNAVAILABLE)
     assert API_UNAVAILABLE.retry_after_s is not None
