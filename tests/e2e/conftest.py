@@ -1,4 +1,4 @@
-"""Servers that the tests of a session share, and a check after every test that it left them as it found them."""
+"""Servers that all tests of a session share; after each test they must hold nothing of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOW_TIMEOUT_S = 1800
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is `e2e`, and gets the time that starting processes takes."""
+    """Marks every test here as `e2e`, and gives it the time that starting processes takes."""
     for item in items:
         if item.path.is_relative_to(os.path.dirname(__file__)):
             item.add_marker(pytest.mark.e2e)
@@ -40,13 +40,13 @@ def shared_model() -> Iterator[Server]:
 
 @pytest.fixture
 def fake(shared_fake: Server) -> Iterator[Server]:
-    """A server of the fake model; nothing of the test's requests may be left in it."""
+    """A server of the fake model. After the test it must hold nothing of the test's requests."""
     yield shared_fake
     wait_quiet(shared_fake)
 
 
 @pytest.fixture
 def model(shared_model: Server) -> Iterator[Server]:
-    """A server of a real model in float32; nothing of the test's requests may be left in it."""
+    """A server of a real model in float32. After the test it must hold nothing of the test's requests."""
     yield shared_model
     wait_quiet(shared_model)

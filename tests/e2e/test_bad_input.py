@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets a 4xx that names the field, the engine never hears of it, the next one is served."""
+"""A wrong request gets a 4xx that names the field, never reaches the engine, and leaves the server able to serve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USER = {"role": "user", "content": "hi"}
 
 @pytest.fixture
 def untouched(fake: Server) -> Iterator[Server]:
-    """The shared server: after the test its engine has not heard of anything, and it serves."""
+    """The shared server. After the test its engine must have received nothing, and the server must serve."""
     accepted = fake.stats()["engine"]["accepted_total"]
     yield fake
     assert fake.stats()["engine"]["accepted_total"] == accepted
@@ -72,7 +72,7 @@ def refuse(server: Server, path: str, body: bytes | object, headers: dict[str, s
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(untouched: Server, path: str, body: bytes) -> None:
-    """Neither a 422 of the framework nor a 500."""
+    """The error is ours: neither the framework's 422 nor a 500."""
     assert refuse(untouched, path, body)["status"] == 400
 
 
@@ -130,15 +130,15 @@ def test_a_value_out_of_range_or_of_the_wrong_type_is_refused(
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 5000])
 @pytest.mark.parametrize("field", ["temperature", "top_p", "max_tokens", "seed", "presence_penalty"])
-def test_a_number_that_json_has_not_is_refused(untouched: Server, field: str, literal: str) -> None:
-    """Python's own parser would take most of them."""
+def test_a_number_that_is_not_json_is_refused(untouched: Server, field: str, literal: str) -> None:
+    """Python's own parser accepts most of them."""
     name = served_name(untouched)
     raw = f'{{"model": "{name}", "prompt": "a", "max_tokens": 1, "{field}": {literal}}}'
     assert refuse(untouched, COMPLETIONS, raw.encode())["status"] == 400
 
 
 def minimal(server: Server, path: str) -> dict[str, Any]:
-    """The least that this endpoint takes, for one token."""
+    """The smallest valid body for this endpoint, for one token."""
     prompt = {"messages": [USER]} if path == CHAT else {"prompt": "hi"}
     return {"model": served_name(server), "max_tokens": 1} | prompt
 
@@ -171,8 +171,8 @@ def assert_names(error: dict[str, Any], field: str) -> None:
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_messages_that_make_no_conversation_are_refused(untouched: Server, messages: object) -> None:
-    """Parts that the model cannot read are refused, not dropped."""
+def test_messages_that_are_not_a_conversation_are_refused(untouched: Server, messages: object) -> None:
+    """Parts that the model cannot read are refused, not ignored."""
     error = refuse(untouched, CHAT, minimal(untouched, CHAT) | {"messages": messages})
     assert error["status"] == 400
     assert_names(error, "messages")
@@ -183,8 +183,8 @@ def test_messages_that_make_no_conversation_are_refused(untouched: Server, messa
     [None, [], {}, 5, [""], [[]], [["a"]], [1, "a"], [-1], [HUGE], [1.5], [True], [[1], "a"], [None]],
     ids=repr,
 )
-def test_prompts_that_are_none_are_refused(untouched: Server, prompt: object) -> None:
-    """Text, a list of texts, token ids, or a list of lists of token ids: nothing else, and nothing empty."""
+def test_invalid_prompts_are_refused(untouched: Server, prompt: object) -> None:
+    """A prompt is a text, a list of texts, token ids, or a list of lists of token ids, and not empty."""
     error = refuse(untouched, COMPLETIONS, minimal(untouched, COMPLETIONS) | {"prompt": prompt})
     assert error["status"] == 400
     assert_names(error, "prompt")
@@ -192,7 +192,7 @@ def test_prompts_that_are_none_are_refused(untouched: Server, prompt: object) ->
 
 @pytest.mark.parametrize("missing", ["model", "prompt"])
 def test_a_missing_field_is_named(untouched: Server, missing: str) -> None:
-    """So that a person sees what to add."""
+    """The error says what to add."""
     body = minimal(untouched, COMPLETIONS)
     del body[missing]
     assert_names(refuse(untouched, COMPLETIONS, body), missing)
@@ -202,7 +202,7 @@ def test_a_missing_field_is_named(untouched: Server, missing: str) -> None:
     "model", ["", "no/such", "../../etc/passwd", "x" * 100_000, 5, None, ["a"]], ids=lambda m: repr(m)[:20]
 )
 def test_a_model_that_is_not_served_is_refused(untouched: Server, model: object) -> None:
-    """404 for an unknown name, 400 for what is no name."""
+    """404 for an unknown name, 400 for a value that is not a name."""
     error = refuse(untouched, COMPLETIONS, minimal(untouched, COMPLETIONS) | {"model": model})
     assert_names(error, "model")
     assert error["status"] == (404 if isinstance(model, str) and model else error["status"])
@@ -211,7 +211,7 @@ def test_a_model_that_is_not_served_is_refused(untouched: Server, model: object)
 
 @pytest.mark.parametrize("unit", ["a", "^", "\n", "😀", "a b "])
 def test_an_enormous_prompt_is_refused(untouched: Server, unit: str) -> None:
-    """Five million characters: too long for any context, and no process falls over it."""
+    """Five million characters are too long for any context; every process survives them."""
     repeats = 5_000_000 // len(unit) if unit.isascii() else 1_000_000
     error = refuse(untouched, COMPLETIONS, minimal(untouched, COMPLETIONS) | {"prompt": unit * repeats})
     assert (error["status"], error["code"]) in [(400, "context_length_exceeded"), (413, "body_too_large")]
@@ -219,7 +219,7 @@ def test_an_enormous_prompt_is_refused(untouched: Server, unit: str) -> None:
 
 
 def test_an_enormous_message_is_refused(untouched: Server) -> None:
-    """The same through the chat template."""
+    """The same text as a chat message."""
     error = refuse(
         untouched, CHAT, minimal(untouched, CHAT) | {"messages": [{"role": "user", "content": "a" * 5_000_000}]}
     )
@@ -228,7 +228,7 @@ def test_an_enormous_message_is_refused(untouched: Server) -> None:
 
 
 def test_a_lone_surrogate_is_refused(untouched: Server) -> None:
-    """JSON can spell half a character; no text holds one."""
+    """JSON can write half of a surrogate pair; a text cannot contain it."""
     name = served_name(untouched)
     raw = f'{{"model": "{name}", "max_tokens": 1, "prompt": "a\\ud800b"}}'
     assert refuse(untouched, COMPLETIONS, raw.encode())["status"] == 400
@@ -237,14 +237,14 @@ def test_a_lone_surrogate_is_refused(untouched: Server) -> None:
 @pytest.mark.parametrize(
     "text", ["\x00", "a\x00b", "\ufeff", "\u202e", "\uffff", "\u2028", " ", "<|im_end|>"], ids=ascii
 )
-def test_an_odd_character_is_only_text(fake: Server, text: str) -> None:
-    """Null bytes, marks and noncharacters are no reason to refuse."""
+def test_an_unusual_character_is_ordinary_text(fake: Server, text: str) -> None:
+    """Null bytes, combining marks and noncharacters are accepted."""
     for path, prompt in ((COMPLETIONS, {"prompt": text}), (CHAT, {"messages": [{"role": "user", "content": text}]})):
         assert fake.post(path, minimal(fake, path) | prompt)[0] == 200
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_read(untouched: Server) -> None:
-    """Content-Length tells; the server does not wait for the rest."""
+    """The server decides by Content-Length and does not wait for the body."""
     with untouched.connect() as connection:
         connection.send(RawConnection.head("POST", COMPLETIONS, {"Content-Length": str(1 << 40)}) + b"{")
         answer = connection.read_answer()
@@ -252,13 +252,13 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read(untouched: Server) -
     assert error_of(answer.json())["type"] == "invalid_request_error"
 
 
-def test_a_body_over_the_limit_is_refused_when_its_length_is_not_told(untouched: Server) -> None:
-    """Chunked, 20 MB: refused once it is over the limit, whether or not the client looks before it has sent all."""
+def test_a_body_over_the_limit_is_refused_when_its_length_is_unknown(untouched: Server) -> None:
+    """A chunked body of 20 MB is refused once it exceeds the limit, even if the client first sends all of it."""
     with untouched.connect() as connection:
         try:
             connection.request_in_chunks(COMPLETIONS, [b" " * 1_000_000] * 20)
         except ConnectionError:
-            pass  # the server may close as soon as it has answered
+            pass  # the server may close the connection once it has answered
         try:
             assert connection.read_answer().status == 413
         except ConnectionError:
@@ -266,7 +266,7 @@ def test_a_body_over_the_limit_is_refused_when_its_length_is_not_told(untouched:
 
 
 def test_a_body_in_many_chunks_is_one_body(fake: Server) -> None:
-    """A chunk of one byte each."""
+    """Each chunk has one byte."""
     import json
 
     raw = json.dumps(completion(fake, n_tokens=1)).encode()
@@ -279,14 +279,13 @@ def test_a_body_in_many_chunks_is_one_body(fake: Server) -> None:
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "image/png"]
 )
 def test_another_content_type_is_refused(untouched: Server, content_type: str) -> None:
-    """JSON is what is spoken here."""
     error = refuse(untouched, COMPLETIONS, completion(untouched, n_tokens=1), {"Content-Type": content_type})
     assert error["status"] in (400, 415)
 
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
-def test_json_is_taken_however_it_is_spelled(fake: Server, content_type: str) -> None:
-    """Parameters and case of a media type mean nothing here."""
+def test_json_is_accepted_in_any_spelling(fake: Server, content_type: str) -> None:
+    """Parameters and case of the media type are ignored."""
     with fake.connect() as connection:
         connection.request("POST", COMPLETIONS, completion(fake, n_tokens=1), {"Content-Type": content_type})
         assert connection.read_answer().status == 200
@@ -301,8 +300,8 @@ def test_json_is_taken_however_it_is_spelled(fake: Server, content_type: str) ->
     ],
     ids=["long-id", "many", "long-key"],
 )
-def test_a_header_bomb_harms_nobody(fake: Server, headers: dict[str, str]) -> None:
-    """It may be answered, refused or cut off; it is not echoed, and the next request is served."""
+def test_a_header_bomb_is_harmless(fake: Server, headers: dict[str, str]) -> None:
+    """It may be answered, refused or disconnected. It is never echoed, and the next request is served."""
     with fake.connect() as connection:
         try:
             connection.request("POST", COMPLETIONS, completion(fake, n_tokens=1), headers)
@@ -310,15 +309,15 @@ def test_a_header_bomb_harms_nobody(fake: Server, headers: dict[str, str]) -> No
             assert answer.status < 500
             assert sum(map(len, answer.headers.values())) < 10_000
         except ConnectionError:
-            pass  # cut off
+            pass  # disconnected
     assert fake.post(COMPLETIONS, completion(fake, n_tokens=1))[0] == 200
 
 
 @pytest.mark.parametrize(
     "raw", [b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"POST / HTTP/9.9\r\n\r\n", b"\r\n" * 1000]
 )
-def test_what_is_not_http_harms_nobody(fake: Server, raw: bytes) -> None:
-    """A port scanner, a TLS client: answered or cut off."""
+def test_bytes_that_are_not_http_are_harmless(fake: Server, raw: bytes) -> None:
+    """A port scanner and a TLS client are answered or disconnected."""
     with fake.connect(timeout_s=2) as connection:
         try:
             connection.send(raw)
@@ -339,7 +338,7 @@ def test_what_is_not_http_harms_nobody(fake: Server, raw: bytes) -> None:
 def test_an_unknown_path_or_method_is_refused_in_the_same_envelope(
     untouched: Server, method: str, path: str, status: int
 ) -> None:
-    """SDKs read the error from it."""
+    """SDKs read the error from this envelope."""
     with untouched.connect() as connection:
         connection.request(method, path)
         answer = connection.read_answer()
@@ -364,7 +363,7 @@ REFUSED_FIELDS: list[tuple[str, str, object]] = [
 def test_a_feature_that_is_not_served_is_refused_by_name(
     untouched: Server, path: str, field: str, value: object
 ) -> None:
-    """Nothing is accepted and then ignored."""
+    """A feature is never accepted and then ignored."""
     error = refuse(untouched, path, minimal(untouched, path) | {field: value})
     assert error["status"] == 400
     assert_names(error, field)
@@ -382,7 +381,7 @@ def small() -> Iterator[Server]:
 
 @pytest.mark.parametrize("n_tokens", [1, 5, 1_000_000])
 def test_a_prompt_one_under_the_limit_gets_its_one_token(small: Server, n_tokens: int) -> None:
-    """`max_tokens` is an upper limit: what does not fit is cut, not refused."""
+    """`max_tokens` is an upper limit: an answer that does not fit is shortened, not refused."""
     status, answer = small.post(COMPLETIONS, completion(small, [7] * (LIMIT - 1), n_tokens=n_tokens))
     assert status == 200
     assert answer["usage"]["completion_tokens"] == 1
@@ -392,7 +391,7 @@ def test_a_prompt_one_under_the_limit_gets_its_one_token(small: Server, n_tokens
 @pytest.mark.parametrize("n_prompt", [LIMIT, LIMIT + 1, LIMIT * 100])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_at_or_over_the_limit_is_refused(small: Server, n_prompt: int, stream: bool) -> None:
-    """There must be room for one token. A stream is refused before its headers, as a plain answer is."""
+    """There must be room for one token. A stream is refused before its headers, like a whole answer."""
     error = refuse(small, COMPLETIONS, completion(small, [7] * n_prompt, n_tokens=1, stream=stream))
     assert (error["status"], error["code"]) == (400, "context_length_exceeded")
     assert str(LIMIT) in error["message"]
@@ -400,7 +399,7 @@ def test_a_prompt_at_or_over_the_limit_is_refused(small: Server, n_prompt: int, 
 
 
 def test_one_bad_prompt_refuses_the_whole_request(small: Server) -> None:
-    """Eight prompts of which one is too long: none is computed, nothing is held."""
+    """One of eight prompts is too long, so none is computed and nothing is held."""
     accepted = small.stats()["engine"]["accepted_total"]
     prompts = [[7] * 4] * 7 + [[7] * LIMIT]
     error = refuse(small, COMPLETIONS, completion(small, prompts, n_tokens=1))
@@ -409,8 +408,8 @@ def test_one_bad_prompt_refuses_the_whole_request(small: Server) -> None:
     assert not small.stats()["live"]
 
 
-def test_a_queue_that_is_full_refuses_with_advice() -> None:
-    """One slot taken, room for one who waits: two more are told to come again, whole or not at all."""
+def test_a_full_queue_refuses_with_a_time_to_try_again() -> None:
+    """One request runs and one may wait. A request with two choices is refused as a whole, with `retry-after`."""
     with Server("fake", "--max-running", "1", "--max-waiting", "1") as server:
         with server.connect() as busy, server.connect() as connection:
             busy.request("POST", COMPLETIONS, completion(server, n_tokens=4000, stream=True))

@@ -1,4 +1,4 @@
-"""A stream that is cancelled by its id: in every state, over real sockets, judged by the receipt and by the engine."""
+"""Cancels streams by their ids, in every state, over real sockets. The receipt and the engine show the effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cancel(server: Server, stream_id: str, headers: dict[str, str] | None = None
 
 
 def assert_holds_nothing(server: Server) -> None:
-    """Now, and not in a moment."""
+    """Holds at this moment, without waiting."""
     engine = server.stats()["engine"]
     assert engine["blocks_free"] == engine["blocks_total"], engine
     assert (engine["running"], engine["waiting"], engine["paused"]) == (0, 0, 0), engine
@@ -31,8 +31,8 @@ def endless(server: Server, stream_id: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_receipt_says_what_was_given_back_when_a_stream_is_cancelled_in_the_middle(fake: Server, n: int) -> None:
-    """Each choice has its part; the reader is told, and the engine holds nothing any more."""
+def test_receipt_says_what_was_released_when_a_running_stream_is_cancelled(fake: Server, n: int) -> None:
+    """The receipt lists each choice. The reader gets the error, and the engine holds nothing."""
     connection, events = open_stream(fake, endless(fake, f"middle-{n}") | {"n": n})
     take(events, 5 * n)
     status, receipt = cancel(fake, f"middle-{n}")
@@ -47,8 +47,8 @@ def test_receipt_says_what_was_given_back_when_a_stream_is_cancelled_in_the_midd
     assert cancel(fake, f"middle-{n}") == (200, receipt)
 
 
-def test_plain_request_is_told_when_it_is_cancelled(fake: Server) -> None:
-    """It has no head yet, so it is a status."""
+def test_whole_answer_is_an_error_when_it_is_cancelled(fake: Server) -> None:
+    """Its head is not sent yet, so the error is a status."""
     connection = fake.connect()
     connection.request("POST", "/v1/completions", endless(fake, "plain"))
     wait_until(lambda: fake.stats()["engine"]["running"] == 1, "it runs")
@@ -66,8 +66,8 @@ def test_plain_request_is_told_when_it_is_cancelled(fake: Server) -> None:
         ({"policy": "pause-park-drop", "high_events": 8, "low_events": 4, "park_after_s": 0}, "parked"),
     ],
 )
-def test_stream_of_a_slow_reader_is_cancelled_at_once(fake: Server, policy: dict[str, Any], state: str) -> None:
-    """What is paused still has its blocks; what is parked has given them back before."""
+def test_stream_of_a_slow_reader_is_cancelled(fake: Server, policy: dict[str, Any], state: str) -> None:
+    """A paused sequence still has its blocks; a parked one has released them before."""
     body = endless(fake, state, slow_client=policy) | {"return_token_ids": True}
     connection, _ = open_stream(fake, body, receive_buffer_bytes=4096)
     wait_until(lambda: [live["state"] for live in fake.stats()["live"]] == [state], f"it is {state}")
@@ -79,7 +79,7 @@ def test_stream_of_a_slow_reader_is_cancelled_at_once(fake: Server, policy: dict
 
 
 def test_waiting_request_never_runs_when_it_is_cancelled() -> None:
-    """It holds no block, and has no token."""
+    """It never has a block or a token."""
     with Server("fake", "--max-running", "1") as server:
         connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
         take(events, 1)
@@ -91,8 +91,8 @@ def test_waiting_request_never_runs_when_it_is_cancelled() -> None:
         connection.finish()
 
 
-def test_detached_stream_is_cancelled_when_nobody_reads_it(fake: Server) -> None:
-    """Its client has gone, and it would go on."""
+def test_detached_stream_is_cancelled(fake: Server) -> None:
+    """Its client has left, and without the cancellation it would continue."""
     connection, events = open_stream(fake, endless(fake, "alone", resumable=True, on_disconnect="detach"))
     take(events, 2)
     connection.finish()
@@ -102,8 +102,8 @@ def test_detached_stream_is_cancelled_when_nobody_reads_it(fake: Server) -> None
     assert_holds_nothing(fake)
 
 
-def test_nothing_is_stopped_when_there_is_nothing_to_stop(fake: Server) -> None:
-    """A stream that has ended, one that never was, and one of another caller's, which goes on."""
+def test_cancel_of_another_stream_is_refused(fake: Server) -> None:
+    """A stream that has ended, one that never existed, and one of another caller, which continues."""
     assert fake.post("/v1/completions", completion(fake, n_tokens=2, sluiceway={"stream_id": "over"}))[0] == 200
     status, answer = cancel(fake, "over")
     assert (status, error_of(answer)["code"]) == (409, "stream_ended")
@@ -117,8 +117,8 @@ def test_nothing_is_stopped_when_there_is_nothing_to_stop(fake: Server) -> None:
     connection.finish()
 
 
-def test_receipts_come_when_many_are_cancelled_at_the_same_time(fake: Server) -> None:
-    """One after another on one connection each, while all of them generate."""
+def test_receipts_come_when_many_streams_are_cancelled(fake: Server) -> None:
+    """All of them generate while they are cancelled one after another, each on its own connection."""
     opened = [open_stream(fake, endless(fake, f"many-{i}")) for i in range(8)]
     for _, events in opened:
         take(events, 1)

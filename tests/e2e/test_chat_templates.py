@@ -1,4 +1,4 @@
-"""A model whose chat template does what it should not: its chats are refused, and all else goes on."""
+"""A chat template that misbehaves: its chats are refused, and everything else continues."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def chat(server: Server, content: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_chat_over_which_the_template_goes_wrong_is_refused_and_all_else_goes_on(server: Server, name: str) -> None:
-    """A stream gets its tokens, and other chats are answered."""
+def test_a_chat_is_refused_when_its_template_fails_and_others_continue(server: Server, name: str) -> None:
+    """Meanwhile a stream gets its tokens, and other chats are answered."""
     connection, events = open_stream(server, completion(server, "a", n_tokens=ENDLESS))
     with connection:
         take(events, 2)
@@ -69,7 +69,7 @@ def test_a_chat_over_which_the_template_goes_wrong_is_refused_and_all_else_goes_
 
 
 def test_a_client_that_leaves_while_its_chat_is_rendered_leaves_nothing_behind(server: Server) -> None:
-    """Its rendering ends when its time is over; its request ends at once."""
+    """Its rendering ends at its time limit; its request ends immediately."""
     with server.connect() as leaving:
         leaving.request("POST", CHAT, chat(server, "loop"))
         status, _ = server.post(CHAT, chat(server, "hello"))

@@ -1,4 +1,4 @@
-"""An answer does not depend on its neighbours: the same ids alone and in a crowd, over HTTP."""
+"""An answer does not depend on its batch: over HTTP it has the same ids alone and together with others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from support.server import Server
 N_STREAMS = 32
 
 ANSWER_S = 120.0
-"""A prompt may wait for those of all others, and a machine with two cores may be busy with other tests."""
+"""A prompt may wait for all other prompts, on a machine that runs other tests too."""
 
 WORDS = "river stone lantern window engine garden copper winter signal harbour".split()
 
 
 def request(server: Server, i: int) -> dict[str, Any]:
-    """Request number `i`: prompts of 1 to about 65 tokens, answers of 4 to 14, more than one step's budget together."""
+    """Request number `i`. Prompts have 1 to about 65 tokens, answers 4 to 14; together they exceed a step's budget."""
     prompt = " ".join(WORDS[(i * 7 + j) % len(WORDS)] for j in range(1 + i * 2))
     return completion(server, prompt, n_tokens=4 + (i * 7) % 11, return_token_ids=True)
 
@@ -35,7 +35,7 @@ def answer_together(server: Server, bodies: list[dict[str, Any]]) -> list[list[i
         return list(pool.map(lambda body: answer(server, body), bodies))
 
 
-def assert_same_alone_and_in_a_crowd(server: Server) -> None:
+def assert_same_alone_and_in_a_batch(server: Server) -> None:
     bodies = [request(server, i) for i in range(N_STREAMS)]
     together = answer_together(server, bodies)
     alone = [answer(server, body) for body in bodies]
@@ -44,19 +44,19 @@ def assert_same_alone_and_in_a_crowd(server: Server) -> None:
     assert len(set(map(tuple, alone))) > 1
 
 
-def test_fake_answers_are_the_same_alone_and_in_a_crowd(fake: Server) -> None:
-    """The paths of text and sockets, without a model."""
-    assert_same_alone_and_in_a_crowd(fake)
+def test_fake_answers_are_the_same_alone_and_in_a_batch(fake: Server) -> None:
+    """Tests the way of text and sockets, without a model."""
+    assert_same_alone_and_in_a_batch(fake)
 
 
 @pytest.mark.slow
-def test_model_answers_are_the_same_alone_and_in_a_crowd(model: Server) -> None:
+def test_model_answers_are_the_same_alone_and_in_a_batch(model: Server) -> None:
     """Batching, paging and chunked prefill of a real model in float32 change no token."""
-    assert_same_alone_and_in_a_crowd(model)
+    assert_same_alone_and_in_a_batch(model)
 
 
 def test_a_short_request_ends_while_a_long_one_runs(fake: Server) -> None:
-    """Batching is continuous: nobody waits for the end of the batch that he joined."""
+    """Batching is continuous: a sequence does not wait for the others of its batch."""
     connection, events = open_stream(fake, completion(fake, "long", n_tokens=ENDLESS))
     with connection:
         take(events, 3)
@@ -66,6 +66,6 @@ def test_a_short_request_ends_while_a_long_one_runs(fake: Server) -> None:
 
 @pytest.mark.slow
 def test_a_prompt_seen_before_gives_the_same_answer_again(model: Server) -> None:
-    """Whatever part of a prompt the cache still holds, the ids are those of the first time."""
+    """The ids are the same whatever part of the prompt is still in the cache."""
     body = completion(model, "The harbour at night was " * 12, n_tokens=12, return_token_ids=True)
     assert answer(model, body) == answer(model, body) == answer(model, body)

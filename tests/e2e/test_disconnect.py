@@ -1,4 +1,4 @@
-"""A client that has gone costs nothing: judged by the engine's accounts alone, over real sockets."""
+"""A client that has left costs nothing. Clients leave over real sockets; the engine's statistics show the effect."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ leaves = pytest.mark.parametrize("leave", [RawConnection.finish, RawConnection.r
 
 streamed_or_plain = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
 LONG = "word " * 1500
-"""So long that it is encoded beside the loop; the fake model has a token for each letter."""
+"""Long enough to be encoded outside the loop; the fake model has a token for each letter."""
 SMALL = 4096
 """The receive buffer of a client whose silence the server should notice soon."""
 
 
 def ends(server: Server) -> dict[str, int]:
-    """How many sequences ended so far, by reason."""
+    """The numbers of finished sequences so far, by reason."""
     counts: dict[str, int] = server.stats()["finished"]
     return counts
 
@@ -45,7 +45,6 @@ def ends(server: Server) -> dict[str, int]:
 def test_a_stream_is_released_when_its_client_leaves_after_some_events(
     fake: Server, leave: Leave, n_events: int
 ) -> None:
-    """So many were read, then the socket is closed."""
     before = fake.finished("disconnected")
     connection, events = open_stream(fake, completion(fake, n_tokens=ENDLESS))
     take(events, n_events)
@@ -55,7 +54,7 @@ def test_a_stream_is_released_when_its_client_leaves_after_some_events(
 
 @leaves
 def test_a_stream_is_released_when_its_client_never_read(fake: Server, leave: Leave) -> None:
-    """The client leaves without having read even the headers."""
+    """The client reads nothing, not even the headers."""
     before = fake.finished("disconnected")
     connection = fake.connect()
     connection.request("POST", COMPLETIONS, completion(fake, n_tokens=ENDLESS, stream=True))
@@ -66,7 +65,7 @@ def test_a_stream_is_released_when_its_client_never_read(fake: Server, leave: Le
 
 @leaves
 def test_a_plain_request_is_released_when_its_client_leaves(fake: Server, leave: Leave) -> None:
-    """No byte is written before the end, so nothing but the closed socket tells."""
+    """The server writes nothing before the end, so only the closed socket shows it."""
     before = fake.finished("disconnected")
     connection = fake.connect()
     connection.request("POST", COMPLETIONS, completion(fake, n_tokens=ENDLESS))
@@ -78,7 +77,7 @@ def test_a_plain_request_is_released_when_its_client_leaves(fake: Server, leave:
 @leaves
 @streamed_or_plain
 def test_nothing_is_held_when_the_client_leaves_before_the_headers(fake: Server, leave: Leave, stream: bool) -> None:
-    """It asks and leaves, while its prompt is still being encoded: nothing was written that could tell."""
+    """It leaves while its prompt is encoded, when the server has not written anything to it."""
     before = fake.stats()["engine"]
     for _ in range(8):
         connection = fake.connect()
@@ -96,7 +95,7 @@ def test_nothing_is_held_when_the_client_leaves_before_the_headers(fake: Server,
 def test_a_stream_ends_once_when_its_client_leaves_at_its_last_tokens(
     fake: Server, leave: Leave, n_unread: int
 ) -> None:
-    """The end and the leaving meet on the way: whichever is first, it is the only one."""
+    """The finish and the disconnect cross on the way. The first one counts, and only that one."""
     before, released = ends(fake), fake.stats()["engine"]["released_total"]
     for _ in range(8):
         connection, events = open_stream(fake, completion(fake, n_tokens=12))
@@ -111,7 +110,7 @@ def test_a_stream_ends_once_when_its_client_leaves_at_its_last_tokens(
 @leaves
 @streamed_or_plain
 def test_a_prompt_is_dropped_when_its_client_leaves_in_prefill(leave: Leave, stream: bool) -> None:
-    """It takes many steps; the client goes during one of the first, and no token is made."""
+    """The prompt takes many steps. The client leaves during one of the first, and no token is generated."""
     with Server("fake", "--max-running", "16", "--max-step-tokens", "16") as server:
         connection = server.connect()
         connection.request("POST", COMPLETIONS, completion(server, LONG, n_tokens=8, stream=stream))
@@ -124,7 +123,7 @@ def test_a_prompt_is_dropped_when_its_client_leaves_in_prefill(leave: Leave, str
 @leaves
 @streamed_or_plain
 def test_every_choice_is_released_when_the_client_of_all_leaves(fake: Server, leave: Leave, stream: bool) -> None:
-    """One request with four sequences: each is ended and given back, once."""
+    """One request with four sequences: each is ended and released once."""
     before, released = fake.finished("disconnected"), fake.stats()["engine"]["released_total"]
     connection = fake.connect()
     connection.request("POST", COMPLETIONS, completion(fake, n_tokens=ENDLESS, n=4, stream=stream))
@@ -136,7 +135,7 @@ def test_every_choice_is_released_when_the_client_of_all_leaves(fake: Server, le
 
 @leaves
 def test_every_choice_is_released_when_only_some_of_them_run(leave: Leave) -> None:
-    """Three choices for two slots: one waits, and goes with the others."""
+    """Three choices for two slots: one waits, and is cancelled with the others."""
     with Server("fake", "--max-running", "2") as server:
         connection = server.connect()
         connection.request("POST", COMPLETIONS, completion(server, n_tokens=ENDLESS, n=3, stream=True))
@@ -147,7 +146,7 @@ def test_every_choice_is_released_when_only_some_of_them_run(leave: Leave) -> No
 
 
 def test_a_stream_is_released_when_its_client_falls_silent() -> None:
-    """It neither reads nor leaves, and holds everything as its policy lets it: the server ends that by itself."""
+    """It neither reads nor leaves, and its policy allows any backlog. The stall timeout ends its streams."""
     with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
         connection, events = open_stream(server, completion(server, n_tokens=ENDLESS, n=2), receive_buffer_bytes=SMALL)
         take(events, 1)
@@ -157,7 +156,7 @@ def test_a_stream_is_released_when_its_client_falls_silent() -> None:
 
 
 def test_a_whole_response_is_closed_when_its_client_falls_silent() -> None:
-    """All of it was computed; a client that does not take it does not keep it."""
+    """The answer is complete, and its client takes nothing of it. The stall timeout closes the response."""
     with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
         connection = server.connect(receive_buffer_bytes=SMALL)
         body = completion(server, n_tokens=1000, n=16, return_token_ids=True)
@@ -171,7 +170,6 @@ def test_a_whole_response_is_closed_when_its_client_falls_silent() -> None:
 @leaves
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/stream", "/v1/generate"])
 def test_every_endpoint_releases_when_its_client_leaves(fake: Server, leave: Leave, path: str) -> None:
-    """They share one way to answer."""
     before = fake.finished("disconnected")
     words = (
         {"messages": [{"role": "user", "content": "once"}], "stream": True} if "chat" in path else {"prompt": "once"}
@@ -186,7 +184,7 @@ def test_every_endpoint_releases_when_its_client_leaves(fake: Server, leave: Lea
 
 @leaves
 def test_a_waiting_request_never_runs_when_its_client_has_left(leave: Leave) -> None:
-    """With one slot taken, those who leave the queue are not computed; who stays is served next."""
+    """The only slot is taken. Requests that leave the queue never run; the one that stays is served next."""
     with Server("fake", "--max-running", "1") as server:
         connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
         take(events, 1)
@@ -210,7 +208,7 @@ def test_a_waiting_request_never_runs_when_its_client_has_left(leave: Leave) -> 
 @pytest.mark.slow
 @leaves
 def test_a_long_prompt_is_dropped_when_its_client_leaves_in_prefill(model: Server, leave: Leave) -> None:
-    """The prompt takes many steps of the budget; the client goes after the first of them."""
+    """The prompt takes many steps. The client leaves after the first of them."""
     before, generated = model.finished("disconnected"), model.stats()["engine"]["generated_tokens_total"]
     connection = model.connect()
     body = completion(model, [100 + i % 900 for i in range(6000)], n_tokens=8, stream=True)
@@ -223,7 +221,6 @@ def test_a_long_prompt_is_dropped_when_its_client_leaves_in_prefill(model: Serve
 
 @leaves
 def test_nothing_is_held_when_the_client_leaves_before_its_body_is_whole(fake: Server, leave: Leave) -> None:
-    """Half a request is no request."""
     accepted = fake.stats()["engine"]["accepted_total"]
     connection = fake.connect()
     connection.send(RawConnection.head("POST", COMPLETIONS, {"Content-Length": "1000"}) + b'{"model": ')
@@ -232,8 +229,8 @@ def test_nothing_is_held_when_the_client_leaves_before_its_body_is_whole(fake: S
     assert fake.stats()["engine"]["accepted_total"] == accepted
 
 
-def test_the_others_are_not_disturbed_when_one_leaves(fake: Server) -> None:
-    """Eight greedy streams, one is reset midway: the other seven say what they say alone."""
+def test_other_streams_are_not_disturbed_when_a_client_leaves(fake: Server) -> None:
+    """One of eight greedy streams is reset in the middle. The other seven have the same text as alone."""
     bodies = [completion(fake, f"stream {i}", n_tokens=200) for i in range(8)]
 
     def read(i: int, leaves_early: bool) -> list[object]:
@@ -252,8 +249,8 @@ def test_the_others_are_not_disturbed_when_one_leaves(fake: Server) -> None:
         assert "".join(map(str, together[i])) == alone[i]
 
 
-def test_the_accounts_balance_when_165_of_300_clients_leave_early(fake: Server) -> None:
-    """48 clients open 300 streams; those who go do so at any moment and in both ways."""
+def test_the_counters_agree_when_165_of_300_clients_leave_early(fake: Server) -> None:
+    """48 clients open 300 streams. Some leave early, at any moment, with FIN or RST."""
     choose = random.Random(20)
     early = set(choose.sample(range(300), 165))
     moments = [choose.randrange(0, 30) for _ in range(300)]
@@ -270,7 +267,7 @@ def test_the_accounts_balance_when_165_of_300_clients_leave_early(fake: Server) 
 
     with ThreadPoolExecutor(48) as pool:
         assert all(pool.map(run, range(300)))
-    wait_until(lambda: is_quiet(fake), "everything is given back")
+    wait_until(lambda: is_quiet(fake), "everything is released")
     after = fake.stats()["engine"]
     assert fake.finished("disconnected") == before + 165
     assert after["accepted_total"] == engine["accepted_total"] + 300

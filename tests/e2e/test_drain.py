@@ -1,4 +1,4 @@
-"""Leaving in order: nothing new, what runs may finish, and nothing stays behind."""
+"""An orderly stop: new requests are refused, running ones may finish, and no process or file remains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids
 
 @pytest.fixture
 def runtime_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty directory in which servers started by the test make their socket files; its path is short for them."""
+    """An empty directory for the socket files of the test's servers. Its path is short, as socket paths must be."""
     with tempfile.TemporaryDirectory(prefix="drain-") as path:
         for name in ("TMPDIR", "XDG_RUNTIME_DIR"):
             monkeypatch.setenv(name, path)
@@ -40,8 +40,8 @@ def wait_gone(server: Server, family: set[int], runtime_home: Path) -> None:
 
 
 @signals
-def test_what_runs_finishes_when_the_server_is_told_to_stop(server: Server, runtime_home: Path, number: int) -> None:
-    """The stream ends whole, a new request is refused, the exit code is 0."""
+def test_running_requests_finish_when_the_server_stops(server: Server, runtime_home: Path, number: int) -> None:
+    """The stream is complete, a new request is refused, and the exit code is 0."""
     assert list(runtime_home.rglob("*")), "socket files lie in the directory that the test watches"
     connection, events = open_stream(server, completion(server, n_tokens=500, return_token_ids=True))
     first = take(events, 2)
@@ -64,8 +64,8 @@ def assert_refused(server: Server) -> None:
 
 
 @signals
-def test_an_idle_server_leaves_at_once_when_it_is_told_to_stop(server: Server, runtime_home: Path, number: int) -> None:
-    """Idle connections that are kept alive hold nothing up."""
+def test_an_idle_server_stops_without_delay(server: Server, runtime_home: Path, number: int) -> None:
+    """Idle keep-alive connections do not delay it."""
     with server.connect() as idle:
         idle.request("GET", "/health/ready")
         assert idle.read_answer().status == 200
@@ -74,8 +74,8 @@ def test_an_idle_server_leaves_at_once_when_it_is_told_to_stop(server: Server, r
         wait_gone(server, family, runtime_home)
 
 
-def test_what_still_runs_is_ended_when_the_drain_time_is_over(runtime_home: Path) -> None:
-    """Streams get an error event, plain and waiting requests an error; then the server leaves as usual."""
+def test_running_requests_are_ended_when_the_drain_time_is_over(runtime_home: Path) -> None:
+    """Streams get an error event, other requests an error status; then the server stops as usual."""
     with Server("fake", "--drain-timeout", "0.5", "--max-running", "2") as server:
         streams = [open_stream(server, completion(server, n_tokens=ENDLESS)) for _ in range(2)]
         plain = server.connect()
@@ -95,8 +95,7 @@ def test_what_still_runs_is_ended_when_the_drain_time_is_over(runtime_home: Path
         wait_gone(server, family, runtime_home)
 
 
-def test_a_second_signal_does_not_wait_for_what_runs(server: Server, runtime_home: Path) -> None:
-    """Who asks twice means now."""
+def test_a_second_signal_does_not_wait_for_running_requests(server: Server, runtime_home: Path) -> None:
     connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
     take(events, 1)
     family = descendants(server.process.pid)
@@ -110,7 +109,7 @@ def test_a_second_signal_does_not_wait_for_what_runs(server: Server, runtime_hom
 
 
 def test_every_process_ends_in_order_when_the_terminal_interrupts_the_group(runtime_home: Path) -> None:
-    """Control-C reaches every process of the terminal, not only the supervisor; the order of leaving stays."""
+    """Ctrl-C reaches every process of the terminal, not only the supervisor. The stop is still orderly."""
     with Server("fake") as server:
         family = descendants(server.process.pid)
         connection, events = open_stream(server, completion(server, n_tokens=500, return_token_ids=True))
@@ -123,8 +122,8 @@ def test_every_process_ends_in_order_when_the_terminal_interrupts_the_group(runt
 
 
 @signals
-def test_signals_one_after_another_end_it_in_order(server: Server, runtime_home: Path, number: int) -> None:
-    """However many, and to the very end: the code is 0."""
+def test_many_signals_end_it_in_order(server: Server, runtime_home: Path, number: int) -> None:
+    """The exit code is 0, however many signals come and however late."""
     connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
     take(events, 1)
     family = descendants(server.process.pid)
@@ -136,7 +135,7 @@ def test_signals_one_after_another_end_it_in_order(server: Server, runtime_home:
 
 @signals
 def test_a_signal_before_it_serves_is_an_orderly_end(runtime_home: Path, number: int) -> None:
-    """Once it has begun: its children may load, and are ended."""
+    """The signal comes while the children load; they are ended."""
     server = Server("fake")
     wait_until(lambda: "starting" in server.log, "it has begun", START_S)
     family = descendants(server.process.pid)
@@ -145,8 +144,8 @@ def test_a_signal_before_it_serves_is_an_orderly_end(runtime_home: Path, number:
     wait_gone(server, family, runtime_home)
 
 
-def test_the_code_says_that_streams_were_cut(runtime_home: Path) -> None:
-    """An API process that does not hear the order has told its clients nothing."""
+def test_the_exit_code_is_1_when_streams_were_cut(runtime_home: Path) -> None:
+    """A stopped API process cannot drain, so its clients get no error."""
     with Server("fake", "--drain-timeout", "0") as server:
         connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
         take(events, 1)

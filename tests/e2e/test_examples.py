@@ -1,4 +1,4 @@
-"""The examples of the docs, run as they stand."""
+"""Runs the examples of the documentation as they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "api.md").read_text
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples need curl")
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: re.sub(r"\W+", "-", script)[:60])
 def test_example_of_the_api_works(fake: Server, script: str) -> None:
-    """Against a server at another port."""
+    """Only the port is changed."""
     done = subprocess.run(
         ["sh", "-ec", script.replace("http://127.0.0.1:8000", fake.url)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A process that dies or hangs: every open request gets its answer, the server says so and comes back."""
+"""A process dies or hangs: every open request gets an answer, the server reports it, and serves again."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from support.requests import (
 from support.server import START_S, Server, is_alive, wait_until
 
 ANSWER_S = 15.0
-"""Far more than the second in which a loss is answered, on a machine that is busy with other tests."""
+"""A lost process is reported within a second; a machine that runs other tests takes longer."""
 
 roles = pytest.mark.parametrize("role", ["engine", "tokenizer"])
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of its own, with few slots, that notices a hang soon."""
+    """A separate server with few slots and a short heartbeat timeout."""
     with Server("fake", "--max-running", "8", "--heartbeat-timeout", "1.5") as server:
         yield server
 
@@ -46,7 +46,7 @@ def events_to_the_end(events: Iterator[str]) -> list[str]:
 
 @roles
 def test_every_open_request_gets_an_error_when_a_process_is_killed(server: Server, role: str) -> None:
-    """Running streams, running plain requests and waiting ones alike; then the server serves again."""
+    """Running streams, running whole answers and waiting requests. Then the server serves again."""
     streams = [open_stream(server, completion(server, f"s{i}", n_tokens=ENDLESS)) for i in range(4)]
     for _, events in streams:
         take(events, 2)
@@ -84,8 +84,8 @@ def assert_all_fail(endings: list[Future[list[str]]], answers: list[Future[RawAn
 
 
 @roles
-def test_a_request_is_refused_at_once_while_a_process_is_down(server: Server, role: str) -> None:
-    """503 with advice when to come again, long before the process can be back; not silence."""
+def test_a_request_is_refused_while_a_process_is_down(server: Server, role: str) -> None:
+    """It gets 503 with `retry-after` immediately, and does not wait for the process."""
     body = completion(server, n_tokens=2)
     with server.connect(timeout_s=ANSWER_S) as connection:
         os.kill(server.pid_of(role), signal.SIGKILL)
@@ -99,8 +99,8 @@ def test_a_request_is_refused_at_once_while_a_process_is_down(server: Server, ro
     assert server.post(COMPLETIONS, body)[0] == 200, "a server that says it is ready serves"
 
 
-def test_a_stream_goes_on_whole_when_the_engine_was_frozen(server: Server) -> None:
-    """SIGSTOP: not ready after the heartbeat timeout. SIGCONT: ready, and not a token lost or told twice."""
+def test_a_stream_is_complete_when_the_engine_was_frozen(server: Server) -> None:
+    """After SIGSTOP the server is soon not ready. After SIGCONT it is ready, and no token is lost or sent twice."""
     expected = answer_ids(server, "frozen")
     connection, events = open_stream(server, long_request(server, "frozen"))
     first = take(events, 3)
@@ -128,8 +128,8 @@ def answer_ids(server: Server, prompt: str) -> list[int]:
         return token_ids(chunks_of(events))
 
 
-def test_a_client_that_leaves_while_the_engine_is_frozen_is_released_after_it(server: Server) -> None:
-    """The cancel waits in the pipe; nothing of the request is left once the engine goes on."""
+def test_a_client_that_leaves_a_frozen_engine_is_released_later(server: Server) -> None:
+    """The cancel waits in the pipe. Once the engine continues, nothing of the request remains."""
     connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
     take(events, 2)
     engine = server.pid_of("engine")
@@ -144,8 +144,8 @@ def test_a_client_that_leaves_while_the_engine_is_frozen_is_released_after_it(se
     assert server.finished("disconnected") == 1
 
 
-def test_the_server_ends_when_its_api_process_is_killed() -> None:
-    """Without its door a server is nothing: whatever it does next, no process stays behind unseen."""
+def test_the_api_process_is_replaced_or_the_server_ends_when_it_is_killed() -> None:
+    """In both cases no process is left behind."""
     with Server("fake") as server:
         victim = server.pid_of("api")
         os.kill(victim, signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_the_server_ends_when_its_api_process_is_killed() -> None:
 
 
 def test_children_leave_when_the_supervisor_is_killed() -> None:
-    """SIGKILL leaves the supervisor no time to tell them; they notice by themselves."""
+    """After SIGKILL the supervisor cannot tell them; they notice by themselves."""
     server = Server("fake")
     server.wait_ready()
     children = set(server.stats()["processes"].values()) - {server.process.pid}
@@ -165,7 +165,7 @@ def test_children_leave_when_the_supervisor_is_killed() -> None:
 
 
 def test_a_connection_closes_when_its_stream_has_failed(server: Server) -> None:
-    """After the error event the body ends as the framing says, so no client waits."""
+    """After the error event the body ends correctly, so no client waits."""
     connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
     take(events, 1)
     os.kill(server.pid_of("engine"), signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_a_connection_closes_when_its_stream_has_failed(server: Server) -> None:
 
 
 def test_no_connection_is_refused_while_the_api_process_starts_again(server: Server) -> None:
-    """The kernel takes connections for the next one, which serves who waited."""
+    """The kernel accepts connections, and the next API process serves them."""
     victim = server.pid_of("api")
     with ThreadPoolExecutor(8) as pool:
         os.kill(victim, signal.SIGKILL)
@@ -187,7 +187,7 @@ def test_no_connection_is_refused_while_the_api_process_starts_again(server: Ser
 
 
 def test_connections_are_answered_while_the_api_process_hangs() -> None:
-    """By the supervisor, with 503; once it goes on they are its own."""
+    """The supervisor answers them with 503. When the API process continues, it answers them again."""
     with Server("fake", "--heartbeat-timeout", "0.5") as server:
         victim, body = server.pid_of("api"), completion(server, n_tokens=2)
         os.kill(victim, signal.SIGSTOP)
@@ -202,7 +202,7 @@ def test_connections_are_answered_while_the_api_process_hangs() -> None:
 
 @pytest.mark.parametrize("role", ["api", "tokenizer", "engine"])
 def test_a_process_that_stays_frozen_is_started_again(role: str) -> None:
-    """What it held is lost, and the server serves."""
+    """Its requests are lost, and the server serves again."""
     with Server("fake", "--heartbeat-timeout", "0.5", "--restart-hung-after", "1") as server:
         victim = server.pid_of(role)
         os.kill(victim, signal.SIGSTOP)
@@ -212,8 +212,8 @@ def test_a_process_that_stays_frozen_is_started_again(role: str) -> None:
         wait_until(lambda: server.post(COMPLETIONS, completion(server, n_tokens=2))[0] == 200, "it answers")
 
 
-def test_a_step_longer_than_the_heartbeat_timeout_makes_nobody_unhealthy() -> None:
-    """The engine's heartbeats come from beside its steps; the gap of its loop says how long they took."""
+def test_a_step_longer_than_the_heartbeat_timeout_stays_healthy() -> None:
+    """The engine sends heartbeats from a separate thread. The gap of its loop shows how long its steps took."""
     with Server("fake", "--heartbeat-timeout", "0.5", "--fake-step", "2") as server:
         connection, events = open_stream(server, completion(server, n_tokens=3))
         n_events = 0
@@ -228,8 +228,8 @@ def test_a_step_longer_than_the_heartbeat_timeout_makes_nobody_unhealthy() -> No
         )
 
 
-def test_junk_on_the_socket_files_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is dropped and counted, by each process."""
+def test_junk_on_the_socket_files_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process counts it and continues."""
     with tempfile.TemporaryDirectory(prefix="junk-") as home:
         monkeypatch.setenv("TMPDIR", home)
         with Server("fake") as server:

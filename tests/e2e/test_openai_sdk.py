@@ -1,4 +1,4 @@
-"""The `openai` package, unmodified, against a real server: what its users rely on."""
+"""Uses the unmodified `openai` package against a real server, as its users do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name(fake: Server) -> str:
 
 
 def test_chat_answers_with_choices_and_usage(client: openai.OpenAI, name: str) -> None:
-    """The parts that every program reads: text, finish reason, usage, ids."""
+    """They have the parts that every program reads: text, finish reason, usage, ids."""
     answer = client.chat.completions.create(model=name, messages=HELLO, max_tokens=8, extra_body={"ignore_eos": True})
     assert answer.id.startswith("chatcmpl-") and answer.object == "chat.completion" and answer.model == name
     assert answer.choices[0].message.role == "assistant"
@@ -39,7 +39,7 @@ def test_chat_answers_with_choices_and_usage(client: openai.OpenAI, name: str) -
 
 
 def test_completions_answer_prompt_major_when_there_are_several(client: openai.OpenAI, name: str) -> None:
-    """Two prompts with two choices each give four choices in order."""
+    """Two prompts with two choices each give four choices, ordered by prompt."""
     answer = client.completions.create(model=name, prompt=["one", "two"], n=2, max_tokens=4, temperature=0)
     assert answer.id.startswith("cmpl-") and answer.object == "text_completion"
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
@@ -48,14 +48,14 @@ def test_completions_answer_prompt_major_when_there_are_several(client: openai.O
 
 
 def test_models_are_listed_and_retrieved(client: openai.OpenAI, name: str) -> None:
-    """The list holds the served model, and its own card is the same."""
+    """The list contains the served model, with the same card as under its name."""
     listed = client.models.list().data
     assert [model.id for model in listed] == [name]
     assert client.models.retrieve(name) == listed[0]
 
 
-def test_chat_streams_what_it_answers_at_once(client: openai.OpenAI, name: str) -> None:
-    """Greedy: the deltas together are the text of the plain answer; one role, one finish reason, no stray usage."""
+def test_a_streamed_chat_has_the_text_of_the_whole_answer(client: openai.OpenAI, name: str) -> None:
+    """The joined deltas are the text. There is one role, one finish reason, and no usage."""
     whole = client.chat.completions.create(model=name, messages=HELLO, max_tokens=12, temperature=0)
     chunks = list(client.chat.completions.create(model=name, messages=HELLO, max_tokens=12, temperature=0, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
@@ -67,7 +67,7 @@ def test_chat_streams_what_it_answers_at_once(client: openai.OpenAI, name: str) 
     assert all(chunk.usage is None for chunk in chunks)
 
 
-def test_a_stream_ends_with_usage_when_it_is_asked_for(client: openai.OpenAI, name: str) -> None:
+def test_a_stream_ends_with_usage_when_requested(client: openai.OpenAI, name: str) -> None:
     """One more chunk, without choices, before the end."""
     *chunks, last = client.chat.completions.create(
         model=name,
@@ -82,7 +82,7 @@ def test_a_stream_ends_with_usage_when_it_is_asked_for(client: openai.OpenAI, na
 
 
 def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
-    """The SDK's class, and every field of the error."""
+    """The SDK raises its own class, with every field of the error."""
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="no-such-model", messages=HELLO)
     assert caught.value.code == "model_not_found"
@@ -92,14 +92,14 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
 
 
 def test_an_unknown_model_is_not_found_when_it_is_retrieved(client: openai.OpenAI) -> None:
-    """Names with a slash are names too."""
+    """Also for a name with a slash."""
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("some/other-model")
     assert caught.value.code == "model_not_found"
 
 
 def test_a_bad_value_is_a_bad_request_that_names_the_field(client: openai.OpenAI, name: str) -> None:
-    """The message is the server's own, so a person can act on it."""
+    """The message comes from the server, so a person can act on it."""
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=name, messages=HELLO, temperature=3)
     assert caught.value.param == "temperature"
@@ -110,7 +110,7 @@ def test_a_bad_value_is_a_bad_request_that_names_the_field(client: openai.OpenAI
 
 
 def test_every_answer_carries_a_request_id(client: openai.OpenAI, name: str) -> None:
-    """What a user quotes in a report: the SDK finds it on answers and on errors."""
+    """The SDK finds the id on answers and on errors, so a user can quote it."""
     answer = client.chat.completions.create(model=name, messages=HELLO, max_tokens=1)
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=name, messages=[])
@@ -118,7 +118,7 @@ def test_every_answer_carries_a_request_id(client: openai.OpenAI, name: str) -> 
 
 
 def test_a_stream_is_cancelled_when_it_is_closed_early(client: openai.OpenAI, fake: Server, name: str) -> None:
-    """`stream.close()` is all that a program does; the engine stops for it."""
+    """After `stream.close()` the engine stops."""
     before = fake.finished("disconnected")
     stream = client.completions.create(
         model=name, prompt="on and on", max_tokens=ENDLESS, stream=True, extra_body={"ignore_eos": True}
@@ -128,8 +128,8 @@ def test_a_stream_is_cancelled_when_it_is_closed_early(client: openai.OpenAI, fa
     wait_until(lambda: fake.finished("disconnected") == before + 1, "the closed stream counts as cancelled")
 
 
-def test_several_choices_stream_side_by_side(client: openai.OpenAI, name: str) -> None:
-    """Each index has its own role, text and end."""
+def test_several_choices_stream_together(client: openai.OpenAI, name: str) -> None:
+    """Each index has its own role, text and finish reason."""
     chunks = list(
         client.chat.completions.create(model=name, messages=HELLO, n=3, max_tokens=6, temperature=1, stream=True)
     )
@@ -141,7 +141,7 @@ def test_several_choices_stream_side_by_side(client: openai.OpenAI, name: str) -
 
 
 def test_a_stop_string_cuts_the_text_before_itself(client: openai.OpenAI, name: str) -> None:
-    """Streamed and not: the stop string and what follows are not in the text."""
+    """Streamed or whole, the text has neither the stop string nor what follows it."""
     whole = client.completions.create(model=name, prompt="abc", max_tokens=40, temperature=0).choices[0].text
     assert len(whole) >= 4
     stop = whole[len(whole) // 2 :][:2]
@@ -152,8 +152,8 @@ def test_a_stop_string_cuts_the_text_before_itself(client: openai.OpenAI, name: 
     assert "".join(choice.text for chunk in streamed for choice in chunk.choices) == expected
 
 
-def test_a_seed_gives_the_same_text_again(client: openai.OpenAI, name: str) -> None:
-    """Sampled at temperature 1, twice the same; another seed gives something else."""
+def test_the_same_seed_gives_the_same_text(client: openai.OpenAI, name: str) -> None:
+    """At temperature 1 another seed gives another text."""
 
     def text(seed: int) -> str:
         answer = client.completions.create(
@@ -165,8 +165,8 @@ def test_a_seed_gives_the_same_text_again(client: openai.OpenAI, name: str) -> N
     assert len({text(seed) for seed in range(5)}) > 1
 
 
-async def test_many_answers_at_once_when_the_client_is_asynchronous(fake: Server, name: str) -> None:
-    """Sixty-four conversations over one client's pool; each gets the answer that it gets alone."""
+async def test_an_asynchronous_client_gets_many_answers_together(fake: Server, name: str) -> None:
+    """Each of 64 conversations over one client's pool gets the same answer as alone."""
     async with openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
 
         async def text(prompt: str) -> str:
@@ -179,8 +179,8 @@ async def test_many_answers_at_once_when_the_client_is_asynchronous(fake: Server
     assert together == alone
 
 
-async def test_a_stream_is_cancelled_when_its_task_is(fake: Server, name: str) -> None:
-    """Cancellation of the client's task closes the connection, and so the request."""
+async def test_a_stream_is_cancelled_with_its_task(fake: Server, name: str) -> None:
+    """Cancelling the client's task closes the connection, and that cancels the request."""
     before = fake.finished("disconnected")
     async with openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
         started = asyncio.Event()

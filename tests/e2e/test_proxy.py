@@ -1,4 +1,4 @@
-"""Behind a real nginx: who leaves it is noticed by us, and what we send comes through, silences too."""
+"""Behind a real nginx: the server notices clients that leave, and events and comments reach clients."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ ALL = {"as it comes": ProxyRules(), "buffering off": UNBUFFERED, "header ignored
 each_proxy = pytest.mark.parametrize("rules", ALL.values(), ids=ALL.keys())
 
 PATIENCE_S = 2.5
-"""How long nginx waits, where it is to lose its patience."""
+"""How long nginx waits in tests of its timeout."""
 COMMENTS_S = 0.25
 N_COMMENTS = 12
-"""So many take longer than nginx waits."""
+"""Answers of this many tokens take longer than nginx waits."""
 
 
 @contextmanager
 def behind(server: Server, rules: ProxyRules) -> Iterator[int]:
-    """The port of a proxy before this server."""
+    """The port of a proxy in front of this server."""
     with own_proxy(Target("127.0.0.1", server.port), rules) as target:
         yield target.port
 
@@ -58,7 +58,7 @@ def asked(port: int, body: object) -> RawConnection:
 def test_a_request_is_released_once_when_its_client_leaves_the_proxy(
     fake: Server, rules: ProxyRules, leave: Leave, stream: bool
 ) -> None:
-    """Nginx closes its own connection then, and nothing else tells us."""
+    """Only the connection that nginx closes shows it."""
     before = fake.finished("disconnected")
     with behind(fake, rules) as port:
         connection = asked(port, completion(fake, n_tokens=ENDLESS, stream=stream))
@@ -82,8 +82,8 @@ def test_every_choice_is_released_when_the_client_of_all_leaves_the_proxy(
     assert fake.stats()["engine"]["released_total"] == released + 4
 
 
-def test_events_come_one_by_one_unless_the_proxy_ignores_our_header() -> None:
-    """The first event arrives before the others are made; through a proxy that buffers, all arrive at the end."""
+def test_events_come_one_by_one_unless_the_proxy_ignores_the_header() -> None:
+    """The first event arrives before the others are generated. Through a proxy that buffers, all arrive at the end."""
     with Server("fake", "--fake-step", "0.2") as server:
         for rules in ALL.values():
             with behind(server, rules) as port, asked(port, completion(server, n_tokens=8, stream=True)) as connection:
@@ -94,8 +94,8 @@ def test_events_come_one_by_one_unless_the_proxy_ignores_our_header() -> None:
                 assert list(events)[-1] == "[DONE]"
 
 
-def test_comments_hold_a_stream_that_waits_for_longer_than_the_proxy() -> None:
-    """Behind somebody who has the only slot. Where nginx keeps the comments to itself, they hold it all the same."""
+def test_comments_keep_a_stream_that_waits_longer_than_the_proxy() -> None:
+    """The only slot is taken, so the stream waits. Comments keep it even if nginx does not pass them on."""
     with ExitStack() as stack:
         server = stack.enter_context(Server("fake", "--max-running", "1"))
         hurried = [replace(rules, read_timeout_s=PATIENCE_S) for rules in ALL.values()]
@@ -115,8 +115,8 @@ def test_comments_hold_a_stream_that_waits_for_longer_than_the_proxy() -> None:
 
 
 @streamed_or_plain
-def test_a_silent_answer_is_cut_by_the_proxy_and_released_by_us(stream: bool) -> None:
-    """A stream without comments breaks off, a plain answer is a 504: the proxy must wait for as long as one takes."""
+def test_a_silent_answer_is_cut_by_the_proxy_and_released(stream: bool) -> None:
+    """A stream without comments breaks off, and a whole answer is a 504: the proxy must wait longer than an answer."""
     rules = ProxyRules(http_version="1.1", buffers=False, read_timeout_s=0.5)
     with Server("fake", "--max-running", "1") as server, behind(server, rules) as port:
         first = asked(server.port, completion(server, n_tokens=ENDLESS, stream=True))
@@ -127,17 +127,17 @@ def test_a_silent_answer_is_cut_by_the_proxy_and_released_by_us(stream: bool) ->
             if stream:
                 with pytest.raises(ConnectionError):
                     list(silent.read_chunks())
-        wait_until(lambda: server.finished("disconnected") == 1, "who waited is cancelled")
+        wait_until(lambda: server.finished("disconnected") == 1, "the waiting request is cancelled")
         assert server.stats()["engine"]["running"] == 1
         first.finish()
         wait_left(server, 1)
 
 
 @pytest.mark.parametrize(("rules", "is_whole"), [(ProxyRules(), True), (UNBUFFERED, False)], ids=["1.0", "1.1"])
-async def test_a_broken_stream_is_told_from_a_whole_one_only_over_http_1_1(
+async def test_a_broken_stream_differs_from_a_complete_one_only_over_http_1_1(
     fake: Server, rules: ProxyRules, is_whole: bool
 ) -> None:
-    """By 1.0 the end of the connection is the end of the answer: only the missing `[DONE]` tells a client."""
+    """Over 1.0 the end of the connection is the end of the answer. Only the missing `[DONE]` shows the break."""
     subject = await subject_of(fake)
     async with relay(subject.target, lambda line: Cut(300, resets=False)) as between:
         with own_proxy(between.target, rules) as target:
@@ -148,7 +148,7 @@ async def test_a_broken_stream_is_told_from_a_whole_one_only_over_http_1_1(
 
 
 def test_the_configuration_of_the_docs_serves_streams_and_long_prompts(fake: Server) -> None:
-    """As it stands, before another port. A prompt of more than nginx's own limit reaches us, and is ours to refuse."""
+    """Only the port is changed. A prompt above nginx's default limit reaches the server, and the server refuses it."""
     (block,) = re.findall(r"^```nginx\n(.*?)^```", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE | re.DOTALL)
     before = fake.finished("disconnected")
     with own_nginx(block.replace("127.0.0.1:8000", f"127.0.0.1:{fake.port}")) as port:
@@ -166,8 +166,8 @@ async def subject_of(server: Server) -> Subject:
 
 
 @pytest.mark.parametrize(("name", "client"), [("own", own_client), ("library", library_client)])
-async def test_a_stream_that_was_cut_before_the_proxy_is_read_on(fake: Server, name: str, client: Client) -> None:
-    """By our client and by a library: ten cuts, no byte missing and none twice."""
+async def test_a_stream_that_was_cut_before_the_proxy_is_resumed(fake: Server, name: str, client: Client) -> None:
+    """The lab's client and a library resume it after ten cuts, without a missing or repeated byte."""
     subject = await subject_of(fake)
     with own_proxy(subject.target) as target:
         course = Course.drawn(f"proxy-{name}", "once", 100, 10)
@@ -177,8 +177,8 @@ async def test_a_stream_that_was_cut_before_the_proxy_is_read_on(fake: Server, n
 
 
 @needs_browser
-async def test_a_browser_reads_on_by_itself_and_stops_when_it_is_told(fake: Server) -> None:
-    """Its own EventSource, cut twice behind the proxy; after the end it comes back once more and gets a 204."""
+async def test_a_browser_resumes_by_itself_and_stops_at_the_end(fake: Server) -> None:
+    """Its EventSource is cut twice behind the proxy. After the end it connects once more and gets a 204."""
     subject = await subject_of(fake)
     async with browser_client(subject) as (found, client):
         one = await resumed(found, Course.drawn("proxy-browser", "once", 100, 2), client)

@@ -1,4 +1,4 @@
-"""Streams that are cut and read on, over real sockets: every event once, in order, byte for byte."""
+"""Streams that are cut and resumed over real sockets: every event comes once, in order, byte for byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ids = map("stream-{}".format, itertools.count(1))
 
 
 def resumable(server: Server, n_tokens: int, **wishes: Any) -> tuple[str, dict[str, Any]]:
-    """The id and the body of a request whose stream can be read on."""
+    """The id and the body of a request for a resumable stream."""
     stream_id = next(_ids)
     wanted = {"resumable": True, "stream_id": stream_id, **wishes}
     return stream_id, completion(server, "again", n_tokens, stream=True, sluiceway=wanted)
@@ -31,7 +31,7 @@ def opened(server: Server, body: dict[str, Any], **headers: str) -> RawConnectio
 
 
 def read_blocks(connection: RawConnection, n: int | None = None) -> list[bytes]:
-    """The next blocks; all if no number is given."""
+    """The next blocks, or all of them without a number."""
     read, chunks = b"", connection.read_chunks()
     while n is None or read.count(b"\n\n") < n:
         chunk = next(chunks, None)
@@ -58,8 +58,8 @@ def ids_of(blocks: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("cut_at", [1, 7, 40])
-def test_a_stream_that_was_cut_is_read_on(fake: Server, cut_at: int) -> None:
-    """Cut twice; the pieces are the stream, byte for byte, with each id once."""
+def test_a_stream_that_was_cut_is_resumed(fake: Server, cut_at: int) -> None:
+    """It is cut twice. The pieces together are the stream, byte for byte, with each id once."""
     stream_id, body = resumable(fake, 300, on_disconnect="detach")
     connection = opened(fake, body)
     first = read_blocks(connection, cut_at)
@@ -77,15 +77,15 @@ def test_a_stream_that_was_cut_is_read_on(fake: Server, cut_at: int) -> None:
 
 
 def test_several_readers_get_the_same(fake: Server) -> None:
-    """One who was there from the beginning, and one who came later."""
+    """One reads from the beginning, and one comes later."""
     stream_id, body = resumable(fake, 300)
     with opened(fake, body) as connection, twin(fake, stream_id) as other:
         assert other.read_head()[0] == 200
         assert read_blocks(other) == read_blocks(connection)
 
 
-def test_nothing_follows_the_last_event(fake: Server) -> None:
-    """A browser that reconnects after the end is told to stop."""
+def test_a_resume_after_the_last_event_gets_204(fake: Server) -> None:
+    """It makes a browser that reconnects after the end stop."""
     stream_id, body = resumable(fake, 8)
     with opened(fake, body) as connection:
         last_id = ids_of(read_blocks(connection))[-1]
@@ -95,20 +95,20 @@ def test_nothing_follows_the_last_event(fake: Server) -> None:
     assert answered(fake, "never-there").status == 404
 
 
-def test_what_is_not_kept_any_more_is_gone() -> None:
-    """410, so that a client does not take a part for the whole."""
+def test_events_that_are_no_longer_kept_are_gone() -> None:
+    """The answer is 410, so a client does not take a part for the whole."""
     with Server("fake", "--replay-bytes", "2000", "--replay-ttl", "1") as server:
         stream_id, body = resumable(server, 200)
         with opened(server, body) as connection:
             last_id = ids_of(read_blocks(connection))[-1]
         assert answered(server, stream_id, 1).status == 410
         assert answered(server, stream_id, last_id - 2).status == 200
-        wait_until(lambda: answered(server, stream_id, last_id - 2).status == 410, "it is not kept any more")
+        wait_until(lambda: answered(server, stream_id, last_id - 2).status == 410, "its events are no longer kept")
         assert answered(server, stream_id, last_id).status == 204
 
 
-def test_a_stream_without_readers_is_cancelled_unless_it_may_go_on(fake: Server) -> None:
-    """To be resumable says nothing about leaving."""
+def test_a_stream_without_readers_is_cancelled_unless_it_detaches(fake: Server) -> None:
+    """A resumable stream is cancelled too."""
     before = fake.finished("disconnected")
     _, body = resumable(fake, ENDLESS)
     connection = opened(fake, body)
@@ -117,8 +117,8 @@ def test_a_stream_without_readers_is_cancelled_unless_it_may_go_on(fake: Server)
     wait_until(lambda: fake.finished("disconnected") == before + 1, "it was cancelled")
 
 
-def test_a_stream_without_readers_goes_on_so_far_and_then_ends(fake: Server) -> None:
-    """A bounded number of tokens, then it is paused, and after its grace time ended."""
+def test_a_detached_stream_continues_to_its_limit_and_then_ends(fake: Server) -> None:
+    """It generates a limited number of tokens, is paused, and ends after its grace time."""
     before = fake.finished("grace_expired")
     _, body = resumable(fake, ENDLESS, on_disconnect="detach", grace_s=2)
     connection = opened(fake, body)
@@ -132,7 +132,7 @@ def test_a_stream_without_readers_goes_on_so_far_and_then_ends(fake: Server) -> 
 
 
 def test_a_request_with_a_key_is_answered_once(fake: Server) -> None:
-    """A request that is sent again joins its response or gets a replay; with another body it is refused."""
+    """Sent again, it joins its response or gets a replay. With another body it is refused."""
     accepted = fake.stats()["engine"]["accepted_total"]
     body = completion(fake, "keyed", 200, stream=True)
     key = {"Idempotency-Key": next(_ids)}
@@ -148,7 +148,7 @@ def test_a_request_with_a_key_is_answered_once(fake: Server) -> None:
 
 
 def test_a_plain_answer_with_a_key_is_replayed(fake: Server) -> None:
-    """The same body, not a new one."""
+    """It is not generated again."""
     body, key = completion(fake, "keyed", 20), {"Idempotency-Key": next(_ids)}
     bodies = []
     for _ in range(2):

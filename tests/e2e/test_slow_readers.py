@@ -1,4 +1,4 @@
-"""Readers that do not keep up, over real sockets: what each policy makes them pay, and that nobody else pays."""
+"""Readers that do not keep up, over real sockets: what each policy does to them, and that others are not affected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = 4096
 
 
 def stalled(server: Server, policy: object, n_tokens: int = N_TOKENS) -> tuple[RawConnection, Iterator[str]]:
-    """A stream whose reader took one event and then stops."""
+    """A stream whose reader takes one event and then stops."""
     body = completion(server, "slow", n_tokens, return_token_ids=True, sluiceway={"slow_client": policy})
     connection, events = open_stream(server, body, receive_buffer_bytes=SMALL)
     take(events, 1)
@@ -25,7 +25,7 @@ def stalled(server: Server, policy: object, n_tokens: int = N_TOKENS) -> tuple[R
 
 
 def ids_alone(server: Server) -> list[int]:
-    """What a reader gets that keeps up."""
+    """The token ids that a reader gets if it keeps up."""
     connection, events = open_stream(server, completion(server, "slow", N_TOKENS, return_token_ids=True))
     with connection:
         return token_ids(chunks_of(events))
@@ -40,8 +40,8 @@ def generated(server: Server) -> int:
     return n_tokens
 
 
-def test_a_stalled_reader_pauses_its_request_and_goes_on_without_loss(fake: Server) -> None:
-    """The engine shows it as paused and makes nothing for it; when the reader comes back, it misses nothing."""
+def test_a_stalled_reader_pauses_its_request_and_loses_nothing(fake: Server) -> None:
+    """The engine reports the request as paused, and generates nothing for it until the reader continues."""
     expected, pauses = ids_alone(fake), actions(fake, "pause")
     connection, events = stalled(fake, "pause")
     with connection:
@@ -53,8 +53,8 @@ def test_a_stalled_reader_pauses_its_request_and_goes_on_without_loss(fake: Serv
     assert actions(fake, "pause") > pauses and actions(fake, "resume") >= 1
 
 
-def test_a_parked_request_holds_no_block_and_no_slot_and_goes_on_exactly(fake: Server) -> None:
-    """By degrees: paused first; what it held is computed again when its reader comes back."""
+def test_a_parked_request_holds_no_block_and_resumes_exactly(fake: Server) -> None:
+    """It is paused first. When its reader continues, its tokens are computed again."""
     expected = ids_alone(fake)
     connection, events = stalled(fake, {"policy": "pause-park-drop", "park_after_s": 0.2, "drop_after_s": 60})
     with connection:
@@ -64,7 +64,7 @@ def test_a_parked_request_holds_no_block_and_no_slot_and_goes_on_exactly(fake: S
 
 
 def test_a_dropped_reader_can_read_why(fake: Server) -> None:
-    """A typed error in place of what it did not take, and never a finish; the engine is rid of it before that."""
+    """It gets an error in place of what it did not take, never a finish reason. The engine releases it before."""
     before = fake.finished("slow_client")
     connection, events = stalled(fake, {"policy": "drop", "drop_after_s": 0.2}, ENDLESS)
     with connection:
@@ -75,17 +75,17 @@ def test_a_dropped_reader_can_read_why(fake: Server) -> None:
         assert all(json.loads(chunk)["choices"][0]["finish_reason"] is None for chunk in chunks)
 
 
-def test_a_reader_that_takes_nothing_at_all_is_cut_off(fake: Server) -> None:
-    """Also where its policy lets it hold everything: neither reading nor leaving is no way to hold a connection."""
+def test_a_reader_that_takes_nothing_at_all_is_disconnected(fake: Server) -> None:
+    """Also under a policy that allows any backlog: the stall timeout ends the connection."""
     before = actions(fake, "disconnect")
     connection, _ = stalled(fake, {"policy": "unbounded", "stall_timeout_s": 0.5}, ENDLESS)
-    wait_until(lambda: actions(fake, "disconnect") == before + 1, "it was cut off")
+    wait_until(lambda: actions(fake, "disconnect") == before + 1, "it was disconnected")
     wait_quiet(fake)
     connection.finish()
 
 
 def test_neighbours_of_stalled_readers_are_served(fake: Server) -> None:
-    """Five read all they asked for while three do not read."""
+    """Five readers get their whole answers while three do not read."""
     slow = [stalled(fake, "pause", ENDLESS)[0] for _ in range(3)]
 
     def read(i: int) -> list[Any]:
@@ -103,7 +103,7 @@ def test_neighbours_of_stalled_readers_are_served(fake: Server) -> None:
 
 
 def test_a_stream_is_kept_alive_while_its_request_waits_for_a_slot() -> None:
-    """Comments from acceptance on, before the first token; then it is served as ever."""
+    """Comments come from acceptance until the first token; then it is served as usual."""
     with Server("fake", "--max-running", "1") as server:
         first, events = open_stream(server, completion(server, n_tokens=ENDLESS))
         take(events, 1)

@@ -1,4 +1,4 @@
-"""Speculation over HTTP: switched by request, seen in the account, and in no token."""
+"""Speculation over HTTP: a request turns it on, the statistics show it, and the tokens stay the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def bodies(server: Server, speculation: str) -> list[dict[str, Any]]:
-    """A text that repeats itself and one that does not, each with all settings."""
+    """A text that repeats itself and one that does not, each with every setting."""
     return [
         completion(
             server, prompt, n_tokens=40, return_token_ids=True, sluiceway={"speculation": speculation}, **settings
@@ -30,7 +30,7 @@ def bodies(server: Server, speculation: str) -> list[dict[str, Any]]:
 
 
 def answer(server: Server, body: dict[str, Any]) -> tuple[str, list[int]]:
-    """Text and ids of a stream."""
+    """The text and the ids of a stream."""
     connection, events = open_stream(server, body, timeout_s=120.0)
     with connection:
         chunks = chunks_of(events)
@@ -38,13 +38,13 @@ def answer(server: Server, body: dict[str, Any]) -> tuple[str, list[int]]:
 
 
 def drafts(server: Server) -> tuple[float, float]:
-    """Proposed and accepted, so far."""
+    """The numbers of proposed and accepted drafts so far."""
     tokens = server.stats()["tokens"]
     return tokens["draft"], tokens["accepted_draft"]
 
 
 def assert_the_same_with_and_without(server: Server) -> tuple[float, float]:
-    """One after another without drafts, all at once with them; how many there were, and how many came true."""
+    """Without drafts one after another, with drafts all together. Returns the numbers of drafts and accepted drafts."""
     before = drafts(server)
     without = [answer(server, body) for body in bodies(server, "off")]
     assert drafts(server) == before
@@ -57,20 +57,20 @@ def assert_the_same_with_and_without(server: Server) -> tuple[float, float]:
 
 
 def test_fake_answers_are_the_same_with_speculation(fake: Server) -> None:
-    """Letters by chance: pairs of them come again, so that there are drafts."""
+    """Pairs of random letters occur again, so there are drafts."""
     proposed, accepted = assert_the_same_with_and_without(fake)
     assert proposed > accepted
 
 
 @pytest.mark.slow
 def test_model_answers_are_the_same_with_speculation(model: Server) -> None:
-    """Greedy, seeded and with penalties; a list goes on as it began, and most of it is foreseen."""
+    """Greedy, seeded and with penalties. A list continues as it began, so most drafts are accepted."""
     proposed, accepted = assert_the_same_with_and_without(model)
     assert proposed > accepted > 40
 
 
-def test_a_stop_string_ends_the_answer_where_it_does_without_speculation(fake: Server) -> None:
-    """Whatever the step had behind it."""
+def test_a_stop_string_ends_the_answer_at_the_same_place(fake: Server) -> None:
+    """Tokens that the step has after it are dropped."""
     text, _ = answer(fake, bodies(fake, "off")[0])
     for stop in (text[10:13], text[-3:]):
         cut = [answer(fake, body | {"stop": stop}) for body in (bodies(fake, "off")[0], bodies(fake, "ngram")[0])]
@@ -81,7 +81,7 @@ def test_a_stop_string_ends_the_answer_where_it_does_without_speculation(fake: S
     ("option", "param"),
     [({"speculation": "always"}, "sluiceway.speculation"), ({"draft_model": "x"}, "sluiceway.draft_model")],
 )
-def test_what_is_no_option_is_refused_by_name(fake: Server, option: dict[str, Any], param: str) -> None:
-    """Before anything is held."""
+def test_an_unknown_option_is_refused_by_name(fake: Server, option: dict[str, Any], param: str) -> None:
+    """It is refused before anything is held."""
     status, refused = fake.post("/v1/completions", completion(fake, "x") | {"sluiceway": option})
     assert (status, refused["error"]["param"]) == (400, param)

@@ -1,4 +1,4 @@
-"""A server that cannot start says why in one sentence, and leaves."""
+"""A server that cannot start says why in one sentence, and exits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.server import START_S, Server, wait_until
 
 
 def failure_of(server: Server, *, code: int = 2) -> str:
-    """The log of a server that ends by itself with a failure."""
+    """The log of a server that fails to start."""
     try:
         assert server.wait_exit(START_S) == code, server.log
     finally:
@@ -21,8 +21,7 @@ def failure_of(server: Server, *, code: int = 2) -> str:
     return server.log
 
 
-def test_it_names_the_port_when_that_is_taken() -> None:
-    """Another program listens there."""
+def test_it_names_a_port_that_is_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -32,14 +31,14 @@ def test_it_names_the_port_when_that_is_taken() -> None:
     assert "in use" in log
 
 
-def test_it_names_the_model_when_there_is_none_of_that_name() -> None:
-    """Neither a path nor a name that it knows."""
+def test_it_names_a_model_that_does_not_exist() -> None:
+    """The name is neither a path nor a known name."""
     log = failure_of(Server("./no/such/model.gguf"), code=3)
     assert "no/such/model.gguf" in log
 
 
-def test_its_code_says_that_the_model_cannot_be_read(tmp_path: Path) -> None:
-    """As that of `generate` does: what a process finds out when it loads is no accident."""
+def test_its_exit_code_is_3_when_the_model_cannot_be_read(tmp_path: Path) -> None:
+    """The exit code is the same as that of `generate`."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF and nothing that follows from it")
     failure_of(Server(str(path)), code=3)
@@ -56,13 +55,13 @@ def test_its_code_says_that_the_model_cannot_be_read(tmp_path: Path) -> None:
     ],
     ids=["unknown", "port", "zero", "nan", "choice"],
 )
-def test_it_names_the_flag_when_that_is_wrong(flags: tuple[str, ...], names: str) -> None:
-    """An unknown flag, or a value that cannot be."""
+def test_it_names_a_wrong_flag(flags: tuple[str, ...], names: str) -> None:
+    """An unknown flag, or an impossible value."""
     assert names in failure_of(Server("fake", *flags))
 
 
-def test_it_serves_from_the_moment_when_it_says_ready() -> None:
-    """Once /health/ready says 200, the first request is not refused and the accounts are complete."""
+def test_it_serves_once_it_is_ready() -> None:
+    """Once /health/ready is 200, the first request is served and `/stats` is complete."""
     with Server("fake") as server:
         status, answer = server.post(COMPLETIONS, {"model": "fake", "prompt": "hello", "max_tokens": 1})
         assert status == 200, answer
@@ -70,7 +69,7 @@ def test_it_serves_from_the_moment_when_it_says_ready() -> None:
 
 
 def test_it_says_which_model_it_starts_and_where_it_serves() -> None:
-    """Between the two a model may load for a while."""
+    """Between the two lines a model may load for a while."""
     with Server("fake") as server:
         wait_until(
             lambda: f"serving process=supervisor url=http://127.0.0.1:{server.port}\n" in server.log, "the address"
