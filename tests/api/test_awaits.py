@@ -30,8 +30,8 @@ FILES = (
     "endpoints/generate",
     "endpoints/resume",
     "endpoints/streams",
-    "http/body",
-    "http/edge",
+    "http/request",
+    "http/middleware",
     "http/head",
     "responses/writer",
 )
@@ -143,6 +143,7 @@ SCENARIOS = [
     scenario("body in pieces", "POST", POST, [completion(stream=True)[:9], completion(stream=True)[9:]]),
     scenario("rejected", "POST", POST, completion(stream=True), is_rejected=True),
     scenario("refused", "POST", POST, completion(max_tokens="many")),
+    scenario("kept out", "POST", POST, completion(), {"origin": "http://example.org"}),
     scenario("refused unread", "POST", POST, [b"a", b"b"], {"content-type": "text/plain"}),
     scenario("broken inside", "POST", POST, completion(), before=_faulty),
     scenario("twin, live", "GET", STREAM, headers=EVENTS, before=_running),

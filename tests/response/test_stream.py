@@ -267,10 +267,14 @@ def test_events_that_come_together_are_events() -> None:
     """Each with its own id; the tokens go with the last."""
     hall = Hall(KEPT, rids=(1,))
     hall.do(hall.stream.delivered(b"b", 3, [b"a"]))
-    assert hall.stream.next_event_id == 3 and hall.stream.held_bytes > 0
+    assert hall.stream.backlog.end.event_id + 1 == 3 and hall.stream.backlog.held_bytes > 0
     hall.stream.finished(1, FinishReason.STOP, [b"c", b"d"])
     hall.stream.conclude(b"f", [b"e"])
-    assert hall.read()[0] == b"abcdef" and hall.stream.next_event_id == 7 and hall.stream.tokens.delivered == 3
+    assert (
+        hall.read()[0] == b"abcdef"
+        and hall.stream.backlog.end.event_id + 1 == 7
+        and hall.stream.backlog.n_delivered == 3
+    )
 
 
 def test_nothing_is_kept_of_a_request_that_was_refused() -> None:
@@ -312,7 +316,7 @@ def test_the_reader_gets_everything_once_and_then_nothing_is_held() -> None:
     assert batch == PendingWrite(b"12$", True) and hall.is_now(State.DRAINING)
     assert hall.stream.written(hall.reader, 1.0) == ()
     assert hall.is_now(State.CLOSED) and not hall.stream.has_reader(hall.reader)
-    assert (hall.stream.tokens.delivered, hall.stream.tokens.undelivered, hall.budget.n_bytes) == (5, 0, 0)
+    assert (hall.stream.backlog.n_delivered, hall.stream.backlog.n_undelivered, hall.budget.n_bytes) == (5, 0, 0)
 
 
 def test_one_that_was_cut_makes_the_whole_cut() -> None:
@@ -331,7 +335,7 @@ def test_what_lives_is_cancelled_when_the_reader_deserts() -> None:
     assert hall.leave() == (CancelSequences((1,), FinishReason.DISCONNECTED),)
     assert hall.leave() == ()
     assert (hall.stream.state, hall.stream.reason) == (State.CLOSED, FinishReason.DISCONNECTED)
-    assert (hall.stream.tokens.undelivered, hall.budget.n_events) == (2, 0)
+    assert (hall.stream.backlog.n_undelivered, hall.budget.n_events) == (2, 0)
 
 
 def test_what_was_being_written_is_not_delivered_when_the_reader_left_meanwhile() -> None:
@@ -342,7 +346,7 @@ def test_what_was_being_written_is_not_delivered_when_the_reader_left_meanwhile(
     hall.leave()
     hall.stream.send_to(hall.reader, b":")
     assert hall.stream.written(hall.reader, 1.0) == () and hall.stream.take(hall.reader) is None
-    assert (hall.stream.tokens.delivered, hall.stream.tokens.undelivered) == (0, 2)
+    assert (hall.stream.backlog.n_delivered, hall.stream.backlog.n_undelivered) == (0, 2)
 
 
 def test_the_others_are_cancelled_when_one_sequence_fails() -> None:
@@ -355,7 +359,7 @@ def test_the_others_are_cancelled_when_one_sequence_fails() -> None:
         EndResponse(FinishReason.DEADLINE, REFUSAL),
     )
     assert hall.read()[0] == b"$"
-    assert (hall.stream.state, hall.stream.tokens.undelivered) == (State.CLOSED, 1)
+    assert (hall.stream.state, hall.stream.backlog.n_undelivered) == (State.CLOSED, 1)
 
 
 def test_nothing_is_cancelled_when_the_request_is_rejected() -> None:
@@ -396,7 +400,7 @@ def test_a_slow_reader_is_paused_parked_and_dropped_by_degrees() -> None:
         CancelSequences((1, 2), FinishReason.SLOW_CLIENT),
         EndResponse(FinishReason.SLOW_CLIENT),
     )
-    assert (hall.stream.tokens.undelivered, hall.budget.n_events) == (4, 1)
+    assert (hall.stream.backlog.n_undelivered, hall.budget.n_events) == (4, 1)
     assert hall.read()[0] == b"$"
     assert (hall.stream.state, hall.stream.reason) == (State.CLOSED, FinishReason.SLOW_CLIENT)
 
@@ -438,7 +442,7 @@ def test_what_was_being_written_is_no_delivery_when_the_reader_was_dropped() -> 
     hall.wait(5.0)
     assert hall.stream.written(hall.reader, hall.now_s) == ()
     assert hall.read()[0] == b"$"
-    assert (hall.stream.tokens.delivered, hall.stream.tokens.undelivered) == (0, 4)
+    assert (hall.stream.backlog.n_delivered, hall.stream.backlog.n_undelivered) == (0, 4)
 
 
 @pytest.mark.parametrize("terms", [PLAIN, StreamTerms(policy=DROP)])
@@ -472,7 +476,7 @@ def test_only_the_slow_of_two_readers_is_dismissed() -> None:
     assert hall.stream.take(hall.reader) == PendingWrite(b"bye", True)
     assert hall.stream.written(hall.reader, hall.now_s) == () and hall.leave() == ()
     assert hall.read(other)[0] == b"x"
-    assert (hall.stream.state, hall.stream.tokens.delivered) == (State.OPEN, 6)
+    assert (hall.stream.state, hall.stream.backlog.n_delivered) == (State.OPEN, 6)
 
 
 def test_a_dismissed_reader_that_takes_nothing_is_disconnected() -> None:
@@ -496,7 +500,7 @@ def test_a_reader_that_does_not_take_the_rest_is_disconnected() -> None:
     hall.finish()
     assert hall.wait(20.0) == ()
     assert hall.wait(1.0) == (Disconnect(hall.reader),)
-    assert (hall.stream.state, hall.stream.tokens.undelivered) == (State.CLOSED, 1)
+    assert (hall.stream.state, hall.stream.backlog.n_undelivered) == (State.CLOSED, 1)
 
 
 def test_a_reader_that_stalls_below_its_marks_is_dropped() -> None:
@@ -558,7 +562,7 @@ def test_a_reader_that_comes_back_gets_what_it_missed_and_then_what_comes() -> N
     assert hall.is_now(State.OPEN)
     hall.say(1)
     assert hall.read(again)[0] == b"xxx"
-    assert (hall.stream.tokens.delivered, hall.stream.next_event_id) == (4, 5)
+    assert (hall.stream.backlog.n_delivered, hall.stream.backlog.end.event_id + 1) == (4, 5)
 
 
 def test_without_a_reader_it_runs_ahead_only_so_far() -> None:
@@ -581,7 +585,7 @@ def test_without_a_reader_nothing_is_pushed_out_that_nobody_got() -> None:
     assert hall.do(hall.stream.delivered(b"x" * 100, 1)) == (SetFlow((1, 2), Flow.PAUSE),)
     assert hall.do(hall.stream.delivered(b"x" * 60, 1)) == ()
     assert hall.stream.cursor_after(0) is Missed.GONE
-    assert (hall.stream.tokens.undelivered, hall.stream.tokens.waiting) == (1, 1)
+    assert (hall.stream.backlog.n_undelivered, hall.stream.backlog.n_waiting) == (1, 1)
 
 
 def test_it_ends_when_nobody_came_back_in_time() -> None:
@@ -843,8 +847,8 @@ class StreamMachine(RuleBasedStateMachine):
     @invariant()
     def every_token_counts_once(self) -> None:
         stream = self.stream
-        assert self.pushed == sum(stream.tokens)
-        assert stream.state is not State.CLOSED or stream.tokens.waiting == 0
+        assert self.pushed == stream.backlog.n_delivered + stream.backlog.n_undelivered + stream.backlog.n_waiting
+        assert stream.state is not State.CLOSED or stream.backlog.n_waiting == 0
 
     @invariant()
     def what_is_held_is_bounded(self) -> None:
@@ -881,7 +885,7 @@ def test_notice_is_told_to_those_that_have_everything() -> None:
     hall.say(1)
     assert (hall.read()[0], hall.read(other)[0]) == (b"3x", b"3x")
     assert hall.read(hall.attach(0))[0] == b"x"
-    assert (hall.stream.tokens.delivered, hall.stream.next_event_id) == (1, 2)
+    assert (hall.stream.backlog.n_delivered, hall.stream.backlog.end.event_id + 1) == (1, 2)
 
 
 def test_what_is_kept_is_gone_when_it_gives_way() -> None:
@@ -923,18 +927,18 @@ def test_what_a_whole_answer_gathers_is_in_the_budget_and_goes_in_pieces() -> No
     budget = roomy()
     hall = Hall(budget=budget)
     assert hall.do(hall.stream.gathered(40_000, 2)) == ()
-    assert hall.stream.tokens.waiting == 2 and budget.n_bytes == 40_000
+    assert hall.stream.backlog.n_waiting == 2 and budget.n_bytes == 40_000
     for rid in hall.rids:
         effects = hall.stream.finished(rid, FinishReason.STOP)
     assert effects == (EndResponse(FinishReason.STOP),)
     hall.stream.conclude(b"c" * 20_000, [b"a" * 20_000, b"b" * 20_000])
     left = [budget.n_bytes]
     for _ in range(3):
-        assert hall.stream.tokens.delivered == 0
+        assert hall.stream.backlog.n_delivered == 0
         hall.read()
         left.append(budget.n_bytes)
     assert left == [60_000, 40_000, 20_000, 0]
-    assert hall.is_now(State.CLOSED) and hall.stream.tokens.delivered == 2
+    assert hall.is_now(State.CLOSED) and hall.stream.backlog.n_delivered == 2
 
 
 def test_a_whole_answer_that_is_too_large_is_ended() -> None:
@@ -971,7 +975,7 @@ def test_nobody_hoards_what_is_over_while_memory_is_full() -> None:
     assert hall.wait(2.5) == ()
     budget.hold(800)
     assert hall.wait(0.25) == (Disconnect(hall.reader),)
-    assert budget.n_bytes == 800 and hall.stream.tokens.undelivered == 1
+    assert budget.n_bytes == 800 and hall.stream.backlog.n_undelivered == 1
 
 
 def test_a_whole_answer_goes_on_without_a_reader_where_one_may_return() -> None:

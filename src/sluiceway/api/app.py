@@ -17,9 +17,8 @@ from sluiceway.api.endpoints.cancels import Cancels
 from sluiceway.api.endpoints.generate import GenerateEndpoint
 from sluiceway.api.endpoints.stats import account, ask_for_audit
 from sluiceway.api.endpoints.streams import CancelEndpoint, ListEndpoint, StreamEndpoint
-from sluiceway.api.http.edge import Edge, Linger, request_id_of
-from sluiceway.api.http.gate import Gate
 from sluiceway.api.http.head import RawHeaders, refusal_head
+from sluiceway.api.http.middleware import Edge, Gate, request_id_of
 from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.config import ServeConfig
 from sluiceway.errors import Refusal
@@ -66,9 +65,8 @@ def build_app(config: ServeConfig, context: AppContext) -> FastAPI:
         redirect_slashes=False,
         exception_handlers={HTTPException: _router_refused(paths, context)},
     )
-    app.add_middleware(Gate, listens_on=config.host, allowed=config.allowed_host, refuse=context.refuse)
-    app.add_middleware(Edge, new_id=context.new_id, log=context.log)
-    app.add_middleware(Linger)
+    gate = Gate(listens_on=config.host, allowed=config.allowed_host)
+    app.add_middleware(Edge, new_id=context.new_id, log=context.log, gate=gate, refuse=context.refuse)
     _add_generation(app, context)
     _add_streams(app, context, max_receipts=config.streams.history_records)
     _add_models(app, config.model.name, context)

@@ -54,16 +54,6 @@ class Window(NamedTuple):
     max_events: int
 
 
-class TokenAccount(NamedTuple):
-    """The generated tokens of a response, each counted once."""
-
-    delivered: int
-    """At least one reader got these."""
-    undelivered: int
-    """No reader will get these."""
-    waiting: int
-
-
 NOTHING = Window(0, 0)
 
 _SPARE = 8
@@ -107,11 +97,6 @@ class Backlog:
         self.is_ended = False
         self.status_line = b""
         """A short comment: it does not count in the budget."""
-
-    @property
-    def tokens(self) -> TokenAccount:
-        """All counts of tokens."""
-        return TokenAccount(self.n_delivered, self.n_undelivered, self.n_waiting)
 
     @property
     def n_waiting(self) -> int:
@@ -243,7 +228,8 @@ class Backlog:
             self._drop_gathered()
         if self._frames:
             self._evict(len(self._frames))
-        self.drop_unframed()
+        self.n_undelivered += self._unframed
+        self._unframed = 0
 
     def _drop_gathered(self) -> None:
         self._budget.release(self.gathered_bytes, 0)

@@ -43,18 +43,19 @@ def record_of(
     is_resumable: bool,
 ) -> StreamRecord:
     """The record of this response as it is now."""
-    delivered, undelivered, waiting = stream.tokens
+    backlog = stream.backlog
+    delivered, undelivered = backlog.n_delivered, backlog.n_undelivered
     return StreamRecord(
         stream_id=stream_id,
         state=stream.state.value,
         reason=None if stream.reason is None else stream.reason.value,
-        generated_tokens=delivered + undelivered + waiting,
+        generated_tokens=delivered + undelivered + backlog.n_waiting,
         delivered_tokens=delivered,
         wasted_tokens=undelivered,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         cached_tokens=cached_tokens,
-        last_event_id=stream.next_event_id - 1,
+        last_event_id=backlog.end.event_id,
         is_resumable=is_resumable,
         opened_s=stream.opened_s,
         ended_s=stream.ended_s,

@@ -1,8 +1,10 @@
-"""The readers of one response: what each one has got, which of them are slow, and what follows for all together.
+"""The readers of one response: what each has got, which are slow, and whether the sequences run, pause or park.
 
 Of several readers, the mildest decision counts for the engine: a slow reader does not hold up the others. Readers
 whose own decision is to drop are named one by one. While no reader is behind, the readers need not be judged again
 before the response has grown by what the first of them may still be sent: so judging costs nothing per event.
+
+The engine gets changes only. Parked sequences stay parked until they run again: pausing them would change nothing.
 
 What this file does not know: sockets, clocks, and what follows from a decision.
 """
@@ -11,18 +13,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from sluiceway.errors import InvariantError
+from sluiceway.ipc.messages.to_engine import SetFlow
 from sluiceway.response.backlog import Backlog, Cursor
-from sluiceway.response.lifecycle import ReaderId
+from sluiceway.response.budget import Budget
+from sluiceway.response.lifecycle import Effect, EndReader, ReaderId
 from sluiceway.response.policy import MAX_AMOUNT, Decision, Measure, Policy, Pressure, decide, is_behind, spare
-from sluiceway.types import Piece
+from sluiceway.response.terms import StreamTerms
+from sluiceway.types import FinishReason, Flow, Piece, Rid
 
 WRITE_BYTES = 8 * 1024
 """How much is joined for one write. A transport holds a write until all of it is taken. A larger write would fill it
 beyond the marks of a reader that has stopped."""
+
+_FLOW: Mapping[Decision, Flow] = MappingProxyType(
+    {Decision.RUN: Flow.RUN, Decision.PAUSE: Flow.PAUSE, Decision.PARK: Flow.PARK}
+)
 
 _MOMENT_S = 2.0
 _USUAL_DROP_AFTER_S = 30.0
@@ -311,3 +321,66 @@ class Readers:
 
     def _listeners(self) -> Iterator[tuple[ReaderId, Reader]]:
         return ((reader_id, reader) for reader_id, reader in self.by_id.items() if not reader.is_dismissed)
+
+
+class Backpressure:
+    """Decides whether the sequences of one response run, and remembers what the engine was told. They begin running."""
+
+    __slots__ = ("_backlog", "_budget", "_current", "_held_since_s", "_readers", "_terms")
+
+    def __init__(self, terms: StreamTerms, readers: Readers, backlog: Backlog, budget: Budget) -> None:
+        self._terms = terms
+        self._readers = readers
+        self._backlog = backlog
+        self._budget = budget
+        self._current = Decision.RUN
+        """The last decision that the engine got."""
+        self._held_since_s = 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """True while the sequences are paused or parked."""
+        return self._current is not Decision.RUN
+
+    def attended(self, rids: Iterable[Rid], now_s: float, *, may_return: bool) -> tuple[Decision, tuple[Effect, ...]]:
+        """Decide for a response with readers. Each reader that is too slow is dismissed with a last event.
+
+        The decision `DROP` means that every reader is too slow. What waits for them is skipped. If the response goes on
+        without readers (`may_return`), each reader gets its last event; else all of them get the end of the response.
+        """
+        end = self._backlog.end
+        mildest, slow = self._readers.judge(end, now_s, self._budget.pressure)
+        if slow:
+            self._readers.skip(slow, end, now_s)
+            if mildest is Decision.DROP and not may_return:
+                return mildest, ()
+            self._readers.dismiss(slow)
+        last_events = tuple(EndReader(reader_id, FinishReason.SLOW_CLIENT) for reader_id in slow)
+        if mildest is Decision.DROP or mildest is self._current:
+            return mildest, last_events
+        return mildest, (*last_events, *self._change(mildest, rids, now_s))
+
+    def detached(self, rids: Iterable[Rid], now_s: float) -> tuple[Effect, ...]:
+        """Decide for a response without readers. Held sequences stay held, since the backlog does not shrink."""
+        if not self.is_held:
+            wanted = Decision.PAUSE if self._is_ahead else Decision.RUN
+        else:
+            after_s = self._terms.policy.park_after_s
+            is_long = after_s is not None and now_s - self._held_since_s >= after_s
+            wanted = Decision.PARK if is_long else self._current
+        return self._change(wanted, rids, now_s)
+
+    @property
+    def _is_ahead(self) -> bool:
+        """True when a detached stream has generated more than its limit."""
+        retention = self._terms.retention
+        has_room = retention is not None and self._backlog.n_waiting < retention.ahead_tokens
+        return not has_room or self._backlog.is_full or self._budget.pressure is not Pressure.NONE
+
+    def _change(self, wanted: Decision, rids: Iterable[Rid], now_s: float) -> tuple[Effect, ...]:
+        if wanted is self._current or (wanted is Decision.PAUSE and self.is_held):
+            return ()
+        if not self.is_held:
+            self._held_since_s = now_s
+        self._current = wanted
+        return (SetFlow(tuple(rids), _FLOW[wanted]),)

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.refusals import OUT_OF_MEMORY, answer_too_large
-from sluiceway.response.backlog import NOTHING, Backlog, Cursor, Missed, TokenAccount
-from sluiceway.response.backpressure import Backpressure
+from sluiceway.response.backlog import NOTHING, Backlog, Cursor, Missed
 from sluiceway.response.budget import Budget
 from sluiceway.response.lifecycle import (
     ENDED,
@@ -37,7 +36,7 @@ from sluiceway.response.lifecycle import (
     next_state,
 )
 from sluiceway.response.policy import Decision, Pressure
-from sluiceway.response.readers import PendingWrite, Readers
+from sluiceway.response.readers import Backpressure, PendingWrite, Readers
 from sluiceway.response.terms import StreamTerms
 from sluiceway.types import FinishReason, Piece, Rid
 
@@ -46,7 +45,6 @@ class Stream:
     """The state of one response. It begins open and without a reader; the first one attaches before anything else."""
 
     __slots__ = (
-        "_backlog",
         "_backpressure",
         "_budget",
         "_live",
@@ -54,6 +52,7 @@ class Stream:
         "_now_s",
         "_readers",
         "_unattended_since_s",
+        "backlog",
         "ended_s",
         "opened_s",
         "reason",
@@ -67,9 +66,10 @@ class Stream:
         """Sequences that run in the engine."""
         self._n_unaccepted = len(self._live)
         self._budget = budget
-        self._backlog = Backlog(budget, NOTHING if terms.retention is None else terms.retention.window)
+        self.backlog = Backlog(budget, NOTHING if terms.retention is None else terms.retention.window)
+        """Its events. Others read it; only the stream changes it."""
         self._readers = Readers(terms.policy)
-        self._backpressure = Backpressure(terms, self._readers, self._backlog, budget)
+        self._backpressure = Backpressure(terms, self._readers, self.backlog, budget)
         self._now_s = now_s
         self._unattended_since_s = now_s
         """When the last reader left, or the response ended."""
@@ -85,28 +85,13 @@ class Stream:
         return not self._n_unaccepted
 
     @property
-    def next_event_id(self) -> int:
-        """The id of the next event."""
-        return self._backlog.end.event_id + 1
-
-    @property
-    def tokens(self) -> TokenAccount:
-        """How many tokens were delivered, are undelivered, and wait."""
-        return self._backlog.tokens
-
-    @property
     def quiet_until_s(self) -> float:
         """The time before which a tick changes nothing, if nothing else happens; in the past if every tick counts."""
         if self.state is State.OPEN and not self._backpressure.is_held:
-            return self._readers.quiet_until_s(self._backlog.end, self.terms.keep_alive_s)
+            return self._readers.quiet_until_s(self.backlog.end, self.terms.keep_alive_s)
         if self.state in ENDED and self.terms.retention is not None and not self._readers.by_id:
             return self._evicted_at_s
         return self._now_s
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the events that are held, for readers or for a replay."""
-        return self._backlog.held_bytes
 
     def has_reader(self, reader_id: ReaderId) -> bool:
         """True while this reader may get anything more."""
@@ -114,7 +99,7 @@ class Stream:
 
     def cursor_after(self, event_id: int) -> Cursor | Missed:
         """Where a reader attaches that has got this event; 0 for a reader that has got nothing."""
-        return self._backlog.cursor_after(event_id)
+        return self.backlog.cursor_after(event_id)
 
     # From the engine.
 
@@ -125,7 +110,7 @@ class Stream:
 
     def delivered(self, frame: bytes, n_tokens: int, before: Iterable[bytes] = ()) -> tuple[Effect, ...]:
         """Add an event, after the events `before`. An empty frame (text is held back) adds its tokens only."""
-        backlog, readers = self._backlog, self._readers
+        backlog, readers = self.backlog, self._readers
         if self.state is not State.OPEN:  # in which it stays; this runs for each token, so the table is not asked
             self._move(Input.DELIVERED)
         if backlog.status_line:
@@ -147,8 +132,8 @@ class Stream:
         """
         if self.state is not State.OPEN:
             self._move(Input.DELIVERED)
-        self._backlog.gather(n_bytes, n_tokens)
-        gathered_bytes, budget = self._backlog.gathered_bytes, self._budget
+        self.backlog.gather(n_bytes, n_tokens)
+        gathered_bytes, budget = self.backlog.gathered_bytes, self._budget
         if gathered_bytes > budget.max_answer_bytes:
             return self.close(FinishReason.ERROR, answer_too_large(budget.max_answer_bytes))
         if budget.pressure is Pressure.FULL and gathered_bytes > self.terms.policy.low_mark_bytes:
@@ -157,14 +142,14 @@ class Stream:
 
     def set_status_line(self, line: bytes) -> None:
         """Set a comment about the progress. Readers that have every event get it; the next event removes it."""
-        self._backlog.status_line = line
+        self.backlog.status_line = line
 
     def finished(self, rid: Rid, reason: FinishReason, frames: Iterable[bytes] = ()) -> tuple[Effect, ...]:
         """Note that a sequence finished well, with its last events. Raises `InvariantError` if it does not run here."""
         self._remove(rid)
         self._move(Input.FINISHED if self._live else Input.COMPLETED)
         for frame in frames:
-            self._backlog.push(frame, 0)
+            self.backlog.push(frame, 0)
         if self.reason is not FinishReason.LENGTH:
             self.reason = reason
         if not self._live:
@@ -191,8 +176,8 @@ class Stream:
         if self.state not in ENDED:
             raise InvariantError(f"a response that is {self.state.value} cannot be concluded")
         if self.state is State.CLOSING:
-            self._backlog.drop_unframed()
-        self._backlog.conclude(frame, before)
+            self.backlog.drop_unframed()
+        self.backlog.conclude(frame, before)
         self._now_s = self._now_s if now_s is None else now_s
         self.ended_s = self._unattended_since_s = self._now_s
         if not self._readers.has_listener:  # else the last event waits for one
@@ -204,17 +189,17 @@ class Stream:
         """Attach a reader at a cursor that `cursor_after` returned."""
         self._move(Input.ATTACHED)
         self._now_s = now_s
-        return self._readers.admit(cursor, self._backlog.end, now_s), self._regulate()
+        return self._readers.admit(cursor, self.backlog.end, now_s), self._regulate()
 
     def take(self, reader_id: ReaderId) -> PendingWrite | None:
         """The next write for this reader; None if nothing waits. Its writer calls `written` after the write."""
         reader = self._readers.by_id.get(reader_id)
-        return None if reader is None else reader.take(self._backlog)
+        return None if reader is None else reader.take(self.backlog)
 
     def written(self, reader_id: ReaderId, now_s: float, unsent_bytes: int = 0) -> tuple[Effect, ...]:
         """Note that the write was handed to the transport, which holds `unsent_bytes`. Ignores a lost reader."""
         self._now_s = now_s  # the input `written` is valid in every state, and changes none
-        backlog, readers = self._backlog, self._readers
+        backlog, readers = self.backlog, self._readers
         reader = readers.by_id.get(reader_id)
         if reader is None:
             return ()
@@ -258,7 +243,7 @@ class Stream:
         """Note the time, and what transports hold where that was measured. Call it several times a second."""
         self._move(Input.TICKED)
         self._now_s = now_s
-        self._readers.observe(self._backlog.end, now_s, unsent_bytes)
+        self._readers.observe(self.backlog.end, now_s, unsent_bytes)
         effects = [*self._remove_stalled_readers(), *self._expire()]
         self._trim()
         return (*effects, *self._regulate(), *self._keep_alive())
@@ -279,7 +264,7 @@ class Stream:
     def _regulate_unless_calm(self) -> tuple[Effect, ...]:
         """Judge the readers, unless another judgement would change nothing."""
         is_open = self.state is State.OPEN and not self._budget.pressure
-        return () if is_open and self._readers.is_calm(self._backlog.end) else self._regulate()
+        return () if is_open and self._readers.is_calm(self.backlog.end) else self._regulate()
 
     def _regulate(self) -> tuple[Effect, ...]:
         if self.state is State.OPEN:
@@ -301,7 +286,7 @@ class Stream:
     def _end_for_slow_readers(self) -> tuple[Effect, ...]:
         """End the response, since all its readers are too slow. They get the reason instead of what waits for them."""
         self._move(Input.CLOSE)
-        self._backlog.give_up()
+        self.backlog.give_up()
         self._trim()
         return self._end(FinishReason.SLOW_CLIENT, None)
 
@@ -330,10 +315,10 @@ class Stream:
 
     def _remove_stalled_readers(self) -> list[Effect]:
         is_over = self.state in ENDED
-        stalled = self._readers.stalled(self._backlog.end, self._now_s, is_over=is_over)
+        stalled = self._readers.stalled(self.backlog.end, self._now_s, is_over=is_over)
         if is_over and self.ended_s is not None and self._budget.pressure is Pressure.FULL:
             # Its sequences have finished, so nothing can be paused any more.
-            stalled = [*{*stalled, *self._readers.hoarding(self._backlog.end, self._now_s, self.ended_s)}]
+            stalled = [*{*stalled, *self._readers.hoarding(self.backlog.end, self._now_s, self.ended_s)}]
         effects = list[Effect]()
         for reader_id in stalled:
             effects += (Disconnect(reader_id), *self.lost(reader_id, self._now_s))
@@ -353,7 +338,7 @@ class Stream:
         after_s = self.terms.keep_alive_s
         if not after_s or self.state is not State.OPEN or self._n_unaccepted:
             return []
-        return [KeepAlive(one) for one in self._readers.silent(self._backlog.end, self._now_s, after_s)]
+        return [KeepAlive(one) for one in self._readers.silent(self.backlog.end, self._now_s, after_s)]
 
     def _end(self, reason: FinishReason, refusal: Refusal | None) -> tuple[Effect, ...]:
         self.reason = reason
@@ -366,15 +351,15 @@ class Stream:
         return (CancelSequences(rids, reason),) if rids else ()
 
     def _trim(self) -> None:
-        self._backlog.trim(self._readers.slowest(self._backlog.end))
+        self.backlog.trim(self._readers.slowest(self.backlog.end))
 
     def _close_if_emptied(self) -> None:
         is_kept = self.terms.retention is not None and not self._n_unaccepted
-        if not is_kept and self._readers.is_done(self._backlog.end):
+        if not is_kept and self._readers.is_done(self.backlog.end):
             self._move(Input.EMPTIED)
 
     def _move(self, given: Input) -> None:
         self.state = TRANSITIONS.get((self.state, given)) or next_state(self.state, given)
         if self.state is State.CLOSED:
             self._readers.by_id.clear()
-            self._backlog.discard()
+            self.backlog.discard()

@@ -8,7 +8,7 @@ import json
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluiceway.api.http.body import BodyLimits
+from sluiceway.api.http.request import BodyLimits
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Delta

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway.api.http.chunks import ChunkWriter, chunks_of, offer_chunks
-from sluiceway.api.http.kernel_queue import KernelQueue
+from sluiceway.api.http.chunks import ChunkWriter, KernelQueue, chunks_of, offer_chunks
 
 
 class Transport:

@@ -77,7 +77,7 @@ def test_a_whole_answer_collects_its_deltas() -> None:
     assert answer.head is None
     answer.finished(0, finished(10, completion_tokens=3))
     choice = json.loads(written(answer))["choices"][0]
-    assert (choice["text"], choice["token_ids"], answer.stream.tokens.delivered) == ("Hello", [1, 2, 3], 3)
+    assert (choice["text"], choice["token_ids"], answer.stream.backlog.n_delivered) == ("Hello", [1, 2, 3], 3)
     assert answer.head is not None and (b"x-stream-id", b"s-1") in answer.head.headers  # type: ignore[unreachable]
 
 
@@ -117,7 +117,7 @@ def test_the_tokens_of_a_whole_answer_are_undelivered_when_it_fails() -> None:
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "x", (1, 2)))
     answer.close(FinishReason.ERROR, REFUSAL)
-    assert (answer.stream.tokens.delivered, answer.stream.tokens.undelivered) == (0, 2)
+    assert (answer.stream.backlog.n_delivered, answer.stream.backlog.n_undelivered) == (0, 2)
 
 
 def test_a_bad_end_of_one_choice_ends_them_all() -> None:
@@ -177,7 +177,7 @@ def test_events_have_ids_when_a_reader_may_come_back() -> None:
     events = list(Decoder().feed(written(answer)))
     assert [event.last_event_id for event in events] == ["1", "2", "3", "4", "5", "6"]
     assert [event.data for event in events][-1] == "[DONE]" and "usage" in events[-2].data
-    assert answer.record.last_event_id == 6 and answer.stream.tokens.delivered == 3
+    assert answer.record.last_event_id == 6 and answer.stream.backlog.n_delivered == 3
 
 
 def test_a_whole_answer_has_no_ids_though_it_is_kept() -> None:
@@ -253,4 +253,4 @@ def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
     answer.progressed(Progressed(10, Progress(2, 0, 9)))
     start, queued = Decoder().feed(written(answer))
     assert (start.event, start.last_event_id, queued.event, queued.last_event_id) == ("start", "1", "queued", "1")
-    assert queued.data == '{"position":2}' and answer.stream.next_event_id == 2
+    assert queued.data == '{"position":2}' and answer.stream.backlog.end.event_id + 1 == 2

@@ -8,9 +8,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from sluiceway.api.context import AppContext
-from sluiceway.api.http.body import header_of
-from sluiceway.api.http.caller import caller_of
-from sluiceway.api.http.edge import request_id_of
+from sluiceway.api.http.middleware import request_id_of
+from sluiceway.api.http.request import caller_of, header_of
 from sluiceway.api.responses.registry import GONE
 from sluiceway.api.responses.response import Response, ResponseSpec
 from sluiceway.api.responses.writer import AsgiWriter

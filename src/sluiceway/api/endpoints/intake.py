@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.api.http.body import BODIES_HELD, BodyLimits, BodyRoom, read_json_body
+from sluiceway.api.http.request import BODIES_HELD, BodyLimits, BodyRoom, read_json_body
 from sluiceway.errors import RequestError, invalid
 from sluiceway.protocols.common.reading import Endpoint, PromptRoom, Request, job_head, read_body, read_result
 from sluiceway.protocols.openai.body import QUICK_BYTES, is_quick

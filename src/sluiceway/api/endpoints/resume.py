@@ -11,9 +11,8 @@ from typing import assert_never
 from starlette.types import Receive, Scope, Send
 
 from sluiceway.api.context import AppContext
-from sluiceway.api.http.body import header_of
-from sluiceway.api.http.caller import caller_of
 from sluiceway.api.http.head import Head, send_head, stream_head
+from sluiceway.api.http.request import caller_of, header_of
 from sluiceway.api.responses.registry import GONE
 from sluiceway.api.responses.response import Response
 from sluiceway.api.responses.writer import AsgiWriter

@@ -10,9 +10,8 @@ from starlette.types import Receive, Scope, Send
 from sluiceway.api.context import AppContext
 from sluiceway.api.endpoints.cancels import Cancels
 from sluiceway.api.endpoints.resume import ResumeEndpoint
-from sluiceway.api.http.body import header_of, pass_over_body
-from sluiceway.api.http.caller import caller_of
 from sluiceway.api.http.head import json_head, send_head
+from sluiceway.api.http.request import caller_of, header_of, pass_over_body
 from sluiceway.api.responses.response import Response
 from sluiceway.errors import RequestError, invalid
 from sluiceway.protocols.native.streams import list_body, receipt_body, record_body, stream_not_found

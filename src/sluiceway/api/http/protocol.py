@@ -39,9 +39,8 @@ from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sluiceway.api.http.chunks import ChunkWriter, break_off, offer_chunks
+from sluiceway.api.http.chunks import ChunkWriter, break_off, offer_chunks, takes_no_chunks, until_close
 from sluiceway.api.http.head import refusal_head
-from sluiceway.api.http.until_close import takes_no_chunks, until_close
 from sluiceway.protocols.openai.errors import error_body, refusal_for_status
 from sluiceway.refusals import OVERLOADED
 

@@ -6,14 +6,14 @@ the name of the caller.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from typing import assert_never
+from typing import Generic, TypeVar, assert_never
 
 from sluiceway.api.responses.response import Response
 from sluiceway.api.responses.signal import Signal
-from sluiceway.api.responses.timers import TimerWheel
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import StreamsCensus
@@ -42,7 +42,60 @@ _KEY_REUSED = Refusal(
     message="This `Idempotency-Key` was sent before with another request.",
     param=KEY_HEADER,
 )
+T = TypeVar("T", bound=Hashable)
+
 GONE = Refusal(status=410, code="stream_gone", message="The requested events of this stream are not kept any more.")
+
+
+class TimerWheel(Generic[T]):
+    """Items by the tick at which they are due; each item has one timer. The cost of an operation does not grow."""
+
+    def __init__(self, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self._last_tick = -1
+        """The last tick whose items were returned."""
+        self._by_tick: dict[int, dict[T, None]] = {}
+        self._tick_of: dict[T, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._tick_of)
+
+    def set(self, item: T, at_s: float) -> None:
+        """Set the only timer of this item; a past time means the next tick, and infinity means no timer."""
+        if at_s == math.inf:
+            self.drop(item)
+        else:
+            self._put(item, max(math.ceil(at_s / self._tick_s), self._last_tick + 1))
+
+    def set_next(self, item: T) -> None:
+        """Set the only timer of this item to the next tick."""
+        if self._tick_of.get(item) != self._last_tick + 1:  # this runs with each write to a slow reader
+            self._put(item, self._last_tick + 1)
+
+    def drop(self, item: T) -> None:
+        """Remove the timer of this item. Idempotent."""
+        tick = self._tick_of.pop(item, None)
+        if tick is not None:
+            items = self._by_tick[tick]
+            del items[item]
+            if not items:
+                del self._by_tick[tick]
+
+    def due(self, now_s: float) -> list[T]:
+        """Remove and return the items that are due."""
+        now = max(math.floor(now_s / self._tick_s), self._last_tick + 1)
+        ticks = [tick for tick in self._by_tick if tick <= now]
+        self._last_tick = now
+        found = [item for tick in sorted(ticks) for item in self._by_tick.pop(tick)]
+        for item in found:
+            del self._tick_of[item]
+        return found
+
+    def _put(self, item: T, tick: int) -> None:
+        if item in self._tick_of:
+            self.drop(item)
+        self._tick_of[item] = tick
+        self._by_tick.setdefault(tick, {})[item] = None
 
 
 class ResponseRegistry:
@@ -146,7 +199,9 @@ class ResponseRegistry:
 
     def changed(self, response: Response) -> None:
         """Keep, evict or watch a response that has changed."""
-        if self._is_held_after(response):
+        if not response.is_over:
+            self._timers.set(response, response.stream.quiet_until_s)
+        elif self._is_kept(response):
             self._timers.set(response, response.stream.quiet_until_s)
         else:
             self._timers.drop(response)
@@ -203,10 +258,8 @@ class ResponseRegistry:
         if holds is not self.timed.holds:
             self.timed.set(holds)
 
-    def _is_held_after(self, response: Response) -> bool:
-        """Remove a response that is over, or keep it for readers that come later. Returns whether it is still held."""
-        if not response.is_over:
-            return True
+    def _is_kept(self, response: Response) -> bool:
+        """Keep a response that is over for readers that come later, or remove it. Returns whether it is kept."""
         self._open.pop(response, None)
         spec = response.spec
         if self._held.get((spec.caller, spec.stream_id)) is not response:  # another response has its id
@@ -218,7 +271,7 @@ class ResponseRegistry:
         if response.stream.state is State.CLOSED:
             self._remove(response)
             return False
-        self.budget.keep(response, partial(self._evict, response), spec.caller, response.stream.held_bytes)
+        self.budget.keep(response, partial(self._evict, response), spec.caller, response.stream.backlog.held_bytes)
         return self._held.get((spec.caller, spec.stream_id)) is response
 
     def _evict(self, response: Response) -> None:

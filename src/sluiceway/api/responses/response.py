@@ -43,6 +43,9 @@ from sluiceway.response.terms import StreamTerms
 from sluiceway.sse.encoder import encode_comment, number_events
 from sluiceway.types import FinishReason, Flow, Held, Rid
 
+GOOD_REASONS = frozenset({FinishReason.STOP, FinishReason.LENGTH})
+"""With these a sequence finished by itself."""
+
 _FLOW_ACTIONS = {Flow.RUN: "resume", Flow.PAUSE: "pause", Flow.PARK: "park"}
 """What the metrics call a change of the flow."""
 
@@ -195,7 +198,7 @@ class Response:
     def is_broken(self) -> bool:
         """True when the response ended otherwise than well: refused, cancelled, disconnected, or by a fault."""
         stream = self.stream
-        return stream.state not in LIVE and stream.reason not in (FinishReason.STOP, FinishReason.LENGTH)
+        return stream.state not in LIVE and stream.reason not in GOOD_REASONS
 
     @property
     def record(self) -> StreamRecord:
@@ -254,12 +257,12 @@ class Response:
 
     def finished(self, index: int, event: Finished) -> None:
         """Note that a sequence finished; with the last one the response ends."""
-        refusal = refusal_of_end(event)
-        if refusal is not None:
-            effects = self.stream.failed(event.rid, event.reason, refusal)
+        if event.reason not in GOOD_REASONS:
+            effects = self.stream.failed(event.rid, event.reason, refusal_of_end(event) or INTERNAL_ERROR)
         elif self._is_streamed:
-            frames = self._events(self._framer.finish(index, event))
-            effects = self.stream.finished(event.rid, event.reason, frames)
+            frames = self._framer.finish(index, event)
+            events = self._events(frames) if self.is_numbered else [frames]
+            effects = self.stream.finished(event.rid, event.reason, events)
         else:
             self._finished[index] = event
             effects = self.stream.finished(event.rid, event.reason)
@@ -350,44 +353,39 @@ class Response:
     # Effects.
 
     def _apply(self, effects: tuple[Effect, ...]) -> None:
+        """Carry out what the stream has decided, in order."""
         if not effects:
             return
-        for effect in effects:
-            self._carry_out(effect)
-        self._context.registry.watch(self)
-
-    def _carry_out(self, effect: Effect) -> None:
         context = self._context
-        match effect:
-            case CancelSequences(rids, reason):
-                context.upstream.cancel(rids, reason)
-            case SetFlow(_, flow):
-                context.metrics.stream_actions[_FLOW_ACTIONS[flow]].add()
-                context.upstream.send(effect)
-            case EndResponse(reason, refusal):
-                self._end(reason, refusal)
-            case EndReader(reader_id, reason):
-                context.metrics.stream_actions["drop"].add()
-                last_event = self._framer.error(usual_refusal(reason) or INTERNAL_ERROR, self.usage)
-                self.stream.send_to(reader_id, last_event)
-                context.registry.touched.add(self)
-            case KeepAlive(reader_id):
-                self.stream.send_to(reader_id, self._comment())
-                context.registry.touched.add(self)
-            case Disconnect(reader_id):
-                context.metrics.stream_actions["disconnect"].add()
-                self.writers[reader_id].abort()
-                context.registry.touched.add(self)
-            case _:
-                assert_never(effect)
+        for effect in effects:
+            match effect:
+                case EndResponse(reason, refusal):
+                    self._end(reason, refusal)
+                case CancelSequences(rids, reason):
+                    context.upstream.cancel(rids, reason)
+                case SetFlow(_, flow):
+                    context.metrics.stream_actions[_FLOW_ACTIONS[flow]].add()
+                    context.upstream.send(effect)
+                case EndReader(reader_id, reason):
+                    context.metrics.stream_actions["drop"].add()
+                    last_event = self._framer.error(usual_refusal(reason) or INTERNAL_ERROR, self.usage)
+                    self.stream.send_to(reader_id, last_event)
+                case KeepAlive(reader_id):
+                    self.stream.send_to(reader_id, self._comment())
+                case Disconnect(reader_id):
+                    context.metrics.stream_actions["disconnect"].add()
+                    self.writers[reader_id].abort()
+                case _:
+                    assert_never(effect)
+        context.registry.touched.add(self)
+        context.registry.watch(self)
 
     def _end(self, reason: FinishReason, refusal: Refusal | None) -> None:
         context = self._context
         if reason is FinishReason.SLOW_CLIENT:
             context.metrics.stream_actions["drop"].add()
-        context.registry.touched.add(self)
         try:
-            self._conclude(refusal or usual_refusal(reason))
+            self._conclude(refusal or (None if reason in GOOD_REASONS else usual_refusal(reason)))
         except Exception:
             # A fault in the framing of one response must not stop the loop that serves all of them.
             context.log.exception("framing failed", request_id=self.spec.request_id)
@@ -396,17 +394,18 @@ class Response:
     def _conclude(self, refusal: Refusal | None) -> None:
         """Add the last event of a stream, or the head and the whole body of an answer that is not streamed."""
         now_s = self._context.clock()
+        usage = Usage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
         if refusal is not None:
             self._error_code = refusal.code
             refusal = self._naming_the_field(refusal)
         if self.head is not None:
-            frames = self._framer.end(self.usage) if refusal is None else self._framer.error(refusal, self.usage)
-            *before, last = self._events(frames)
+            frames = self._framer.end(usage) if refusal is None else self._framer.error(refusal, usage)
+            *before, last = self._events(frames) if self.is_numbered else (frames,)
             self.stream.conclude(last, before, now_s)
             return
         if refusal is None:
             finished = [self._finished[index] for index in range(self.spec.generation.n_choices)]
-            pieces = self._framer.body(finished, self.usage)
+            pieces = self._framer.body(finished, usage)
             self.head = json_head(sum(map(len, pieces)), more=(stream_id_header(self.spec.stream_id),))
         else:
             pieces = [self.spec.error_body(refusal)]
@@ -428,20 +427,20 @@ class Response:
         """The events one by one, with ids if the response can be resumed; at least one, which may be empty."""
         if not self.is_numbered or not frames:
             return [frames]
-        return number_events(frames, self.stream.next_event_id)
+        return number_events(frames, self.stream.backlog.end.event_id + 1)
 
     # Counting and logging.
 
     def count_tokens(self) -> None:
         """Add to the metrics what was delivered, and what was not, since the last call. No event does, to save time."""
         metrics = self._context.metrics
-        n_delivered, n_undelivered, _ = self.stream.tokens
+        n_delivered, n_undelivered = self.stream.backlog.n_delivered, self.stream.backlog.n_undelivered
         metrics.delivered_tokens.add(n_delivered - self._counted_delivered)
         metrics.wasted_tokens.add(n_undelivered - self._counted_undelivered)
         self._counted_delivered, self._counted_undelivered = n_delivered, n_undelivered
 
     def _log_end(self) -> None:
-        stream, log, usage = self.stream, self._context.log, self.usage
+        stream, log = self.stream, self._context.log
         named = {"request_id": self.spec.request_id, "stream_id": self.spec.stream_id, "reason": self.outcome}
         if self.head is not None and self.head.status >= 400:
             log.info("rejected", **named, status=self.head.status)
@@ -450,8 +449,8 @@ class Response:
         log.info(
             "finished",
             **named,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
             first_token_s=None if first_s is None else round(first_s - opened_s, 6),
             duration_s=round(self._context.clock() - opened_s, 6),
         )

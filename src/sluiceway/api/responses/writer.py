@@ -103,7 +103,8 @@ class AsgiWriter:
                     woken.clear()
                 self._is_direct = False
             while pending := self._last or await self._next():
-                response.watch()  # `send` may take any time
+                if not pending.is_last:  # the last write of an ended response is watched already
+                    response.watch()  # `send` may take any time
                 body = bytes(pending.data)
                 await self._send({"type": "http.response.body", "body": body, "more_body": not pending.is_last})
                 response.written(reader_id)
@@ -148,5 +149,6 @@ class AsgiWriter:
             while (await receive())["type"] != "http.disconnect":
                 pass
         finally:
-            self._response.leave(self._reader_id)
-            self.wake()
+            if self._response.writers.get(self._reader_id) is self:
+                self._response.leave(self._reader_id)
+                self.wake()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.api.http.caller import caller_of
+from sluiceway.api.http.request import caller_of
 
 
 def caller(*headers: tuple[bytes, bytes]) -> str:

@@ -1,9 +1,10 @@
-"""The body of a POST: JSON by its label, whole, within a size and within a time, and within what all may hold."""
+"""Reads requests: headers, the caller, and JSON bodies within a size, within a time, and within what all may hold."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,22 +18,22 @@ from sluiceway.protocols.openai.errors import refusal_for_status
 from sluiceway.refusals import OVERLOADED
 
 BODIES_HELD = 8
-"""How many bodies of the largest size all requests together may hold while they are read and checked."""
+"""How many bodies of the largest size all requests together may hold while they are read and validated."""
 
 _SMALL_BYTES = 4 * 1024
-"""Smaller parts are joined, so that a body has few parts to go through."""
+"""Smaller parts are joined, so that a body has few parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """`timeout_s` is for the whole body: one that trickles in does not hold a connection for ever."""
+    """Bounds of one body. `timeout_s` is for the whole of it: a slow body must not hold a connection for ever."""
 
     max_bytes: int
     timeout_s: float = 60.0
 
 
 class BodyRoom:
-    """What all bodies hold that are being read or checked. Short ones do not count: connections bound them."""
+    """Counts the memory of all bodies that are read or validated. Short bodies do not count: connections bound them."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -40,7 +41,7 @@ class BodyRoom:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Gives a function to call with the size of a body so far. It raises `RequestError` (503) if all is taken."""
+        """Yield a function to call with the size of a body so far. It raises `RequestError` (503) without room."""
         held = 0
 
         def grow(n_bytes: int) -> None:
@@ -66,7 +67,7 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def pass_over_body(receive: Receive, max_bytes: int = 64 * 1024, timeout_s: float = 1.0) -> None:
-    """Read a body that means nothing, so that the connection can be used again; a larger or slower one is left."""
+    """Read and ignore a body, so that the connection can be used again. A larger or slower body is left unread."""
     with contextlib.suppress(TimeoutError, ClientDisconnect, RequestError):
         async with asyncio.timeout(timeout_s):
             await _read(receive, max_bytes, lambda part, n_bytes: None)
@@ -78,7 +79,7 @@ async def read_json_body(
     limits: BodyLimits,
     on_part: Callable[[bytes, int], None] = lambda part, n_bytes: None,
 ) -> list[bytes]:
-    """The parts of the body; `on_part` is called with each, and with the size so far.
+    """Read the parts of the body. `on_part` is called with each part and the size so far.
 
     Raises `RequestError` (400, 408, 413), or `ClientDisconnect` if the client leaves before its body is whole.
     """
@@ -123,9 +124,38 @@ def _check_labels(scope: Scope) -> None:
 
 
 def _unsupported(message: str) -> RequestError:
-    # 400 as other servers of this protocol answer, though HTTP has 415 for it: clients were written for that.
+    # 400 and not 415, since other servers of this protocol answer so and clients expect it.
     return RequestError(msgspec.structs.replace(refusal_for_status(415, message), status=400))
 
 
 def _too_large(max_bytes: int) -> RequestError:
     return RequestError(refusal_for_status(413, f"The body of the request is larger than {max_bytes} bytes."))
+
+
+_CREDENTIALS = (b"authorization", b"x-api-key")
+
+
+def caller_of(scope: Scope) -> str:
+    """A digest that names the caller by its credentials. All requests without credentials have one caller, "".
+
+    The name of the header is part of the digest: the same value in the other header is another caller.
+    """
+    digest = hashlib.sha256()
+    is_anonymous = True
+    for name in _CREDENTIALS:
+        value = _normalized(name, header_of(scope, name))
+        if value is not None:
+            is_anonymous = False
+            digest.update(name + b"\0" + hashlib.sha256(value).digest())
+    return "" if is_anonymous else digest.hexdigest()
+
+
+def _normalized(name: bytes, value: bytes | None) -> bytes | None:
+    """Make equal credentials equal: the case of the scheme and further blanks after it mean nothing.
+
+    https://www.rfc-editor.org/rfc/rfc9110#section-11.4
+    """
+    if value is None or name != b"authorization":
+        return value
+    scheme, blank, rest = value.partition(b" ")
+    return scheme.lower() + blank + rest.lstrip(b" ") if blank else value

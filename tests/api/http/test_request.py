@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from sluiceway.api.http.body import BodyLimits, BodyRoom, pass_over_body, read_json_body
+from sluiceway.api.http.request import BodyLimits, BodyRoom, pass_over_body, read_json_body
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.protocols.openai.body import QUICK_BYTES
 from sluiceway.refusals import OVERLOADED

@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.api.responses.timers import TimerWheel
+from sluiceway.api.responses.registry import TimerWheel
 
 
 def test_a_thing_is_due_at_its_time_and_once() -> None:

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sluiceway.api.http import kernel_queue
-from sluiceway.api.http.kernel_queue import KernelQueue
+from sluiceway.api.http import chunks as kernel_queue
+from sluiceway.api.http.chunks import KernelQueue
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other kernels cannot be asked")
 

@@ -7,14 +7,24 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sluiceway.api.http import edge
-from sluiceway.api.http.edge import Edge, Linger, request_id_of
+from sluiceway.api.http import middleware
+from sluiceway.api.http.middleware import Edge, Gate, request_id_of
+from sluiceway.errors import Refusal
 from support.asgi_driver import AsgiDriver, record_log, settle
 
 
 def edged(app: ASGIApp) -> tuple[ASGIApp, list[dict[str, Any]]]:
     log, lines = record_log()
-    return Edge(app, new_id=lambda: "made-up", log=log), lines
+    gate = Gate(listens_on="127.0.0.1", allowed=())
+    return Edge(app, new_id=lambda: "made-up", log=log, gate=gate, refuse=never), lines
+
+
+async def never(refusal: Refusal, scope: Scope, send: Send) -> None:
+    raise AssertionError(refusal)
+
+
+def edge_around(app: ASGIApp) -> ASGIApp:
+    return edged(app)[0]
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,14 +113,14 @@ async def test_a_fault_in_an_answer_breaks_it_off() -> None:
 async def test_nothing_changes_when_there_is_no_body(app: ASGIApp) -> None:
     """A GET, or a body of length zero."""
     for headers in ({}, {"Content-Length": "0"}):
-        driver = AsgiDriver(Linger(app), headers=headers)
+        driver = AsgiDriver(edge_around(app), headers=headers)
         await driver.run()
-        assert driver.headers == {"content-length": "2"} and len(driver.sent) == 2
+        assert driver.headers == {"content-length": "2", "x-request-id": "made-up"} and len(driver.sent) == 2
 
 
 async def test_nothing_changes_when_the_body_was_read() -> None:
     """The connection can be used again."""
-    driver = AsgiDriver(Linger(read_and_answer), "POST", body=[b"a", b"b"])
+    driver = AsgiDriver(edge_around(read_and_answer), "POST", body=[b"a", b"b"])
     await driver.run()
     assert "connection" not in driver.headers and driver.is_over
 
@@ -118,7 +128,7 @@ async def test_nothing_changes_when_the_body_was_read() -> None:
 @pytest.mark.parametrize("app", [answer, stream])
 async def test_the_rest_of_an_unread_body_is_read_before_the_connection_ends(app: ASGIApp) -> None:
     """The client has all of the answer by then."""
-    driver = AsgiDriver(Linger(app), "POST", body=[b"a"] * 5)
+    driver = AsgiDriver(edge_around(app), "POST", body=[b"a"] * 5)
     await driver.run()
     assert driver.headers["connection"] == "close"
     assert driver.body in (b"no", b"ab") and driver.is_over
@@ -127,32 +137,32 @@ async def test_the_rest_of_an_unread_body_is_read_before_the_connection_ends(app
 
 async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in bytes."""
-    monkeypatch.setattr(edge, "LINGER_BYTES", 10)
-    driver = AsgiDriver(Linger(answer), "POST", body=[b"abcd"] * 9)
+    monkeypatch.setattr(middleware, "LINGER_BYTES", 10)
+    driver = AsgiDriver(edge_around(answer), "POST", body=[b"abcd"] * 9)
     await driver.run()
     assert driver.is_over and len(driver._pieces) == 6
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in time; the answer is there meanwhile."""
-    monkeypatch.setattr(edge, "LINGER_S", 0.0)
-    driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False)
+    monkeypatch.setattr(middleware, "LINGER_S", 0.0)
+    driver = AsgiDriver(edge_around(answer), "POST", body=[b"a"], sends_all=False)
     await driver.run()
     assert driver.is_over
 
 
 async def test_a_client_that_falls_silent_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less long than one that sends."""
-    monkeypatch.setattr(edge, "LINGER_IDLE_S", 0.0)
-    driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False)
+    monkeypatch.setattr(middleware, "LINGER_IDLE_S", 0.0)
+    driver = AsgiDriver(edge_around(answer), "POST", body=[b"a"], sends_all=False)
     await driver.run()
     assert driver.is_over
 
 
 async def test_only_so_many_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are answered and closed."""
-    monkeypatch.setattr(edge, "MAX_LINGERING", 1)
-    app = Linger(answer)
+    monkeypatch.setattr(middleware, "MAX_LINGERING", 1)
+    app = edge_around(answer)
     first = AsgiDriver(app, "POST", body=[b"a"], sends_all=False).start()
     await settle()
     second = AsgiDriver(app, "POST", body=[b"a"], sends_all=False)
@@ -167,7 +177,7 @@ async def test_only_so_many_clients_are_waited_for(monkeypatch: pytest.MonkeyPat
 
 async def test_the_answer_is_whole_while_the_rest_is_awaited() -> None:
     """The client reads it and leaves, which ends the waiting."""
-    driver = AsgiDriver(Linger(answer), "POST", body=[b"a"], sends_all=False).start()
+    driver = AsgiDriver(edge_around(answer), "POST", body=[b"a"], sends_all=False).start()
     await settle()
     assert driver.body == b"no"
     driver.vanish()

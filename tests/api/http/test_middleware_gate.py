@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.api.http.gate import SOLE_HEADERS, Gate
+from sluiceway.api.http.middleware import SOLE_HEADERS, Gate
 from sluiceway.config import HOST
-from sluiceway.errors import Refusal
-from support.asgi_driver import Api, AsgiDriver, fetch
+from sluiceway.errors import Refusal, RequestError
+from support.asgi_driver import Api, fetch
 from support.live_http import LiveClient, head, live_http
 
 LOOPBACK = "127.0.0.1"
@@ -18,20 +18,12 @@ async def refusal_of(
     headers: list[tuple[str, str]], *, listens_on: str = LOOPBACK, allowed: tuple[str, ...] = (), method: str = "POST"
 ) -> Refusal | None:
     """None: it comes in."""
-    refusals: list[Refusal] = []
-    calls: list[object] = []
-
-    async def app(scope: object, receive: object, send: object) -> None:
-        calls.append(scope)
-
-    async def refuse(refusal: Refusal, scope: object, send: object) -> None:
-        refusals.append(refusal)
-
-    driver = AsgiDriver(Gate(app, listens_on=listens_on, allowed=allowed, refuse=refuse), method)
-    driver.scope["headers"] = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
-    await driver.run()
-    assert len(refusals) + len(calls) == 1
-    return refusals[0] if refusals else None
+    fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
+    try:
+        Gate(listens_on=listens_on, allowed=allowed).check({"type": "http", "method": method, "headers": fields})
+    except RequestError as error:
+        return error.refusal
+    return None
 
 
 async def status_of(host: str, **options: object) -> int:
