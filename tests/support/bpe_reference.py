@@ -1,4 +1,4 @@
-"""Tokenizers as plainly as they can be written, slow and obvious, to judge the real ones by."""
+"""Slow, simple tokenizers, with which tests compare the real ones."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _SCRAPS = [
 
 
 def random_texts(n: int, *, seed: int) -> Iterator[str]:
-    """Code, prose, scripts, emoji, digits, spaces and special tokens, stuck together at random."""
+    """Random mixtures of code, prose, scripts, emoji, digits, spaces and special tokens."""
     rng = random.Random(seed)
     for _ in range(n):
         yield "".join(rng.choices(_SCRAPS, k=rng.randrange(1, 14)))
 
 
 class GptTwoReference:
-    """Byte-level pairs: single digits, GPT-2's words, then merges by rank, leftmost first, until none is left.
+    """Byte-level pairs: splits digits and GPT-2's words, then merges pairs by rank, leftmost first.
 
-    A byte that the vocabulary lacks is left out.
+    A byte that is not in the vocabulary is dropped.
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ class GptTwoReference:
 
 
 class SentencePieceReference:
-    """Spaces as marks, one in front; then the neighbours that make the best-scored token, leftmost first."""
+    """Spaces become marks, with one in front; then the pair with the best-scored token is merged, leftmost first."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
@@ -95,7 +95,7 @@ class SentencePieceReference:
 
 
 def _gpt_2_alphabet() -> dict[int, str]:
-    """As in the published `bytes_to_unicode`: printable bytes are themselves, the rest counts up from 256."""
+    """As the published `bytes_to_unicode`: printable bytes map to themselves, the others to 256 and up."""
     alphabet: dict[int, str] = {}
     n_others = 0
     for byte in range(256):

@@ -1,4 +1,4 @@
-"""A server of the OpenAI protocol with scripted answers, which can hold one back in the middle."""
+"""A server of the OpenAI protocol with scripted answers. It can pause in the middle of an answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DONE = "data: [DONE]\n\n"
 
 @dataclass
 class Script:
-    """`answers` are used up one a request, each a list of what is written; None waits until `gate` is set."""
+    """`answers` has one answer per request, each a list of pieces to write; None waits until `gate` is set."""
 
     answers: list[Sequence[str | None]] = field(default_factory=list)
     models: bytes = b'{"object": "list", "data": [{"id": "first"}, {"id": "second"}]}'

@@ -1,4 +1,4 @@
-"""Chats as text and as tokens, in this process: for templates that a test trusts."""
+"""Renders and encodes chats in this process, for templates that a test trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the command line itself: `scripts/docs`."""
+"""Writes docs/cli.md from the command line. `scripts/docs` runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage to a model's files, the same in every run: values that do not belong, and bytes that are changed."""
+"""Damages a model's files, the same in every run: replaces values of JSON, and changes bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def changed_json(content: Any, draw: random.Random) -> Any:
-    """One value somewhere is another, or gone."""
+    """Replaces or removes one value."""
     if isinstance(content, dict) and content and draw.random() < 0.85:
         key = draw.choice(sorted(content))
         if draw.random() < 0.15:
@@ -26,7 +26,7 @@ def changed_json(content: Any, draw: random.Random) -> Any:
 
 
 def changed_bytes(content: bytes, draw: random.Random) -> bytes:
-    """Bytes are set, taken out, put in or cut off, mostly near the beginning, where lengths and counts are."""
+    """Sets, removes, inserts or cuts off bytes, mostly near the beginning, where lengths and counts are."""
     place = draw.randrange(min(len(content), draw.choice((16, 200, 3000, len(content)))))
     before, behind = content[:place], content[place:]
     match draw.randrange(5):

@@ -35,7 +35,7 @@ def head(pairs: list[tuple[str, int, Any]], *, version: int = 3, n_pairs: int | 
 
 
 def write(path: Path, metadata: Mapping[str, Any]) -> Path:
-    """A file that holds these keys, each with the type that its Python value suggests."""
+    """Writes a file with these keys, each with the type of its Python value."""
     path.write_bytes(head([(key, *_typed(content)) for key, content in metadata.items()]))
     return path
 

@@ -37,7 +37,7 @@ def write_gguf(
 ) -> Path:
     """Also rounds the model's own matrices to what the file holds, so that both compute the same.
 
-    With `tensors_per_part` the model is in several files, whose names the writer makes of `path`.
+    With `tensors_per_part` the model has several files, whose names the writer derives from `path`.
     """
     config = model.config
     writer = GGUFWriter(str(path), arch, split_max_tensors=tensors_per_part)
@@ -68,7 +68,7 @@ def write_gguf(
 
 
 def _pairs(rows: npt.NDArray[Any], name: str, config: Any) -> npt.NDArray[Any]:
-    """The row order that llama.cpp's rotation by neighbouring pairs wants, written out row by row."""
+    """Reorders the rows for llama.cpp's rotation, which pairs neighbouring rows."""
     if ".q_proj" in name:
         n_heads = config.num_attention_heads
     elif ".k_proj" in name:

@@ -26,7 +26,7 @@ FILES = {
 
 @dataclass
 class Hub:
-    """`damaged` names a file whose bytes do not fit its checksum; `fetched` collects the paths of files sent."""
+    """`damaged` names a file whose bytes do not match its checksum; `fetched` collects the paths of the files sent."""
 
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
     damaged: str | None = None

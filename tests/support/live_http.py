@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 async def live_http(
     app: ASGIApp, *, http: str | None = None, keep_alive_s: float = 60.0, buffers: Buffers | None = None, **more: Any
 ) -> AsyncIterator[int]:
-    """Serve on a free port of the loopback, which is the value. `http` names another protocol of uvicorn's."""
+    """Serve on a free port of the loopback interface, and yield the port. `http` names another protocol of uvicorn."""
     listener = bind("127.0.0.1", 0)
     port: int = listener.getsockname()[1]
     started = asyncio.Event()
@@ -43,7 +43,7 @@ async def live_http(
 
 @dataclass
 class LiveAnswer:
-    """Header names are in lower case."""
+    """A complete answer. Header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -54,7 +54,7 @@ class LiveAnswer:
 
 
 class LiveClient:
-    """One connection. Every wait is bounded."""
+    """One connection. Every wait has a time limit."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -106,13 +106,13 @@ class LiveClient:
         return LiveAnswer(status, headers, body)
 
     async def read_chunk(self) -> bytes:
-        """One chunk of a chunked body, empty at its end."""
+        """The next chunk of a chunked body; empty at its end."""
         line = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), TIMEOUT_S)
         raw = await asyncio.wait_for(self._reader.readexactly(int(line, 16) + 2), TIMEOUT_S)
         return raw[:-2]
 
     async def read_to_the_end(self) -> bytes:
-        """Whatever comes until the server closes, in order or not."""
+        """All bytes until the server closes or resets the connection."""
         parts = []
         try:
             while part := await asyncio.wait_for(self._reader.read(1 << 16), TIMEOUT_S):
@@ -122,17 +122,17 @@ class LiveClient:
         return b"".join(parts)
 
     async def cut_off(self) -> None:
-        """Wait, without reading, until the server has broken the connection off."""
+        """Wait, without reading, until the server resets the connection."""
         poller = select.poll()
-        poller.register(self._writer.get_extra_info("socket").fileno(), 0)  # errors are told always
-        assert await asyncio.to_thread(poller.poll, TIMEOUT_S * 1000), "the connection stands"
+        poller.register(self._writer.get_extra_info("socket").fileno(), 0)  # errors are always reported
+        assert await asyncio.to_thread(poller.poll, TIMEOUT_S * 1000), "the connection is still open"
 
     def finish(self) -> None:
-        """Close in order (FIN)."""
+        """Close the connection (FIN)."""
         self._writer.close()
 
     def reset(self) -> None:
-        """Leave at once (RST)."""
+        """Reset the connection (RST)."""
         raw = self._writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()

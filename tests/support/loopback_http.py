@@ -1,4 +1,4 @@
-"""A small HTTP server on the loopback interface, in a thread, for the length of a `with`."""
+"""A small HTTP server on the loopback interface, which runs in a thread while a `with` lasts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """HTTP/1.1 and nothing on stderr; `reply` sends a whole answer."""
+    """Speaks HTTP/1.1 and logs nothing; `reply` sends a whole answer."""
 
     protocol_version = "HTTP/1.1"
 

@@ -1,4 +1,4 @@
-"""Makes the table of metrics in docs/observability.md from the rows of the code: `scripts/docs`."""
+"""Writes the table of metrics in docs/observability.md from the code. `scripts/docs` runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEAD = "| metric | type | meaning |\n|---|---|---|\n"
 
 
 def page_with_table(page: str) -> str:
-    """The page, its table of metrics made anew."""
+    """The page with a new table of metrics."""
     before, head, rest = page.partition(_HEAD)
     if not head:
         raise ValueError(f"{_PAGE} has no table of metrics")

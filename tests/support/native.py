@@ -1,4 +1,4 @@
-"""The sets of native kernels, each by name, and what their functions take."""
+"""The sets of native kernels by name, and arguments for their functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float32]
 
 
 def kernel_set(name: str) -> Kernels:
-    """Skips the test where this processor does not run it, or nothing was built."""
+    """The kernel set of this name. Skips the test if the processor cannot run it, or if no kernels were built."""
     try:
         sets = {kernels.name.decode(): kernels for kernels in all_kernels()}
     except OSError as error:
@@ -46,7 +46,7 @@ def rounded(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 @contextmanager
 def chosen(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
-    """Models that are loaded meanwhile compute with this set."""
+    """Models that are loaded during the `with` compute with this set."""
     from sluiceway.model import forms
 
     kernels = kernel_set(name)

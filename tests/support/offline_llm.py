@@ -1,4 +1,4 @@
-"""Stands for `sluiceway.llm` where a command is tested: no engine, scripted answers, everything that was asked."""
+"""Replaces `sluiceway.llm` in tests of commands: no engine, scripted answers, a record of the calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluiceway.types import FinishReason, SamplingParams
 
 
 class ScriptedCompletion(msgspec.Struct, frozen=True):
-    """The fields of a completion."""
+    """A completion without an engine."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -27,7 +27,7 @@ class ScriptedCompletion(msgspec.Struct, frozen=True):
 
 @dataclass
 class Script:
-    """`pieces` are every answer; `fault` is raised after them."""
+    """Each answer has these `pieces`; then `fault` is raised, if there is one."""
 
     pieces: Sequence[str] = ("one ", "two")
     fault: SluicewayError | None = None
@@ -42,7 +42,7 @@ class Script:
 
 
 def script_llm(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """Puts the stand-in in the module's place."""
+    """Replaces the module by the scripted one."""
     script = Script()
 
     class ScriptedLLM:

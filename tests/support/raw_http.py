@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client on a bare socket, for what a polite client library cannot do: reset, stall, send half a body."""
+"""An HTTP/1.1 client on a bare socket. It can do what client libraries cannot: reset, stall, send half a body."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RawConnection:
     port: int
     timeout_s: float = 120.0
     receive_buffer_bytes: int | None = None
-    """SO_RCVBUF, set before connecting: a small one makes a stalled reader felt soon."""
+    """SO_RCVBUF, set before connecting. With a small one the server soon notices that the client does not read."""
     _socket: socket.socket = field(init=False)
     _pending: bytes = field(init=False, default=b"")
 
@@ -56,7 +56,7 @@ class RawConnection:
     def request(
         self, method: str, path: str, body: bytes | object | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Send a whole request. A body that is not bytes goes as JSON."""
+        """Send a whole request. A body that is not bytes is sent as JSON."""
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         self.send(self.head(method, path, {"Content-Length": str(len(raw))} | dict(headers or {})) + raw)
 
@@ -79,14 +79,14 @@ class RawConnection:
     # Receiving.
 
     def read_some(self, n_bytes: int = _READ_BYTES) -> bytes:
-        """Whatever comes next, at most `n_bytes`; `b""` when the server has closed."""
+        """The next bytes, at most `n_bytes`; `b""` when the server has closed."""
         if self._pending:
             raw, self._pending = self._pending[:n_bytes], self._pending[n_bytes:]
             return raw
         return self._socket.recv(n_bytes)
 
     def read_head(self) -> tuple[int, dict[str, str]]:
-        """Status and headers of the answer that comes next."""
+        """The status and the headers of the next answer."""
         lines = self._read_until(b"\r\n\r\n").decode("latin-1").split("\r\n")
         headers = {}
         for line in lines[1:]:
@@ -96,7 +96,7 @@ class RawConnection:
         return int(lines[0].split()[1]), headers
 
     def read_answer(self) -> RawAnswer:
-        """The whole of the answer that comes next."""
+        """The next answer, complete."""
         status, headers = self.read_head()
         if headers.get("transfer-encoding") == "chunked":
             body = b"".join(self.read_chunks())
@@ -124,15 +124,15 @@ class RawConnection:
     # Leaving.
 
     def finish(self) -> None:
-        """Close in order (FIN)."""
+        """Close the connection (FIN)."""
         self._socket.close()
 
     def half_close(self) -> None:
-        """Say that nothing more is sent, and go on reading."""
+        """Close the sending side, and keep reading."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """Leave at once (RST)."""
+        """Reset the connection (RST)."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 

@@ -1,4 +1,4 @@
-"""What end-to-end tests send and expect: requests of a given length, streams, and the quiet state after them."""
+"""What end-to-end tests send and expect: requests of a given length, streams, and an idle server after them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
 ENDLESS = 1_000_000
-"""More tokens than the context has room for: the answer ends with the context, after all that a test waits for."""
+"""More tokens than the context has room for. The answer ends long after everything that a test waits for."""
 
 
 def completion(server: Server, prompt: object = "once", n_tokens: int = 16, **fields: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def completion(server: Server, prompt: object = "once", n_tokens: int = 16, **fi
 
 
 def served_name(server: Server) -> str:
-    """The name of the one model."""
+    """The name of the served model."""
     if server.served_name is None:
         server.served_name = json.loads(server.get("/v1/models")[1])["data"][0]["id"]
     return server.served_name
@@ -53,19 +53,19 @@ def take(events: Iterator[str], n: int) -> list[Any]:
 
 
 def chunks_of(events: Iterable[str]) -> list[Any]:
-    """All chunks of a stream that ends as it should."""
+    """All chunks of a stream, which must end correctly."""
     *chunks, end = events
     assert end == "[DONE]"
     return [json.loads(chunk) for chunk in chunks]
 
 
 def token_ids(chunks: Iterable[Any]) -> list[int]:
-    """The ids of the one choice of a stream that asked for them."""
+    """The token ids of a stream with one choice."""
     return [token for chunk in chunks for choice in chunk["choices"] for token in choice.get("token_ids") or ()]
 
 
 def error_of(answer: Any) -> dict[str, Any]:
-    """The error object of an answer, its envelope checked."""
+    """The error object of an answer. Checks the keys of the envelope."""
     error: dict[str, Any] = answer["error"]
     assert error.keys() == {"message", "type", "param", "code"}, answer
     assert error["message"] and error["type"] and error["code"], answer
@@ -73,7 +73,7 @@ def error_of(answer: Any) -> dict[str, Any]:
 
 
 def is_quiet(server: Server) -> bool:
-    """Whether no process holds anything of any request, and every block is back."""
+    """True if no process holds anything for a request, and every block is released."""
     stats = server.stats()
     assert stats["clean"], stats["violations"]
     if stats["stale"] or stats["live"] or any(stats["tokenizer"].values()):
@@ -86,11 +86,11 @@ def is_quiet(server: Server) -> bool:
 
 
 def wait_quiet(server: Server, timeout_s: float = SETTLE_S) -> None:
-    wait_until(lambda: is_quiet(server), "nothing is held for any request", timeout_s)
+    wait_until(lambda: is_quiet(server), "every process is idle", timeout_s)
 
 
 def wait_left(server: Server, before: float, n: int = 1) -> None:
-    """Until everything is given back; then exactly `n` more clients have left, and each was released once."""
+    """Wait until everything is released; then exactly `n` more clients have left, each released once."""
     wait_until(lambda: server.finished("disconnected") >= before + n, f"{n} more left")
     wait_quiet(server)
     assert server.finished("disconnected") == before + n

@@ -1,4 +1,4 @@
-"""A real `sluiceway serve` as a child process, seen from outside: its port, its log, its accounts, its processes."""
+"""A real `sluiceway serve` as a child process, seen from outside: its port, log, statistics and processes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.raw_http import RawConnection
 
 START_S = 300.0
-"""A loaded machine with two cores imports torch slowly; no test waits this long when all is well."""
+"""A busy machine with two cores imports torch slowly. A test waits this long only if something fails."""
 SETTLE_S = 120.0
 POLL_S = 0.02
 
 FAKE_STEP_S = 0.002
-"""How long a step of the fake model takes: so slow that an endless answer outlasts every test."""
+"""The step time of the fake model: so slow that an endless answer takes longer than every test."""
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -37,16 +37,16 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = SETTLE_S) -> None:
-    """Poll until the condition holds; after `timeout_s` fail, naming what was waited for."""
+    """Poll until the condition holds. After `timeout_s` fail with a message that names the condition."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{timeout_s:.0f} s went by and still not: {what}")
+            raise AssertionError(f"{timeout_s:.0f} s passed without: {what}")
         time.sleep(POLL_S)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether this process exists and is no zombie."""
+    """True if this process exists and is not a zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -72,14 +72,14 @@ def descendants(pid: int) -> set[int]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of the tests, without the user's settings of the server, except where models are kept."""
+    """The environment of the tests without the user's settings of the server, except the folder of models."""
     kept = {"SLUICEWAY_CACHE_DIR", "SLUICEWAY_OFFLINE"}
     own = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("SLUICEWAY_")}
     return own | {"SLUICEWAY_FAKE_STEP": str(FAKE_STEP_S)}
 
 
 class Server:
-    """Starts on construction; `wait_ready` before use; leaves nothing behind after `stop` (or the end of a `with`)."""
+    """Starts on construction; call `wait_ready` before use. `stop`, or the end of a `with`, leaves no process."""
 
     def __init__(self, model: str = "fake", *flags: str) -> None:
         self.port = free_port()
@@ -110,13 +110,13 @@ class Server:
 
     @property
     def log(self) -> str:
-        """All that the server's processes wrote so far."""
+        """Everything that the server's processes have written so far."""
         return "".join(self._log)
 
     # Life.
 
     def wait_ready(self) -> None:
-        """Until the server serves. Kills it if that never comes."""
+        """Wait until the server serves. Kills it if it does not."""
         try:
             wait_until(lambda: self.process.poll() is not None or self.is_ready(), "the server is ready", START_S)
             assert self.process.poll() is None, f"the server ended with {self.process.returncode}:\n{self.log}"
@@ -128,13 +128,13 @@ class Server:
         return self.status_of("/health/ready") == 200
 
     def wait_exit(self, timeout_s: float = SETTLE_S) -> int:
-        """The exit code, once the process has ended."""
+        """Wait for the end of the process, and return its exit code."""
         code = self.process.wait(timeout_s)
         self._reader.join(timeout_s)
         return code
 
     def stop(self) -> None:
-        """End it as a person would, twice if need be; then assert that no process of it is left."""
+        """Stop it as a person would, with a second signal if needed, and check that no process remains."""
         family = descendants(self.process.pid)
         try:
             for _ in range(2):
@@ -178,7 +178,7 @@ class Server:
             return answer.status, answer.json()
 
     def status_of(self, path: str) -> int | None:
-        """The status of a GET; None when nobody answers."""
+        """The status of a GET; None without an answer."""
         try:
             return self.get(path)[0]
         except OSError:
@@ -188,7 +188,7 @@ class Server:
         return RawConnection(self.port, **options)
 
     def stats(self) -> dict[str, Any]:
-        """The account of every process: see `/stats` in docs/observability.md."""
+        """The statistics of every process: see `/stats` in docs/observability.md."""
         account: dict[str, Any] = json.loads(self._get_from_api("/stats"))
         return account
 
@@ -224,5 +224,5 @@ class Server:
         return body
 
     def finished(self, reason: str) -> float:
-        """How many requests ended for this reason since the start."""
+        """How many sequences finished for this reason since the start."""
         return self.metric("sluiceway_requests_finished_total", reason=reason)

@@ -1,4 +1,4 @@
-"""Snapshots of an engine, for tests that need one and care about a field or two."""
+"""Snapshots of an engine, for tests that use only a few fields."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sluiceway.types import EngineStats
 
 
 def engine_stats(**fields: Any) -> EngineStats:
-    """An idle engine that has done nothing, but for the fields given."""
+    """An idle engine that has done nothing, except for the given fields."""
     return EngineStats(**(dict.fromkeys(EngineStats.__struct_fields__, 0) | fields))

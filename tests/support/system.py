@@ -1,4 +1,4 @@
-"""Marks of tests that need what the system may not have; `scripts/test` installs it where it can."""
+"""Marks of tests that need programs of the system; `scripts/test` installs them if it can."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _LOST_S = 10.0
 
 
 class Terminal:
-    """`screen` is everything shown so far, stdout and stderr together."""
+    """A program and its screen. `screen` is everything shown so far, stdout and stderr together."""
 
     def __init__(self, program: subprocess.Popen[bytes], master: int) -> None:
         self._program = program

@@ -1,4 +1,4 @@
-"""The settings of a model so small that its shapes can be counted by hand."""
+"""The configuration of a model that is small enough to count its shapes by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluiceway.model.config import ModelConfig
 
 
 def tiny_config(**changes: Any) -> ModelConfig:
-    """One layer, four query heads of eight numbers on two key heads, unless told otherwise."""
+    """By default one layer, with four query heads of eight numbers on two key heads."""
     fields: dict[str, Any] = {
         "architecture": "llama",
         "n_layers": 1,

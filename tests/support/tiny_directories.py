@@ -1,4 +1,4 @@
-"""A whole model directory that `serve` takes: random weights, the small byte-level vocabulary, a chat template."""
+"""A complete model directory for `serve`: random weights, the small byte-level vocabulary, a chat template."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from support import tiny_models, vocabularies
 
 CONTEXT = 65_536
-"""So long that an endless answer outlasts a test."""
+"""Long enough that an endless answer takes longer than a test."""
 
 
 def write_model(path: Path, chat_template: str) -> str:
-    """Its path as `serve` wants it."""
+    """Writes the model, and returns its path as `serve` takes it."""
     vocab_size = vocabularies.byte_level().get_vocab_size()
     model = tiny_models.reference_model(vocab_size=vocab_size, max_position_embeddings=CONTEXT)
     tiny_models.saved(model, path)

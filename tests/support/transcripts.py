@@ -1,4 +1,4 @@
-"""Streams as they would have been read."""
+"""Transcripts of streams, written by a test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def said(text: str = "", reason: str | None = None, **fields: Any) -> dict[str, 
 
 
 def told(*events: dict[str, Any] | None, is_whole: bool = True) -> Transcript:
-    """A stream of these events, one a second."""
+    """A stream of these events, one per second."""
     timed = tuple(Event(float(place), data) for place, data in enumerate(events))
     return Transcript(timed, n_comments=0, is_whole=is_whole)
 
 
 def transcript(*texts: str, at_s: float = 0.0) -> Transcript:
-    """A stream of these pieces, one a second from `at_s` on."""
+    """A stream of these pieces, one per second from `at_s` on."""
     timed = tuple(Event(at_s + place, said(text)) for place, text in enumerate(texts))
     return Transcript(timed, n_comments=0, is_whole=True)

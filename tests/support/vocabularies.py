@@ -1,4 +1,4 @@
-"""Small vocabularies for tests, and the way to the real model's file."""
+"""Small vocabularies for tests, and the path of the real model's file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CORPUS = [
 
 @functools.cache
 def byte_level() -> tokenizers.Tokenizer:
-    """Byte-level pairs over all 256 bytes, digits apart, three special tokens."""
+    """Byte-level pairs over all 256 bytes, with split digits and three special tokens."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
