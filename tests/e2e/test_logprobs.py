@@ -1,4 +1,4 @@
-"""Log-probabilities over real sockets, read by the `openai` package and natively: the same whatever the way."""
+"""Logprobs over real sockets: the same in the `openai` package, in the native protocol, streamed and whole."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ def client_of(server: Server) -> openai.OpenAI:
 
 def whole_chat(client: openai.OpenAI, **fields: Any) -> dict[int, tuple[str, list[ChatCompletionTokenLogprob]]]:
     answer = client.chat.completions.create(**fields)
-    told = {}
+    choices = {}
     for choice in answer.choices:
         assert choice.logprobs is not None and choice.logprobs.content is not None
-        told[choice.index] = (choice.message.content or "", choice.logprobs.content)
-    return told
+        choices[choice.index] = (choice.message.content or "", choice.logprobs.content)
+    return choices
 
 
 def streamed_chat(client: openai.OpenAI, **fields: Any) -> dict[int, tuple[str, list[ChatCompletionTokenLogprob]]]:
-    """Text and entries of each choice; while they come, what was told is never ahead of the text."""
-    told: dict[int, tuple[str, list[ChatCompletionTokenLogprob]]] = {}
+    """The text and the logprobs of each choice. In a stream the logprobs are never ahead of the text."""
+    choices: dict[int, tuple[str, list[ChatCompletionTokenLogprob]]] = {}
     for chunk in client.chat.completions.create(stream=True, **fields):
         for choice in chunk.choices:
-            text, entries = told.get(choice.index, ("", []))
+            text, entries = choices.get(choice.index, ("", []))
             text += choice.delta.content or ""
             entries = entries + ((choice.logprobs and choice.logprobs.content) or [])
             assert text.startswith(joined(entries))
-            told[choice.index] = (text, entries)
-    return told
+            choices[choice.index] = (text, entries)
+    return choices
 
 
 def joined(entries: list[ChatCompletionTokenLogprob]) -> str:
     return b"".join(bytes(entry.bytes or ()) for entry in entries).decode("utf-8", "replace")
 
 
-def assert_told_well(text: str, entries: list[ChatCompletionTokenLogprob], n_top: int) -> None:
-    """All of the text, likeliest first, exactly so many."""
+def assert_complete(text: str, entries: list[ChatCompletionTokenLogprob], n_top: int) -> None:
+    """The logprobs cover the whole text, likeliest token first, with exactly `n_top` alternatives."""
     assert joined(entries) == text
     for entry in entries:
         numbers = [top.logprob for top in entry.top_logprobs]
@@ -73,33 +73,33 @@ def assert_told_well(text: str, entries: list[ChatCompletionTokenLogprob], n_top
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "+".join(settings))
-def test_a_stream_of_chat_tells_what_the_whole_answer_tells(
+def test_a_streamed_chat_has_the_logprobs_of_the_whole_answer(
     client: openai.OpenAI, fake: Server, settings: dict[str, Any]
 ) -> None:
-    """Every entry, in order, for every choice."""
+    """Every entry is the same, in order, for every choice."""
     fields = {"model": served_name(fake), "messages": HELLO, "max_tokens": 40, "logprobs": True, "top_logprobs": 3}
     wanted = {name: value for name, value in settings.items() if name != "stream"}
     streamed = streamed_chat(client, **fields, **wanted)
-    if "stream" not in settings:  # what only a stream may ask for
+    if "stream" not in settings:  # only a stream may ask for it
         assert streamed == whole_chat(client, **fields, **wanted)
     for text, entries in streamed.values():
         assert text
-        assert_told_well(text, entries, 3)
+        assert_complete(text, entries, 3)
 
 
-@pytest.mark.parametrize(("wish", "n_top"), [({}, 0), ({"top_logprobs": 0}, 0), ({"top_logprobs": 20}, 20)])
-def test_chat_tells_as_many_of_the_likeliest_as_were_asked_for(
-    client: openai.OpenAI, fake: Server, wish: dict[str, Any], n_top: int
+@pytest.mark.parametrize(("options", "n_top"), [({}, 0), ({"top_logprobs": 0}, 0), ({"top_logprobs": 20}, 20)])
+def test_chat_has_as_many_top_logprobs_as_requested(
+    client: openai.OpenAI, fake: Server, options: dict[str, Any], n_top: int
 ) -> None:
-    """None of them is not nothing."""
+    """With none, the token still has its own logprob."""
     ((text, entries),) = whole_chat(
-        client, model=served_name(fake), messages=HELLO, max_tokens=5, logprobs=True, **wish
+        client, model=served_name(fake), messages=HELLO, max_tokens=5, logprobs=True, **options
     ).values()
-    assert_told_well(text, entries, n_top)
+    assert_complete(text, entries, n_top)
 
 
 @pytest.mark.parametrize(
-    ("path", "wish", "param"),
+    ("path", "options", "param"),
     [
         ("chat/completions", {"top_logprobs": 2}, "top_logprobs"),
         ("chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -110,21 +110,19 @@ def test_chat_tells_as_many_of_the_likeliest_as_were_asked_for(
         ("generate", {"logprobs": 21}, "logprobs"),
     ],
 )
-def test_field_is_named_when_it_asks_for_what_cannot_be_told(
-    fake: Server, path: str, wish: dict[str, Any], param: str
-) -> None:
-    """Before anything is held."""
+def test_unsupported_logprobs_are_refused_by_name(fake: Server, path: str, options: dict[str, Any], param: str) -> None:
+    """They are refused before anything is held."""
     body: dict[str, Any] = {"messages": HELLO} if path == "chat/completions" else {"prompt": "once"}
-    status, refused = fake.post(f"/v1/{path}", {"model": served_name(fake), "max_tokens": 1, **body, **wish})
+    status, refused = fake.post(f"/v1/{path}", {"model": served_name(fake), "max_tokens": 1, **body, **options})
     assert (status, refused["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize("n_top", [0, 2, 5])
 @pytest.mark.parametrize("settings", SETTINGS[:5], ids=lambda settings: "+".join(settings))
-def test_a_stream_of_completions_tells_what_the_whole_answer_tells(
+def test_a_streamed_completion_has_the_logprobs_of_the_whole_answer(
     client: openai.OpenAI, fake: Server, settings: dict[str, Any], n_top: int
 ) -> None:
-    """In every chunk an object, offsets that go on from chunk to chunk."""
+    """Every chunk has a logprobs object, and offsets continue from chunk to chunk."""
     fields = {"model": served_name(fake), "prompt": ["once", "twice"], "max_tokens": 30, "logprobs": n_top, **settings}
     whole = client.completions.create(**fields)
     chunks = list(client.completions.create(stream=True, **fields))
@@ -140,7 +138,7 @@ def test_a_stream_of_completions_tells_what_the_whole_answer_tells(
 
 
 def native(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The token events."""
+    """The token events of a native stream."""
     with server.connect() as connection:
         connection.request("POST", "/v1/stream", body)
         assert connection.read_head()[0] == 200
@@ -148,13 +146,13 @@ def native(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(event.data) for event in Decoder().feed(raw) if event.event == "token"]
 
 
-def test_native_events_tell_of_each_token_at_once(fake: Server) -> None:
-    """Also of those that are held back or no text, as the whole answer does; without the wish there is no key."""
+def test_each_native_token_event_has_logprobs(fake: Server) -> None:
+    """Also events whose text is held back or empty. Without the option there is no key."""
     body = {"prompt": "once", "max_tokens": 40, "temperature": 0, "logprobs": 2}
     text = fake.post("/v1/generate", body)[1]["text"]
-    for wish in ({}, {"stop": text[20:23]}, {"speculation": "ngram"}):
-        events = [event for event in native(fake, body | wish) if event["id"] is not None]
-        _, whole = fake.post("/v1/generate", body | wish)
+    for options in ({}, {"stop": text[20:23]}, {"speculation": "ngram"}):
+        events = [event for event in native(fake, body | options) if event["id"] is not None]
+        _, whole = fake.post("/v1/generate", body | options)
         assert [{"logprob": event["logprob"], "top": event["top"]} for event in events] == whole["logprobs"]
         assert len(whole["logprobs"]) == len(whole["token_ids"])
         assert all(event["top"][0]["id"] == event["id"] for event in events)
@@ -166,8 +164,8 @@ EMOJI = "😀🎉😀🎉😀🎉😀🎉😀🎉"
 
 
 @pytest.mark.slow
-def test_characters_of_several_tokens_are_told_byte_by_byte(model: Server) -> None:
-    """The model goes on with emoji, each of which is several tokens; streamed, whole, cut by a stop string."""
+def test_characters_of_several_tokens_have_logprobs_byte_by_byte(model: Server) -> None:
+    """The model repeats emoji, each of which has several tokens: streamed, whole, and cut by a stop string."""
     with client_of(model) as client:
         fields: dict[str, Any] = {
             "model": served_name(model),
@@ -181,18 +179,18 @@ def test_characters_of_several_tokens_are_told_byte_by_byte(model: Server) -> No
             "logprobs": True,
             "top_logprobs": 5,
         }
-        for n_tokens, wish in ((24, {}), (2, {}), (24, {"stop": "🎉"})):
-            told = whole_chat(client, max_tokens=n_tokens, **fields, **wish)
-            assert told == streamed_chat(client, max_tokens=n_tokens, **fields, **wish)
-            ((text, entries),) = told.values()
-            assert_told_well(text, entries, 5)
+        for n_tokens, options in ((24, {}), (2, {}), (24, {"stop": "🎉"})):
+            choices = whole_chat(client, max_tokens=n_tokens, **fields, **options)
+            assert choices == streamed_chat(client, max_tokens=n_tokens, **fields, **options)
+            ((text, entries),) = choices.values()
+            assert_complete(text, entries, 5)
             assert any(bytes(entry.bytes or ()).decode("utf-8", "ignore") == "" for entry in entries), text
             assert all(entry.top_logprobs[0].token == entry.token for entry in entries)
 
 
 @pytest.mark.slow
-def test_the_same_is_told_with_speculation_and_in_a_crowd(model: Server) -> None:
-    """One after another without drafts, all at once with them; in float32 numbers differ in their last digits only."""
+def test_logprobs_are_the_same_with_speculation_and_in_a_batch(model: Server) -> None:
+    """Without drafts one after another, with drafts all together. In float32 only the last digits differ."""
     bodies = [
         {"prompt": prompt, "max_tokens": 24, "logprobs": 3, **settings}
         for prompt in ("one apple, two pears, three plums, " * 4, "The harbour lay quiet.")

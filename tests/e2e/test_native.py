@@ -30,8 +30,8 @@ def events_of(raw: bytes) -> list[ServerEvent]:
     return list(Decoder().feed(raw))
 
 
-def test_stream_and_whole_answer_are_the_same_when_their_seed_is(fake: Server) -> None:
-    """One event for each token, in order; then why it ended, and what it cost."""
+def test_stream_and_whole_answer_are_the_same_with_the_same_seed(fake: Server) -> None:
+    """The stream has one event for each token, in order, then the reason and the usage."""
     _, raw = read_stream(fake, "POST", "/v1/stream", PROMPT)
     start, *tokens, done = events_of(raw)
     assert [event.event for event in (start, done)] == ["start", "done"]
@@ -46,7 +46,7 @@ def test_stream_and_whole_answer_are_the_same_when_their_seed_is(fake: Server) -
 
 @pytest.mark.parametrize("n_read", [0, 1, 7, 41])
 def test_stream_is_the_same_when_it_was_cut_and_resumed(fake: Server, n_read: int) -> None:
-    """What was read before the cut and after it are the events of the uncut stream, byte for byte."""
+    """The events before and after the cut are those of the uncut stream, byte for byte."""
     stream_id = f"cut-{n_read}"
     body = PROMPT | {"stream_id": stream_id, "resumable": True, "on_disconnect": "detach"}
     with fake.connect() as connection:
@@ -65,8 +65,8 @@ def test_stream_is_the_same_when_it_was_cut_and_resumed(fake: Server, n_read: in
     assert [event.last_event_id for event in events_of(uncut)] == [str(n) for n in range(1, 43)]
 
 
-def test_answer_is_made_once_when_its_request_comes_twice(fake: Server) -> None:
-    """At the same time, and later; streamed and whole. With another body the key is refused."""
+def test_answer_is_generated_once_when_its_request_comes_twice(fake: Server) -> None:
+    """The second request comes at the same time or later, streamed or whole. With another body the key is refused."""
     generated = fake.stats()["engine"]["generated_tokens_total"]
     for path in ("/v1/stream", "/v1/generate"):
         body = {"prompt": "once", "max_tokens": 40}
@@ -86,11 +86,11 @@ def test_answer_is_made_once_when_its_request_comes_twice(fake: Server) -> None:
     assert fake.stats()["engine"]["generated_tokens_total"] == generated + 80
 
 
-def test_stream_is_told_of_when_it_has_ended(fake: Server) -> None:
-    """By the id that its answer had."""
+def test_ended_stream_is_listed(fake: Server) -> None:
+    """It is found by the id of its answer."""
     _, whole = fake.post("/v1/generate", PROMPT)
     status, raw = fake.get(f"/v1/streams/{whole['id']}")
-    told = json.loads(raw)
-    assert (status, told["state"], told["reason"], told["usage"]) == (200, "closed", "length", whole["usage"])
-    assert told["tokens"] == {"generated": 40, "delivered": 40, "wasted": 0} and told["ended"] >= told["created"]
+    entry = json.loads(raw)
+    assert (status, entry["state"], entry["reason"], entry["usage"]) == (200, "closed", "length", whole["usage"])
+    assert entry["tokens"] == {"generated": 40, "delivered": 40, "wasted": 0} and entry["ended"] >= entry["created"]
     assert whole["id"] in [stream["id"] for stream in json.loads(fake.get("/v1/streams")[1])["data"]]

@@ -1,4 +1,4 @@
-"""Clients that want to know how far they are: in the queue and in their prompt, over real sockets, with one slot."""
+"""Progress reports over real sockets, with one slot: the place in the queue, and the computed part of the prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.server import Server
 
 STEP_TOKENS = 64
 STEP_S = 0.3
-"""Longer than what lies between two tellings: nothing is passed over."""
+"""A step takes longer than the time between two reports, so no report is skipped."""
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def shared_narrow() -> Iterator[Server]:
 
 @pytest.fixture
 def narrow(shared_narrow: Server) -> Iterator[Server]:
-    """One sequence at a time, slowly."""
+    """A slow server that runs one sequence at a time."""
     yield shared_narrow
     wait_quiet(shared_narrow)
 
 
 def occupied(server: Server, stream_id: str = "first") -> RawConnection:
-    """Somebody has the only slot."""
+    """A stream that takes the only slot."""
     body = completion(server, n_tokens=ENDLESS, sluiceway={"stream_id": stream_id})
     connection, events = open_stream(server, body)
     take(events, 1)
@@ -43,7 +43,7 @@ def occupied(server: Server, stream_id: str = "first") -> RawConnection:
 
 
 def waiting(server: Server, stream_id: str) -> RawConnection:
-    """Somebody stands in the queue."""
+    """A stream that waits in the queue."""
     connection, _ = open_stream(server, completion(server, n_tokens=1, sluiceway={"stream_id": stream_id}))
     return connection
 
@@ -58,7 +58,7 @@ def events_of(connection: RawConnection) -> Iterator[ServerEvent]:
 
 
 def posted(server: Server, body: dict[str, Any]) -> tuple[RawConnection, Iterator[ServerEvent]]:
-    """A native stream from its head on."""
+    """The connection and the events of a native stream."""
     connection = server.connect()
     connection.request("POST", "/v1/stream", body)
     assert connection.read_head()[0] == 200
@@ -74,8 +74,8 @@ def finish(*connections: RawConnection) -> None:
         connection.finish()
 
 
-def test_place_in_the_queue_is_told_when_others_leave(narrow: Server) -> None:
-    """Third, second, first; then its prompt and its answer. A reader that joins is told what holds now."""
+def test_place_in_the_queue_is_reported_when_others_leave(narrow: Server) -> None:
+    """It is third, second, first; then the prompt and the answer follow. A reader that joins gets the current place."""
     others = [occupied(narrow), waiting(narrow, "second"), waiting(narrow, "third")]
     body = {"prompt": "once", "max_tokens": 2, "stream_id": "mine", "progress": "events", "resumable": True}
     connection, events = posted(narrow, body)
@@ -99,22 +99,22 @@ def test_place_in_the_queue_is_told_when_others_leave(narrow: Server) -> None:
     finish(connection, *others)
 
 
-def test_prompt_is_counted_up_to_its_end(narrow: Server) -> None:
-    """In the chunks in which it is computed; the last is told with the first token."""
+def test_prompt_is_reported_up_to_its_end(narrow: Server) -> None:
+    """There is one report for each computed chunk; the last comes with the first token."""
     body = {"prompt": "x" * (4 * STEP_TOKENS), "max_tokens": 2, "progress": "events"}
     connection, events = posted(narrow, body)
     start, *rest = events
     total = json.loads(start.data)["prompt_tokens"]
-    told = named(rest, "prefill")
-    assert [one["computed"] for one in told] == [64, 128, 192, 256, total][: len(told)] and len(told) >= 4
-    assert {one["total"] for one in told} == {total} and told[-1]["computed"] == total
+    reports = named(rest, "prefill")
+    assert [one["computed"] for one in reports] == [64, 128, 192, 256, total][: len(reports)] and len(reports) >= 4
+    assert {one["total"] for one in reports} == {total} and reports[-1]["computed"] == total
     order = [event.event for event in rest if event.event != "queued"]
-    assert order == ["prefill"] * len(told) + ["token", "token", "done"]
+    assert order == ["prefill"] * len(reports) + ["token", "token", "done"]
     connection.finish()
 
 
-def test_progress_is_a_line_that_means_nothing_when_it_is_a_comment(narrow: Server) -> None:
-    """The events are those of a stream without."""
+def test_progress_in_comments_changes_no_event(narrow: Server) -> None:
+    """The events are those of a stream without progress."""
     first = occupied(narrow)
     body = completion(narrow, n_tokens=2, stream=True, sluiceway={"progress": "comments"})
     connection = narrow.connect()
@@ -130,7 +130,7 @@ def test_progress_is_a_line_that_means_nothing_when_it_is_a_comment(narrow: Serv
 
 
 def chat_with_sdk(server: Server, client: openai.OpenAI, options: dict[str, Any], meanwhile: Callable[[], None]) -> str:
-    """The text of a stream that the SDK read; `meanwhile` is called when it has its first chunk."""
+    """The text of a stream that the SDK reads; `meanwhile` is called after its first chunk."""
     stream = client.chat.completions.create(
         model=completion(server)["model"],
         messages=[{"role": "user", "content": "Say hello. " * 20}],
@@ -145,14 +145,14 @@ def chat_with_sdk(server: Server, client: openai.OpenAI, options: dict[str, Any]
 
 
 @pytest.mark.parametrize("resumable", [True, False])
-def test_sdk_reads_what_it_reads_without_when_progress_is_told(narrow: Server, resumable: bool) -> None:
-    """Also where events carry ids, and keep-alives come as often as they may."""
+def test_sdk_reads_the_same_with_progress(narrow: Server, resumable: bool) -> None:
+    """Also when events carry ids, and with very frequent keep-alive comments."""
     with openai.OpenAI(base_url=f"{narrow.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
         plain = chat_with_sdk(narrow, client, {}, lambda: None)
         first = occupied(narrow)
         options = {"progress": "comments", "keep_alive_s": 0.01, "resumable": resumable}
-        told = chat_with_sdk(narrow, client, options, lambda: cancel(narrow, "first"))
-    assert told == plain != ""
+        reports = chat_with_sdk(narrow, client, options, lambda: cancel(narrow, "first"))
+    assert reports == plain != ""
     first.finish()
 
 
@@ -165,10 +165,8 @@ def test_sdk_reads_what_it_reads_without_when_progress_is_told(narrow: Server, r
         ("/v1/stream", {"progress": True}, "progress"),
     ],
 )
-def test_progress_is_refused_by_name_when_it_cannot_be_told(
-    narrow: Server, path: str, fields: dict[str, Any], param: str
-) -> None:
-    """In a whole answer, as events that an SDK would take for chunks, in a way that is none."""
+def test_unsupported_progress_is_refused_by_name(narrow: Server, path: str, fields: dict[str, Any], param: str) -> None:
+    """In a whole answer, as events that an SDK would take for chunks, and as a wrong value."""
     body = (completion(narrow) if path == "/v1/completions" else {"prompt": "once"}) | fields
     status, answer = narrow.post(path, body)
     assert (status, answer["error"]["param"]) == (400, param)

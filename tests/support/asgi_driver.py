@@ -1,6 +1,6 @@
-"""Drives an ASGI application by hand, as no HTTP client can: a reader that stalls, takes single writes, or vanishes.
+"""Drives an ASGI application by hand, unlike any HTTP client: its reader can stall, take single writes, or vanish.
 
-`FakeUpstream` stands for tokenizer and engine: it records what the API process sends and says what a test tells it to.
+`FakeUpstream` replaces tokenizer and engine: it records what the API process sends, and sends what a test wants.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FACTS = EngineFacts(max_model_len=256, max_sequence_tokens=200, vocab_size=256, 
 
 
 def record_log() -> tuple[FilteringBoundLogger, list[dict[str, Any]]]:
-    """A log and the list of what was logged; `event` is the sentence."""
+    """A log, and the list of its lines; `event` is the sentence of a line."""
     lines: list[dict[str, Any]] = []
 
     def keep(_: object, level: str, fields: Any) -> Any:
@@ -57,7 +57,7 @@ def record_log() -> tuple[FilteringBoundLogger, list[dict[str, Any]]]:
 
 
 class FakeUpstream:
-    """Tokenizer and engine, scripted. With `script`, every request is answered with these texts, one step each."""
+    """Scripted tokenizer and engine. With `script`, each request is answered with these texts, one per step."""
 
     def __init__(self) -> None:
         self.dispatcher: Dispatcher
@@ -69,7 +69,7 @@ class FakeUpstream:
 
     def push(self, message: ToTokenizer) -> None:
         if self.is_gone:
-            raise PeerGone("nobody is there")
+            raise PeerGone("no process is there")
         if isinstance(message, TokenizeEncoded):
             message = msgspec.msgpack.decode(encode(message), type=Tokenize)
         self.pushed.append(message)
@@ -93,7 +93,7 @@ class FakeUpstream:
                 pass
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for something to be pushed after which the condition holds. `TimeoutError` after two minutes."""
+        """Wait until the condition holds after a push. Raises `TimeoutError` after two minutes."""
         async with asyncio.timeout(120.0):
             while not condition():
                 self._has_pushed.clear()
@@ -113,7 +113,7 @@ class FakeUpstream:
         return self.requests[-1].rids[0]
 
     def say(self, *events: Event, stats: EngineStats | None = None) -> None:
-        """One message with these events."""
+        """Send one message with these events."""
         self.dispatcher.receive(Events(events=list(events), stats=stats))
 
     def accept(self, *rids: Rid, prompt_tokens: int = 5, cached_tokens: int = 0) -> None:
@@ -135,7 +135,7 @@ class FakeUpstream:
         self.say(Rejected(self.requests[-1].rids, refusal))
 
     def end_cancelled(self, cancel: Cancel) -> None:
-        """Response a cancel as the engine does."""
+        """Answer a cancel as the engine does."""
         self.say(*(finished(rid, cancel.reason, 0) for rid in cancel.rids))
 
     def _play(self, rids: tuple[Rid, ...], script: Iterable[str]) -> None:
@@ -153,7 +153,7 @@ def finished(
 
 
 class FakeWorker:
-    """Reads bodies in this process, when it may; or fails."""
+    """Reads bodies in this process when a test allows it, or fails."""
 
     def __init__(self) -> None:
         self.n_jobs = 0
@@ -169,11 +169,11 @@ class FakeWorker:
         try:
             return build(MODEL.encode())(b"".join(parts))
         finally:
-            gc.enable()  # a worker process does without
+            gc.enable()  # a worker process does not need it
 
 
 class Api:
-    """A hub and the application in front of it, with a fake upstream behind; serving from the start."""
+    """A dispatcher and its application, with a fake upstream; it serves from the start."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Api:
 
     @property
     def delivered_tokens(self) -> int:
-        self.dispatcher.registry.census()  # brings the counts of tokens up to date
+        self.dispatcher.registry.census()  # updates the counts of tokens
         return int(self.metrics.delivered_tokens.value)
 
     @property
@@ -231,7 +231,7 @@ class Api:
         return int(self.metrics.wasted_tokens.value)
 
     def assert_quiet(self) -> None:
-        """Nothing is held for anybody."""
+        """Check that nothing is held."""
         account = self.dispatcher.account()
         assert (account["sessions"], account["live"], account["tombstones"]) == (0, 0, 0), account
         assert self.dispatcher.violations() == []
@@ -248,7 +248,7 @@ def chat(**fields: Any) -> bytes:
 
 
 class _Chunks(ChunkWriter):
-    """Writes to a driver, as long as its client reads."""
+    """Writes to a driver while its client reads."""
 
     def __init__(self, driver: AsgiDriver) -> None:
         self.on_writable = lambda: None
@@ -277,7 +277,7 @@ class _Chunks(ChunkWriter):
 
 
 class AsgiDriver:
-    """One request to an ASGI application, and the client that reads, or does not."""
+    """One request to an ASGI application, and its client, which reads or stops reading."""
 
     def __init__(
         self,
@@ -290,15 +290,15 @@ class AsgiDriver:
         sends_all: bool = True,
         offers_chunks: bool = False,
     ) -> None:
-        """`body` may come in pieces; with `sends_all` False the client never says that it has sent them all.
+        """`body` may come in pieces; with `sends_all` False the last piece never comes.
 
-        With `offers_chunks` the owner of a stream may write by itself, as with the server's own HTTP protocol.
+        With `offers_chunks` a response can write directly, as with the server's own HTTP protocol.
         """
         self.sent: list[Message] = []
         self.written: list[Piece] = []
-        """What came without `send`."""
+        """Bytes that were written without `send`."""
         self.unsent_bytes = 0
-        """What its transport still holds."""
+        """Bytes that its transport still holds."""
         self._app = app
         pieces = [body] if isinstance(body, bytes) else list(body)
         self._pieces = [
@@ -349,7 +349,7 @@ class AsgiDriver:
             self.sent.append(message)
 
     def write(self, piece: Piece) -> None:
-        """What comes without `send`."""
+        """Take bytes that are written without `send`."""
         self.written.append(piece)
         self.sent.append({"type": "http.response.body", "body": bytes(piece), "more_body": True})
 
@@ -357,20 +357,20 @@ class AsgiDriver:
 
     @property
     def reads(self) -> bool:
-        """Whether it is there, and takes what it is sent."""
+        """True while the client is connected and reads."""
         return not self._stalls and not self._has_left.is_set()
 
     def start(self) -> AsgiDriver:
-        """Send the request; it goes on while the test awaits."""
+        """Send the request. It is handled while the test awaits."""
         self.task = asyncio.create_task(self.run())
         return self
 
     async def run(self) -> None:
-        """Send the request and read all of its answer."""
+        """Send the request and read the whole answer."""
         await self._app(self.scope, self.receive, self.send)
 
     async def done(self) -> AsgiDriver:
-        """Wait for the end of a request that was started."""
+        """Wait for the end of a started request."""
         assert self.task is not None
         await self.task
         return self
@@ -380,7 +380,7 @@ class AsgiDriver:
         self._stalls = True
 
     def catch_up(self) -> None:
-        """Read again, all that comes; the server is told that there is room."""
+        """Read everything again; the server learns that there is room."""
         self._stalls = False
         self._may_write.release()
         self.chunks.on_writable()
@@ -391,7 +391,7 @@ class AsgiDriver:
             self._may_write.release()
 
     def vanish(self) -> None:
-        """Close the connection. A write that was stuck returns, as it does in a server."""
+        """Close the connection. A write that waits returns, as in a server."""
         self._has_left.set()
         self._stalls = False
         self._may_write.release()
@@ -430,7 +430,7 @@ class AsgiDriver:
 
 
 async def settle(until: Callable[[], object] = lambda: False, n: int = 30) -> None:
-    """Let the loop turn, at most `n` times."""
+    """Let the loop run, at most `n` turns."""
     for _ in range(n):
         if until():
             return
@@ -438,7 +438,7 @@ async def settle(until: Callable[[], object] = lambda: False, n: int = 30) -> No
 
 
 async def fetch(app: ASGIApp, method: str, path: str, body: bytes = b"", **headers: str) -> AsgiDriver:
-    """A whole request and its whole answer."""
+    """Send a request and return its whole answer."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     driver = AsgiDriver(app, method, path, body, named)
     await driver.run()
