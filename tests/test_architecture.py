@@ -27,7 +27,6 @@ SHARED_CLASS_NAMES = {
     "Park",
     "Part",
     "Pause",
-    "Progress",
     "Question",
     "Reader",
     "Resume",
@@ -38,8 +37,6 @@ SHARED_CLASS_NAMES = {
     "Usage",
     "Verdict",
     "Watch",
-    "_Choice",
-    "_Chunk",
     "_Connection",
     "_Part",
 }

@@ -42,8 +42,8 @@ from sluiceway.ipc.pipes.endpoint import Inlet, Outlet
 from sluiceway.protocols.common.sampling import LoweredSampling, SamplingParams, lower_sampling
 from sluiceway.protocols.openai.messages import lower_messages
 from sluiceway.protocols.openai.values import require_filled_text, require_token_ids, wrong
-from sluiceway.store.bar import OnLoad, counting_bar, download_bar
 from sluiceway.store.models import pull
+from sluiceway.store.progress import OnLoad, counting_bar, download_bar
 from sluiceway.tokenizer.process import run_tokenizer
 from sluiceway.tokenizer.text.load import load_tokenizer
 from sluiceway.types import FinishReason, Rid, Speculation, TokenId, ToldToken

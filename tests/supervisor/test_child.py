@@ -1,4 +1,4 @@
-"""A process of a server, alone: what it does when its supervisor is not there."""
+"""A child process without its supervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_S = 60.0
 
 
 def test_a_child_leaves_when_its_supervisor_died_before_it_began(tmp_path: Path) -> None:
-    """It is started by somebody else by then, whose life means nothing."""
+    """Another process is its parent by then."""
     supervisor = subprocess.Popen([sys.executable, "-c", ""])
     supervisor.wait()
     directory = tmp_path / "runtime"

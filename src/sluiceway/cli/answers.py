@@ -35,12 +35,12 @@ class _Delta(msgspec.Struct):
     content: str | None = None
 
 
-class _Choice(msgspec.Struct):
+class _ChatChoice(msgspec.Struct):
     delta: _Delta = msgspec.field(default_factory=_Delta)
 
 
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+class _ChatChunk(msgspec.Struct):
+    choices: list[_ChatChoice] = []
     error: Any = None
 
 
@@ -141,7 +141,7 @@ def _pieces(raw: Iterator[bytes]) -> Iterator[str]:
 
 def _text_of(data: str) -> Iterator[str]:
     try:
-        chunk = msgspec.json.decode(data, type=_Chunk)
+        chunk = msgspec.json.decode(data, type=_ChatChunk)
     except msgspec.DecodeError as error:
         raise AnswerError(f"the server sent an event that is no completion: {error}") from error
     if chunk.error is not None:

@@ -114,13 +114,11 @@ def remote(url: str, model: str | None, api_key: str | None, parameters: dict[st
 
 @contextlib.contextmanager
 def local(model: str | None, source: Source, parameters: dict[str, Any], **engine: Any) -> Iterator[Answers]:
-    from sluiceway.cli.pull import fetch
+    from sluiceway.cli.pull import fetch, load
 
     sampling = sampling_of(parameters)
     files = fetch(model or DEFAULT_MODEL, source)
     typer.echo(f"loading {files.name}", err=True)
-
-    from sluiceway.cli.offline import load
 
     with load(files, **engine) as llm:
         yield LocalAnswers(llm, sampling)

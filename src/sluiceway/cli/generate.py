@@ -30,7 +30,7 @@ from sluiceway.cli.options import (
     option,
     sampling_of,
 )
-from sluiceway.cli.pull import fetch
+from sluiceway.cli.pull import fetch, load
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
 PromptText = Annotated[str | None, option("--prompt", "The text to go on from; without it, standard input is read.")]
@@ -69,8 +69,6 @@ def generate(
     }  # fmt: skip
     sampling = sampling_of(flags, stop)
     files = fetch(model, source)
-
-    from sluiceway.cli.offline import load
 
     with load(files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads) as llm:
         if as_json:

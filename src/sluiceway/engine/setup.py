@@ -14,7 +14,7 @@ from sluiceway.engine.engine import Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
 from sluiceway.errors import ConfigError
-from sluiceway.store.bar import OnLoad
+from sluiceway.store.progress import OnLoad
 from sluiceway.tokenizer.text.byte_tokenizer import ByteTokenizer
 from sluiceway.tokenizer.text.load import load_eos_token_ids
 from sluiceway.types import EngineFacts

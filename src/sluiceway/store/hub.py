@@ -11,9 +11,9 @@ from typing import Any
 
 from sluiceway.errors import ModelSourceError
 from sluiceway.model_files import gguf_part_paths
+from sluiceway.store.cache import CHUNK_BYTES, disk_faults, sha256_of
 from sluiceway.store.local import missing_files
 from sluiceway.store.names import HubName
-from sluiceway.store.placing import CHUNK_BYTES, disk_faults, sha256_of
 from sluiceway.store.proxies import proxy_for, without_password
 
 REACH_S = 5.0

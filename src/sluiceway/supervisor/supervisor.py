@@ -1,8 +1,8 @@
-"""The parent of a server's processes: starts them, watches them, drains and stops them. Carries out a `Supervision`.
+"""The parent of the server's processes. It starts, watches, drains and stops them, as a `Supervision` decides.
 
-It holds the listening socket, which the API process inherits: while that starts again, connections wait in the kernel.
-From the moment that it begins, SIGTERM and SIGINT are orders to it; once it leaves it ignores them, to the very end of
-the process, so that a late signal does not change the exit code.
+It holds the listening socket, which the API process inherits: while that process restarts, connections wait in the
+kernel. SIGTERM and SIGINT ask it to stop. When it has stopped the others, it ignores these signals until it exits, so
+that a late signal does not change the exit code.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from sluiceway.runtime.loops import LongestGap
 from sluiceway.supervisor.child import CONFIG_FILE
 from sluiceway.supervisor.stand_in import StandIn
 from sluiceway.supervisor.supervision import (
-    Announce,
-    AnswerInstead,
     CloseListener,
     Effect,
     Kill,
+    Log,
+    Send,
+    SetStandIn,
     Spawn,
     Supervision,
-    Tell,
 )
 
 _TICK_MS = 100
 
 _CHILD_ENVIRONMENT = {
-    # How long a compute thread that waits for the others keeps its core. By default for milliseconds: where something
-    # else wants a core, each of the step's hundreds of waits then takes a time slice, and a token takes ten times as
-    # long. With this, nothing is lost where nobody does. (GNU OpenMP manual, GOMP_SPINCOUNT.)
+    # How long a compute thread spins while it waits for the others. By default it spins for milliseconds: if another
+    # program needs a core, each of the hundreds of waits in a step takes a time slice, and a token takes ten times as
+    # long. On an idle machine this value costs nothing. (GNU OpenMP manual, GOMP_SPINCOUNT.)
     "GOMP_SPINCOUNT": "1000",
 }
 """Set for every child, unless the user has set it."""
@@ -61,9 +61,9 @@ _MAX_SOCKET_PATH_BYTES = 100
 
 
 def serve(config: ServeConfig, listener: socket.socket) -> int:
-    """Run a server on a bound socket until it is told to stop (SIGTERM, SIGINT). Returns the exit code.
+    """Run a server on a bound socket until a signal (SIGTERM, SIGINT) stops it. Returns the exit code.
 
-    Raises `ConfigError` if the address cannot be had after all. Leaves SIGTERM and SIGINT ignored.
+    Raises `ConfigError` if the address was taken meanwhile. Leaves SIGTERM and SIGINT ignored.
     """
     with _signals_as_socket() as signals:
         configure_log(config.log_level, config.log_format, process="supervisor")
@@ -75,7 +75,7 @@ def serve(config: ServeConfig, listener: socket.socket) -> int:
 
 @contextlib.contextmanager
 def _runtime_directory() -> Iterator[Path]:
-    """A private directory (mode 0700) for the socket files; removed at the end."""
+    """Make a private directory (mode 0700) for the socket files, and remove it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="sluiceway-"))
     try:
         longest = max(len(os.fsencode(address)) for address in _socket_files(directory))
@@ -95,6 +95,8 @@ def _socket_files(directory: Path) -> Iterator[str]:
 
 
 class _Supervisor:
+    """Carries out the effects of a `Supervision` and reports facts to it, in one loop."""
+
     def __init__(self, config: ServeConfig, directory: Path, listener: socket.socket) -> None:
         self._listener = listener
         self._stand_in = StandIn(listener)
@@ -104,7 +106,7 @@ class _Supervisor:
         self._control = ControlServer(self._context, Addresses.in_directory(str(directory)).control)
         self._children: dict[Role, subprocess.Popen[bytes]] = {}
         self._log = structlog.get_logger("supervisor")
-        self._mind = Supervision(
+        self._supervision = Supervision(
             drain_timeout_s=config.drain_timeout_s,
             heartbeat_timeout_s=config.heartbeat_timeout_s,
             restart_hung_after_s=config.restart_hung_after_s,
@@ -117,9 +119,9 @@ class _Supervisor:
         poller.register(self._control.socket, zmq.POLLIN)
         poller.register(signals, zmq.POLLIN)
         self._log.info("starting", model=self._model_name)
-        self._mind.started(time.monotonic())
+        self._supervision.started(time.monotonic())
         try:
-            while self._mind.exit_code is None:
+            while self._supervision.exit_code is None:
                 self._act()
                 began_s = time.monotonic()
                 poller.poll(_TICK_MS)
@@ -131,46 +133,46 @@ class _Supervisor:
             self._stand_in.stop()
             self._control.close()
             self._context.term()
-        return self._mind.exit_code or 0
+        return self._supervision.exit_code or 0
 
     def _measure(self, began_s: float) -> None:
-        """A wait that took longer than it was for: the supervisor was stopped, or had no processor."""
+        """Measure by how much a wait took longer than asked for: then the supervisor did not run."""
         now_s = time.monotonic()
         self._gaps.add(round(max(0.0, now_s - began_s - _TICK_MS / 1000), 3), now_s)
         figures = (self._gaps.seconds, dropped_messages.count)
         if figures != self._figures:
             self._figures = figures
-            self._mind.measured("supervisor", *figures)
+            self._supervision.measured("supervisor", *figures)
 
     def _observe(self, signals: socket.socket) -> None:
-        """Reports before exits: the last words of a process that died say why."""
+        """Collect the facts. Reports come before exits, since the last report of a dead process says why it died."""
         now_s = time.monotonic()
         for role, report in self._control.drain():
-            self._mind.reported(role, report, now_s)
+            self._supervision.reported(role, report, now_s)
         for number in _take(signals):
             if number in (signal.SIGTERM, signal.SIGINT):
-                self._mind.asked_to_stop(now_s)
+                self._supervision.asked_to_stop(now_s)
         for role, child in list(self._children.items()):
             code = child.poll()
             if code is not None:
                 del self._children[role]
-                self._mind.exited(role, code, now_s)
-        self._mind.tick(now_s)
+                self._supervision.exited(role, code, now_s)
+        self._supervision.tick(now_s)
 
     def _act(self) -> None:
-        for effect in self._mind.effects():
+        for effect in self._supervision.effects():
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Spawn(role):
                 self._spawn(role)
-            case Tell(role, message):
+            case Send(role, message):
                 self._control.send(role, message)
             case Kill(role):
                 if role in self._children:
                     self._children[role].kill()
-            case AnswerInstead(is_on):
+            case SetStandIn(is_on):
                 if is_on:
                     self._stand_in.start()
                 else:
@@ -178,37 +180,37 @@ class _Supervisor:
                 self._log.info("answering for the API process", is_on=is_on)
             case CloseListener():
                 self._listener.close()
-            case Announce(event, fields, is_error):
+            case Log(event, fields, is_error):
                 (self._log.error if is_error else self._log.info)(event, **fields)
             case _:
                 assert_never(effect)
 
     def _spawn(self, role: Role) -> None:
-        """Start a process. One that cannot be started (no memory, no process left) counts as one that died."""
+        """Start a process. If it cannot be started (no memory, no process left), it counts as dead."""
         listener = self._listener.fileno()
         command = [sys.executable, "-m", "sluiceway.supervisor.child", role.value, str(self._directory)]
         command += [str(os.getpid()), str(listener)]
-        # It inherits the mask: before it has said that it ignores these signals, they must not end it.
+        # The child inherits the mask: these signals must not end it before it ignores them.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C in the terminal is for the supervisor, which drains
+                process_group=0,  # Ctrl-C in a terminal must reach the supervisor only, which drains
                 env=_CHILD_ENVIRONMENT | os.environ,
                 pass_fds=(listener,) if role is Role.API else (),
             )
         except OSError as error:
             self._log.error("process cannot be started", role=role.value, why=error.strerror)
-            self._mind.exited(role, 1, time.monotonic())
+            self._supervision.exited(role, 1, time.monotonic())
             return
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._children[role] = child
-        self._mind.spawned(role, child.pid)
+        self._supervision.spawned(role, child.pid)
 
     def _kill_all(self) -> None:
-        """Whatever happens here, no process is left behind."""
+        """Leave no process behind, whatever has happened."""
         for child in self._children.values():
             child.kill()
         for child in self._children.values():
@@ -217,7 +219,7 @@ class _Supervisor:
 
 @contextlib.contextmanager
 def _signals_as_socket() -> Iterator[socket.socket]:
-    """A socket that has one byte, the number, for each signal; so that the poll below wakes at once."""
+    """Yield a socket that receives the number of each signal as one byte, which wakes the poll."""
     reader, writer = socket.socketpair()
     reader.setblocking(False)
     writer.setblocking(False)
@@ -227,7 +229,7 @@ def _signals_as_socket() -> Iterator[socket.socket]:
     try:
         yield reader
     finally:
-        # Ignored and not restored: the interpreter resets its own handlers when it ends, and what is ignored stays so.
+        # Ignored and not restored: the interpreter resets handlers when it ends, but not ignored signals.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from sluiceway.store.bar import download_bar, loading_bar
-from sluiceway.store.progress import Progress
+from sluiceway.store.progress import DownloadProgress, download_bar, loading_bar
 
 
 def test_nothing_is_shown_when_nothing_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,8 +19,8 @@ def test_nothing_is_shown_when_nothing_is_fetched(capsys: pytest.CaptureFixture[
 def test_bar_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """With its name and its bytes; stdout stays clean for the path."""
     with download_bar() as show:
-        show(Progress("tiny", 1_000_000, 2_000_000))
-        show(Progress("tiny", 2_000_000, 2_000_000))
+        show(DownloadProgress("tiny", 1_000_000, 2_000_000))
+        show(DownloadProgress("tiny", 2_000_000, 2_000_000))
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "tiny" in shown.err and "2.0/2.0 MB" in shown.err

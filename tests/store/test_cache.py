@@ -13,7 +13,18 @@ from pathlib import Path
 import pytest
 
 from sluiceway.errors import ModelSourceError
-from sluiceway.store.placing import disk_faults, exclusive, place, require_space, sha256_of
+from sluiceway.store.cache import (
+    CACHE_DIR_VARIABLE,
+    OFFLINE_VARIABLE,
+    cache_dir,
+    disk_faults,
+    exclusive,
+    hub_cache_dir,
+    is_offline,
+    place_file,
+    require_space,
+    sha256_of,
+)
 
 CONTENT = bytes(range(256)) * 9000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -21,7 +32,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 def test_file_is_placed_whole(tmp_path: Path) -> None:
     """More than one chunk; nothing else is left in the folder."""
-    place(io.BytesIO(CONTENT), tmp_path / "model.gguf", SHA256)
+    place_file(io.BytesIO(CONTENT), tmp_path / "model.gguf", SHA256)
     assert sha256_of(tmp_path / "model.gguf") == SHA256
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
@@ -30,8 +41,8 @@ def test_nothing_is_placed_when_the_checksum_is_wrong(tmp_path: Path) -> None:
     """What was there stays as it was."""
     target = tmp_path / "model.gguf"
     target.write_bytes(b"old")
-    with pytest.raises(ModelSourceError, match=f"should be {SHA256}"):
-        place(io.BytesIO(CONTENT[:-1]), target, SHA256)
+    with pytest.raises(ModelSourceError, match=f"should have {SHA256}"):
+        place_file(io.BytesIO(CONTENT[:-1]), target, SHA256)
     assert target.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
@@ -46,7 +57,7 @@ def test_nothing_is_left_when_the_source_breaks(tmp_path: Path) -> None:
             return super().read(size)
 
     with pytest.raises(OSError, match="Input/output error"):
-        place(Breaking(CONTENT), tmp_path / "model.gguf", SHA256)
+        place_file(Breaking(CONTENT), tmp_path / "model.gguf", SHA256)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,3 +109,32 @@ def test_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]
+
+
+def test_the_cache_is_the_users_own_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hub repositories are in the hub client's own cache then."""
+    monkeypatch.delenv(CACHE_DIR_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir().is_relative_to(tmp_path)
+    assert hub_cache_dir() is None
+
+
+def test_the_variable_moves_both_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(CACHE_DIR_VARIABLE, str(tmp_path))
+    assert cache_dir() == tmp_path
+    assert hub_cache_dir() == tmp_path / "hub"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", True), ("true", True), ("yes", True), ("0", False), ("", False), ("False", False)]
+)
+def test_the_variable_forbids_the_network(monkeypatch: pytest.MonkeyPatch, value: str, expected: bool) -> None:
+    """Any word that does not mean "no" means "yes"."""
+    monkeypatch.setenv(OFFLINE_VARIABLE, value)
+    assert is_offline() is expected
+
+
+def test_the_network_may_be_used_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OFFLINE_VARIABLE, raising=False)
+    assert not is_offline()
