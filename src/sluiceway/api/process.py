@@ -114,7 +114,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
         intake=Intake(config.model.name, limits, worker, lambda: dispatcher.prompt_room, log),
         defaults=StreamDefaults(config.streams),
         now_s=time.time,
-        new_id=lambda: token_hex(16),
+        new_id=functools.partial(token_hex, 16),
         processes=processes,
     )
     server = HttpServer(

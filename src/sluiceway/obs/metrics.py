@@ -221,6 +221,7 @@ class Metrics:
         self._rows = rows_of(type(self))
         self._followers, names = zip(*self._engine_counters(), strict=True)
         self._totals_of = attrgetter(*names)
+        self._last_totals: tuple[float, ...] = (0,) * len(names)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -230,16 +231,18 @@ class Metrics:
             return
         if stats.step_s > 0.0:
             self.step_seconds.observe(stats.step_s)
-        for counter, total in zip(self._followers, self._totals_of(stats), strict=True):
-            counter.follow(total)
+        totals = self._totals_of(stats)
+        for counter, total, last in zip(self._followers, totals, self._last_totals, strict=True):
+            # A total that has fallen has restarted from zero. No counter is called, since this runs with each step.
+            counter.value += total - last if total >= last else total
+        self._last_totals = totals
         self.engine = stats
 
     def engine_died(self) -> None:
         """Show an engine that holds nothing, and ignore snapshots until the next one starts."""
         self.engine = None
         self._is_engine_down = True
-        for counter in self._followers:
-            counter.source_restarted()
+        self._last_totals = (0,) * len(self._followers)
 
     def engine_started(self) -> None:
         """Take snapshots again."""

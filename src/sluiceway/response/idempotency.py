@@ -82,6 +82,8 @@ class Idempotency:
         self._ended: dict[tuple[str, str], None] = {}
         """Keys whose response has ended, in the order of their ends."""
         self._n_of = Counter[str]()
+        self.is_used = False
+        """True after the first key."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -90,6 +92,7 @@ class Idempotency:
         self, caller: str, key: str, digest: bytes, stream_id: str, now_s: float, *, is_held: bool = False
     ) -> Claim:
         """Look a request up. A new key belongs to `stream_id` from now on, unless a response holds that id already."""
+        self.is_used = True
         self._forget_old(now_s)
         known = self._entries.get((caller, key))
         if known is not None:

@@ -165,7 +165,8 @@ class Reader:
 
     def is_done(self, end: Cursor) -> bool:
         """True when everything was written to the reader."""
-        return self._pending is None and not self._has_work(end)
+        has_work = self._aside or (not self.is_dismissed and self.cursor.event_id < end.event_id)
+        return self._pending is None and not has_work
 
     def is_silent(self, end: Cursor, now_s: float, after_s: float) -> bool:
         """True when the reader has everything and was written nothing for `after_s`."""
@@ -193,9 +194,6 @@ class Reader:
     def _lacks_status_line(self, backlog: Backlog) -> bool:
         line = backlog.status_line
         return bool(line) and line is not self._seen_status_line and not self.is_dismissed
-
-    def _has_work(self, end: Cursor) -> bool:
-        return bool(self._aside) or (not self.is_dismissed and self.cursor.event_id < end.event_id)
 
 
 class Readers:

@@ -25,8 +25,10 @@ class Shares(Generic[T]):
 
     def add(self, caller: str, thing: T, weight: int = 1) -> None:
         """Add an entry as the newest of this caller. An entry that is there already moves, and takes the new weight."""
-        self.drop(caller, thing)
-        self._things.setdefault(caller, {})[thing] = weight
+        things = self._things.setdefault(caller, {})
+        if thing in things:
+            self._changed(caller, self._totals[caller] - things.pop(thing))
+        things[thing] = weight
         self._changed(caller, self._totals.get(caller, 0) + weight)
 
     def drop(self, caller: str, thing: T) -> None:

@@ -146,7 +146,9 @@ class Stream:
 
     def finished(self, rid: Rid, reason: FinishReason, frames: Iterable[bytes] = ()) -> tuple[Effect, ...]:
         """Note that a sequence finished well, with its last events. Raises `InvariantError` if it does not run here."""
-        self._remove(rid)
+        if rid not in self._live:
+            raise InvariantError(f"sequence {rid} finished, but does not run in this response")
+        del self._live[rid]
         self._move(Input.FINISHED if self._live else Input.COMPLETED)
         for frame in frames:
             self.backlog.push(frame, 0)
@@ -189,7 +191,9 @@ class Stream:
         """Attach a reader at a cursor that `cursor_after` returned."""
         self._move(Input.ATTACHED)
         self._now_s = now_s
-        return self._readers.admit(cursor, self.backlog.end, now_s), self._regulate()
+        reader_id = self._readers.admit(cursor, self.backlog.end, now_s)
+        is_first = reader_id == 1 and cursor == self.backlog.end  # so that nothing can be held back yet
+        return reader_id, () if is_first else self._regulate()
 
     def take(self, reader_id: ReaderId) -> PendingWrite | None:
         """The next write for this reader; None if nothing waits. Its writer calls `written` after the write."""

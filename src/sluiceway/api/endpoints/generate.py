@@ -15,13 +15,15 @@ from sluiceway.api.responses.response import Response, ResponseSpec
 from sluiceway.api.responses.writer import AsgiWriter
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.protocols.common.reading import Endpoint, Request
-from sluiceway.protocols.common.wishes import STREAM_ID_HEADER, checked_stream_id
+from sluiceway.protocols.common.wishes import STREAM_ID_HEADER, Wishes, checked_stream_id
 from sluiceway.protocols.openai.errors import error_body
 from sluiceway.response.backlog import Cursor
 from sluiceway.response.idempotency import HEADER as KEY_HEADER
 from sluiceway.response.idempotency import begin_digest, checked_key
 from sluiceway.response.lifecycle import ReaderId
 from sluiceway.response.override import HEADER as SLOW_CLIENT_HEADER
+
+_NO_OPTIONS = Wishes()
 
 
 class GenerateEndpoint:
@@ -63,9 +65,9 @@ class GenerateEndpoint:
         """Open a response, or join the one that the request belongs to. `claim`: its idempotency key and digest."""
         generation = request.generation
         stream_id = generation.wishes.stream_id or _chosen_id(scope) or f"{self._id_prefix}-{self._context.new_id()}"
-        terms = self._context.defaults.terms_for(
-            generation, _text_of(scope, SLOW_CLIENT_HEADER), has_key=claim is not None
-        )
+        slow_client, defaults = _text_of(scope, SLOW_CLIENT_HEADER), self._context.defaults
+        is_plain = generation.stream and generation.wishes == _NO_OPTIONS and slow_client is None and claim is None
+        terms = defaults.plain if is_plain else defaults.terms_for(generation, slow_client, has_key=claim is not None)
         spec = ResponseSpec(
             generation=generation,
             framer=request.framer(response_id=stream_id, model=generation.model, created=int(self._context.now_s())),

@@ -31,6 +31,8 @@ class StreamDefaults:
             ahead_tokens=streams.detach_ahead_tokens,
             ttl_s=streams.replay_ttl_s,
         )
+        self.plain = StreamTerms(policy=self.policy, keep_alive_s=streams.sse_keep_alive_s)
+        """The terms of a stream whose request chooses nothing."""
 
     def terms_for(self, generation: Generation, slow_client: str | None, *, has_key: bool) -> StreamTerms:
         """The terms of one request. A response with an idempotency key is kept.

@@ -19,8 +19,7 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.api.responses.audits import Audits
 from sluiceway.api.responses.registry import ResponseRegistry
-from sluiceway.api.responses.response import Response, ResponseContext, ResponseSpec, ResponseWriter
-from sluiceway.api.responses.signal import Signal
+from sluiceway.api.responses.response import Response, ResponseContext, ResponseSpec, ResponseWriter, Signal
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import PeerGone, Refusal, RequestError, invalid
 from sluiceway.ipc.messages.to_api import (
@@ -185,7 +184,8 @@ class Dispatcher:
         for index, rid in enumerate(rids):
             self._routes[rid] = Route(response, index)
         self._n_submitted += len(rids)
-        self.has_sequences.set(True)
+        if not self.has_sequences.holds:
+            self.has_sequences.set(True)
         registry.add(response)
         return response, response.attach(START, writer)
 

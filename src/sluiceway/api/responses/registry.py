@@ -12,8 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Generic, TypeVar, assert_never
 
-from sluiceway.api.responses.response import Response
-from sluiceway.api.responses.signal import Signal
+from sluiceway.api.responses.response import Response, Signal
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.obs.metrics import StreamsCensus
@@ -55,10 +54,11 @@ class TimerWheel(Generic[T]):
         self._last_tick = -1
         """The last tick whose items were returned."""
         self._by_tick: dict[int, dict[T, None]] = {}
-        self._tick_of: dict[T, int] = {}
+        self.tick_of: dict[T, int] = {}
+        """The tick of each item. Others only read it."""
 
     def __len__(self) -> int:
-        return len(self._tick_of)
+        return len(self.tick_of)
 
     def set(self, item: T, at_s: float) -> None:
         """Set the only timer of this item; a past time means the next tick, and infinity means no timer."""
@@ -69,12 +69,13 @@ class TimerWheel(Generic[T]):
 
     def set_next(self, item: T) -> None:
         """Set the only timer of this item to the next tick."""
-        if self._tick_of.get(item) != self._last_tick + 1:  # this runs with each write to a slow reader
-            self._put(item, self._last_tick + 1)
+        tick = self._last_tick + 1
+        if self.tick_of.get(item) != tick:  # this runs with each write to a slow reader
+            self._put(item, tick)
 
     def drop(self, item: T) -> None:
         """Remove the timer of this item. Idempotent."""
-        tick = self._tick_of.pop(item, None)
+        tick = self.tick_of.pop(item, None)
         if tick is not None:
             items = self._by_tick[tick]
             del items[item]
@@ -88,13 +89,13 @@ class TimerWheel(Generic[T]):
         self._last_tick = now
         found = [item for tick in sorted(ticks) for item in self._by_tick.pop(tick)]
         for item in found:
-            del self._tick_of[item]
+            del self.tick_of[item]
         return found
 
     def _put(self, item: T, tick: int) -> None:
-        if item in self._tick_of:
+        if item in self.tick_of:
             self.drop(item)
-        self._tick_of[item] = tick
+        self.tick_of[item] = tick
         self._by_tick.setdefault(tick, {})[item] = None
 
 
@@ -186,7 +187,8 @@ class ResponseRegistry:
     def add(self, response: Response) -> None:
         """Add a new response. Its id must be free."""
         spec = response.spec
-        self._keys.reused(_address(spec.caller, spec.stream_id))
+        if self._keys.is_used:
+            self._keys.reused(_address(spec.caller, spec.stream_id))
         self._held[spec.caller, spec.stream_id] = response
         self._open[response] = None
         self.empty.holds = False
@@ -254,7 +256,7 @@ class ResponseRegistry:
         )
 
     def _note_timed(self) -> None:
-        holds = bool(self._timers) or self.budget.has_memory_to_free
+        holds = bool(self._timers.tick_of) or self.budget.has_memory_to_free
         if holds is not self.timed.holds:
             self.timed.set(holds)
 

@@ -14,7 +14,6 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from sluiceway.api.http.head import Head, json_head, refusal_head, stream_head, stream_id_header
-from sluiceway.api.responses.signal import Signal
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Delta, Finished, Progressed
 from sluiceway.ipc.messages.to_engine import SetFlow
@@ -48,6 +47,29 @@ GOOD_REASONS = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 
 _FLOW_ACTIONS = {Flow.RUN: "resume", Flow.PAUSE: "pause", Flow.PARK: "park"}
 """What the metrics call a change of the flow."""
+
+
+class Signal:
+    """A condition, and the functions that wait for it. Unlike `asyncio.Event` it needs no loop."""
+
+    __slots__ = ("_waiting", "holds")
+
+    def __init__(self, *, holds: bool) -> None:
+        self.holds = holds
+        self._waiting: list[Callable[[], None]] = []
+
+    def set(self, holds: bool) -> None:
+        """Note whether the condition holds now. If it does, call the waiting functions."""
+        self.holds = holds
+        while self._waiting and self.holds:
+            self._waiting.pop()()
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the condition holds; immediately if it holds now."""
+        if self.holds:
+            callback()
+        else:
+            self._waiting.append(callback)
 
 
 class ResponseWriter(Protocol):
@@ -292,8 +314,9 @@ class Response:
         self.writers[reader_id] = writer
         if reader_id > 1:
             context.metrics.stream_actions["reattach"].add()
-        context.registry.opened(self)
-        self._apply(effects)
+            context.registry.opened(self)
+        if effects:
+            self._apply(effects)
         context.registry.watch(self)
         return reader_id
 
@@ -435,8 +458,10 @@ class Response:
         """Add to the metrics what was delivered, and what was not, since the last call. No event does, to save time."""
         metrics = self._context.metrics
         n_delivered, n_undelivered = self.stream.backlog.n_delivered, self.stream.backlog.n_undelivered
-        metrics.delivered_tokens.add(n_delivered - self._counted_delivered)
-        metrics.wasted_tokens.add(n_undelivered - self._counted_undelivered)
+        if n_delivered != self._counted_delivered:
+            metrics.delivered_tokens.add(n_delivered - self._counted_delivered)
+        if n_undelivered != self._counted_undelivered:
+            metrics.wasted_tokens.add(n_undelivered - self._counted_undelivered)
         self._counted_delivered, self._counted_undelivered = n_delivered, n_undelivered
 
     def _log_end(self) -> None:

@@ -12,9 +12,8 @@ T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def encode(message: msgspec.Struct) -> bytes:
-    """The bytes of a message."""
-    return _ENCODER.encode(message)
+encode: Callable[[msgspec.Struct], bytes] = _ENCODER.encode
+"""Returns the bytes of a message."""
 
 
 class Decoder(Generic[T]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.api.responses.signal import Signal
+from sluiceway.api.responses.response import Signal
 
 
 def test_waiting_functions_are_called_once_when_the_condition_holds() -> None:
