@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
 import msgspec
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.load.record import Run, Weights
+from sluiceway_lab.load.record import Run, Say, Weights
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, joiner, leaver, memory, prefill, start
 from sluiceway_lab.load.soak import SOAK_PARTS, soak
 from sluiceway_lab.load.streams import observe, one_by_one, split_costs, stream_run, together
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 SCENARIOS = ("streams", "prefill", "joiner", "close", "memory", "start")
@@ -81,13 +81,9 @@ class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Contender:
     """A server, with what is known of it because we started it."""
 
-    subject: Subject
+    server: TargetServer
     weights: Weights | None = None
     ready_s: float | None = None
-
-
-Say = Callable[[str], None]
-"""Shows a line of progress."""
 
 
 Kind = Literal[
@@ -116,7 +112,7 @@ async def bench_runs(config: BenchConfig, contenders: Sequence[Contender], say: 
     if not any(jobs(config, contenders)):
         raise LoadError(f"nothing of {', '.join(config.scenarios)} can be measured of these servers")
     for contender in contenders:
-        say(f"{contender.subject.name}: warming up")
+        say(f"{contender.server.name}: warming up")
         await _warm_up(contender, max(config.levels), config.seed)
     for job in jobs(config, contenders):
         run = await _attempt(job, config)
@@ -142,23 +138,23 @@ def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
     if "joiner" in config.scenarios:
         yield from _rounds("joiner", RESIDENTS, few, contenders)
     if "close" in config.scenarios:
-        watched = [contender for contender in contenders if contender.subject.kind is not None]
+        watched = [contender for contender in contenders if contender.server.kind is not None]
         yield from _rounds("close_stream", 1, config.repeats, watched)
         yield from _rounds("close_plain", 1, config.repeats, watched)
     if "soak" in config.scenarios:
         yield from _rounds("soak", max(config.levels), SOAK_PARTS, contenders)
     if "memory" in config.scenarios:
-        yield from (Job(contender, "memory") for contender in contenders if contender.subject.processes)
+        yield from (Job(contender, "memory") for contender in contenders if contender.server.processes)
 
 
 def left_out(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[str]:
     """A sentence for each scenario that is wanted, and that a server keeps from being seen."""
     for contender in contenders:
-        subject = contender.subject
-        if "close" in config.scenarios and subject.kind is None:
-            yield f"{subject.name}: close is left out, as it shows no gauges that are known (llama.cpp: --metrics)"
-        if "memory" in config.scenarios and not subject.processes:
-            yield f"{subject.name}: memory is left out, as its processes are not known (--pid, --vs-pid)"
+        server = contender.server
+        if "close" in config.scenarios and server.kind is None:
+            yield f"{server.name}: close is left out, as it shows no gauges that are known (llama.cpp: --metrics)"
+        if "memory" in config.scenarios and not server.processes:
+            yield f"{server.name}: memory is left out, as its processes are not known (--pid, --vs-pid)"
 
 
 def _stream_round(config: BenchConfig, contenders: Sequence[Contender], repeat: int) -> Iterator[Job]:
@@ -168,7 +164,7 @@ def _stream_round(config: BenchConfig, contenders: Sequence[Contender], repeat: 
     for level in config.levels:
         if repeat < config.repeats_of(level):
             yield from (Job(contender, "together", level, repeat) for contender in ordered)
-    seen = [contender for contender in ordered if contender.subject.processes]
+    seen = [contender for contender in ordered if contender.server.processes]
     yield from (Job(contender, "together_short", max(config.levels), repeat) for contender in seen)
 
 
@@ -183,18 +179,18 @@ def _in_turn(contenders: Sequence[Contender], repeat: int) -> Sequence[Contender
 
 
 async def _warm_up(contender: Contender, streams: int, seed: int) -> None:
-    subject = contender.subject
-    requests = [subject.request(prompt, _WARM_UP_TOKENS) for prompt in prompts(seed, "warm-up", streams)]
-    await observe(subject, None, lambda: together(subject, requests))
+    server = contender.server
+    requests = [server.request(prompt, _WARM_UP_TOKENS) for prompt in prompts(seed, "warm-up", streams)]
+    await observe(server, None, lambda: together(server, requests))
 
 
 async def _attempt(job: Job, config: BenchConfig) -> Run:
     try:
         return await _run(job, config)
     except LoadError as fault:
-        name = job.contender.subject.name
+        name = job.contender.server.name
         return Run(
-            subject=name, scenario=job.kind, streams=job.streams, repeat=job.repeat, figures={}, errors=[str(fault)]
+            server=name, scenario=job.kind, streams=job.streams, repeat=job.repeat, figures={}, errors=[str(fault)]
         )
 
 
@@ -207,35 +203,35 @@ async def _run(job: Job, config: BenchConfig) -> Run:
         case "together" | "together_short":
             return await _run_streams(job, config, prompts(seed, f"{job.kind}/{job.streams}/{repeat}", job.streams))
         case "prefill":
-            return await prefill(contender.subject, contender.weights, seed, repeat)
+            return await prefill(contender.server, contender.weights, seed, repeat)
         case "joiner":
-            return await joiner(contender.subject, seed, repeat)
+            return await joiner(contender.server, seed, repeat)
         case "close_stream" | "close_plain":
-            return await leaver(contender.subject, seed, repeat, is_streaming=job.kind == "close_stream")
+            return await leaver(contender.server, seed, repeat, is_streaming=job.kind == "close_stream")
         case "memory":
-            return memory(contender.subject)
+            return memory(contender.server)
         case "soak":
-            return await soak(contender.subject, config.requests, job.streams, seed, repeat)
+            return await soak(contender.server, config.requests, job.streams, seed, repeat)
         case "start":
             assert contender.ready_s is not None
-            return start(contender.subject, contender.ready_s)
+            return start(contender.server, contender.ready_s)
         case _:
             assert_never(job.kind)
 
 
 async def _run_streams(job: Job, config: BenchConfig, texts: Sequence[str]) -> Run:
-    subject = job.contender.subject
+    server = job.contender.server
     n_tokens = config.short_tokens if job.kind == "together_short" else config.tokens
-    requests = [subject.request(text, n_tokens) for text in texts]
+    requests = [server.request(text, n_tokens) for text in texts]
     pace = one_by_one if job.kind == "alone" else together
-    seen = await observe(subject, job.contender.weights, lambda: pace(subject, requests))
-    return stream_run(subject, job.kind, job.streams, job.repeat, seen, n_tokens)
+    seen = await observe(server, job.contender.weights, lambda: pace(server, requests))
+    return stream_run(server, job.kind, job.streams, job.repeat, seen, n_tokens)
 
 
 def _with_ratio_to_alone(runs: Sequence[Run]) -> list[Run]:
     """Adds to each run of several streams how many times as fast as the same repeat back-to-back it is."""
-    alone = {(run.subject, run.repeat): run.figures.get(_SPEED) for run in runs if run.scenario == "alone"}
-    return [_with_ratio(run, alone.get((run.subject, run.repeat))) for run in runs]
+    alone = {(run.server, run.repeat): run.figures.get(_SPEED) for run in runs if run.scenario == "alone"}
+    return [_with_ratio(run, alone.get((run.server, run.repeat))) for run in runs]
 
 
 def _with_ratio(run: Run, single: float | None) -> Run:
@@ -246,8 +242,8 @@ def _with_ratio(run: Run, single: float | None) -> Run:
 
 def _with_split_costs(runs: Sequence[Run]) -> list[Run]:
     """Adds to each run of long answers what a request costs and what an event costs, where one of short ones is by."""
-    short = {(run.subject, run.streams, run.repeat): run for run in runs if run.scenario == "together_short"}
-    return [_with_split(run, short.get((run.subject, run.streams, run.repeat))) for run in runs]
+    short = {(run.server, run.streams, run.repeat): run for run in runs if run.scenario == "together_short"}
+    return [_with_split(run, short.get((run.server, run.streams, run.repeat))) for run in runs]
 
 
 def _with_split(run: Run, short: Run | None) -> Run:
@@ -264,8 +260,8 @@ def _rounded(run: Run) -> Run:
 
 def _progress(run: Run) -> str:
     """The first figure of interest that the run has."""
-    headline = (_SPEED, "prompt_tokens_per_s", "resident_longest_gap_s", "until_idle_s", "requests_per_s", "ready_s")
+    headline = (_SPEED, "prompt_tokens_per_s", "resident_stall_s", "until_idle_s", "requests_per_s", "ready_s")
     said = [f"{name} {run.figures[name]:g}" for name in headline if name in run.figures][:1]
     said += [f"{name} {value / 1e6:.1f} MB" for name, value in run.figures.items() if name.startswith("pss_")]
     said += [f"{len(run.errors)} failed ({run.errors[0]})"] if run.errors else []
-    return f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {', '.join(said)}"
+    return f"{run.server}, {run.scenario} {run.streams}, repeat {run.repeat}: {', '.join(said)}"

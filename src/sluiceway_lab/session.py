@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import uvloop
 
 from sluiceway.config import Dtype, ModelFiles, ModelKind
-from sluiceway_lab.bench import BenchConfig, Contender, Say, bench_runs, completed
+from sluiceway_lab.bench import BenchConfig, Contender, bench_runs, completed
 from sluiceway_lab.load import floor
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.machine import describe_host, load, sources, versions
+from sluiceway_lab.load.machine import Measurement
 from sluiceway_lab.load.own_server import own_server
-from sluiceway_lab.load.record import Record, Run, SubjectFacts, Weights, compare, summarize
-from sluiceway_lab.load.subject import meet
+from sluiceway_lab.load.record import Record, Run, Say, ServerFacts, Weights, compare
+from sluiceway_lab.load.target_server import meet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class OwnServer:
     """A server to start with this model. `flags` are further ones of `sluiceway serve`."""
 
     files: ModelFiles
@@ -38,7 +35,7 @@ class Own:
 
 
 @dataclass(frozen=True, kw_only=True)
-class There:
+class RunningServer:
     """A server that runs already. `pid` is its first process, if that is on this machine.
 
     `files` and `dtype` say what it computes, if its owner knows.
@@ -57,8 +54,8 @@ class Session:
     """One measurement. `rival` takes turns with `first`. `command` is how a person would repeat it."""
 
     config: BenchConfig
-    first: Own | There
-    rival: There | None = None
+    first: OwnServer | RunningServer
+    rival: RunningServer | None = None
     measures_floor: bool = True
     command: Sequence[str] = ()
 
@@ -67,9 +64,9 @@ class Session:
 
         An interruption ends it early, with the runs that had been made; `KeyboardInterrupt` goes on where none had.
         """
-        started_at, started_s, load_before = datetime.now(UTC), time.perf_counter(), load()
+        measurement = Measurement.begin()
         for entrant in (self.first, self.rival):
-            if isinstance(entrant, There):
+            if isinstance(entrant, RunningServer):
                 uvloop.run(_met(entrant))  # one that does not answer is told of before the machine is measured
         ground = self._ground(say)
         measured = _Measured()
@@ -80,46 +77,38 @@ class Session:
                 raise
             measured.is_partial = True
         facts, runs = measured.facts, completed(measured.runs)
-        git_sha, is_dirty = sources()
-        return Record(
-            experiment="bench",
-            git_sha=git_sha,
-            is_dirty=is_dirty,
-            command=list(self.command),
-            config=_plain(self.config),
-            host=describe_host(load_before),
-            versions=versions(),
+        return measurement.record(
+            "bench",
+            self.command,
+            msgspec.to_builtins(self.config),
+            runs,
             seed=self.config.seed,
-            started_at=started_at.isoformat(timespec="seconds"),
-            duration_s=round(time.perf_counter() - started_s, 3),
             floor=None if ground is None else ground.floor,
             weights=None if ground is None else ground.weights,
-            subjects=facts,
-            runs=runs,
-            summary=summarize(runs),
+            servers=facts,
             ratios=compare(runs, facts[0].name, facts[1].name) if len(facts) > 1 else [],
             is_partial=measured.is_partial,
         )
 
-    def _ground(self, say: Say) -> floor.Ground | None:
+    def _ground(self, say: Say) -> floor.MachineFloor | None:
         """Before any server is started, while nothing else computes."""
         if not self.measures_floor:
             return None
         say("measuring the machine")
         first = self.first
         files = None if first.files is None or first.files.kind is ModelKind.FAKE else first.files
-        return floor.ask(floor.Question(threads=first.threads, dtype=first.dtype, files=files))
+        return floor.ask(floor.FloorRequest(threads=first.threads, dtype=first.dtype, files=files))
 
     async def _measure(self, weights: Weights | None, say: Say, measured: _Measured) -> None:
         async with _entered(self.first, weights, say) as first:
             contenders = [first]
-            measured.facts.append(first.subject.facts(_flags_of(self.first)))
+            measured.facts.append(first.server.facts(_flags_of(self.first)))
             if self.rival is not None:
                 rival = await _met(self.rival)
-                if rival.subject.name == first.subject.name:
-                    rival = replace(rival, subject=replace(rival.subject, name=rival.subject.target.url))
+                if rival.server.name == first.server.name:
+                    rival = replace(rival, server=replace(rival.server, name=rival.server.target.url))
                 contenders.append(rival)
-                measured.facts.append(rival.subject.facts())
+                measured.facts.append(rival.server.facts())
             async for run in bench_runs(self.config, contenders, say):
                 measured.runs.append(run)
 
@@ -128,31 +117,26 @@ class Session:
 class _Measured:
     """What there is so far."""
 
-    facts: list[SubjectFacts] = field(default_factory=list)
+    facts: list[ServerFacts] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     is_partial: bool = False
 
 
 @contextlib.asynccontextmanager
-async def _entered(entrant: Own | There, weights: Weights | None, say: Say) -> AsyncIterator[Contender]:
-    if isinstance(entrant, There):
+async def _entered(entrant: OwnServer | RunningServer, weights: Weights | None, say: Say) -> AsyncIterator[Contender]:
+    if isinstance(entrant, RunningServer):
         yield replace(await _met(entrant), weights=weights)
         return
     say(f"starting a server with {entrant.files.name}")
-    with own_server(entrant.files.path or entrant.files.name, entrant.serve_flags) as server:
-        ready_s = await server.ready()
-        subject = await meet(server.target, pid=server.pid)
-        yield Contender(subject=subject, weights=weights, ready_s=ready_s)
+    with own_server(entrant.files.path or entrant.files.name, entrant.serve_flags) as started:
+        ready_s = await started.ready()
+        server = await meet(started.target, pid=started.pid)
+        yield Contender(server=server, weights=weights, ready_s=ready_s)
 
 
-async def _met(entrant: There) -> Contender:
-    return Contender(subject=await meet(entrant.target, model=entrant.model, pid=entrant.pid))
+async def _met(entrant: RunningServer) -> Contender:
+    return Contender(server=await meet(entrant.target, model=entrant.model, pid=entrant.pid))
 
 
-def _flags_of(entrant: Own | There) -> list[str] | None:
-    return entrant.serve_flags if isinstance(entrant, Own) else None
-
-
-def _plain(config: BenchConfig) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(config)
-    return fields
+def _flags_of(entrant: OwnServer | RunningServer) -> list[str] | None:
+    return entrant.serve_flags if isinstance(entrant, OwnServer) else None

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from sluiceway_lab.experiments.cut_streams import Client, Course, browser_client, library_client, own_client, resumed
+from sluiceway_lab.experiments.cut_streams import Client, CutPlan, browser_client, library_client, own_client, resumed
 from sluiceway_lab.load.calls import Target, record
 from sluiceway_lab.load.nginx import ProxyRules, own_nginx, own_proxy
 from sluiceway_lab.load.relay import Cut, relay
 from sluiceway_lab.load.replies import parse_reply
-from sluiceway_lab.load.subject import Subject, meet
+from sluiceway_lab.load.target_server import TargetServer, meet
 from support.mirror import ROOT
 from support.raw_http import RawConnection
 from support.requests import COMPLETIONS, ENDLESS, completion, wait_left
@@ -138,10 +138,10 @@ async def test_a_broken_stream_differs_from_a_complete_one_only_over_http_1_1(
     fake: Server, rules: ProxyRules, is_whole: bool
 ) -> None:
     """Over 1.0 the end of the connection is the end of the answer. Only the missing `[DONE]` shows the break."""
-    subject = await subject_of(fake)
-    async with relay(subject.target, lambda line: Cut(300, resets=False)) as between:
+    server = await target_server_of(fake)
+    async with relay(server.target, lambda line: Cut(300, resets=False)) as between:
         with own_proxy(between.target, rules) as target:
-            request = target.request("POST", COMPLETIONS, subject.body("once", 64))
+            request = target.request("POST", COMPLETIONS, server.body("once", 64))
             reply = parse_reply((await record(target, request, 30.0)).reads)
     assert reply.is_whole is is_whole
     assert b"data: " in reply.body and b"[DONE]" not in reply.body
@@ -161,26 +161,26 @@ def test_the_configuration_of_the_docs_serves_streams_and_long_prompts(fake: Ser
         wait_left(fake, before)
 
 
-async def subject_of(server: Server) -> Subject:
+async def target_server_of(server: Server) -> TargetServer:
     return await meet(Target("127.0.0.1", server.port))
 
 
 @pytest.mark.parametrize(("name", "client"), [("own", own_client), ("library", library_client)])
 async def test_a_stream_that_was_cut_before_the_proxy_is_resumed(fake: Server, name: str, client: Client) -> None:
     """The lab's client and a library resume it after ten cuts, without a missing or repeated byte."""
-    subject = await subject_of(fake)
-    with own_proxy(subject.target) as target:
-        course = Course.drawn(f"proxy-{name}", "once", 100, 10)
-        one = await resumed(replace(subject, target=target), course, client)
+    server = await target_server_of(fake)
+    with own_proxy(server.target) as target:
+        plan = CutPlan.drawn(f"proxy-{name}", "once", 100, 10)
+        one = await resumed(replace(server, target=target), plan, client)
     assert one.has_same_bytes and one.is_in_order and one.has_same_text
-    assert one.brought.n_cuts == 10 and one.brought.events.endswith(b"data: [DONE]\n\n")
+    assert one.received.n_cuts == 10 and one.received.events.endswith(b"data: [DONE]\n\n")
 
 
 @needs_browser
 async def test_a_browser_resumes_by_itself_and_stops_at_the_end(fake: Server) -> None:
     """Its EventSource is cut twice behind the proxy. After the end it connects once more and gets a 204."""
-    subject = await subject_of(fake)
-    async with browser_client(subject) as (found, client):
-        one = await resumed(found, Course.drawn("proxy-browser", "once", 100, 2), client)
+    server = await target_server_of(fake)
+    async with browser_client(server) as (found, client):
+        one = await resumed(found, CutPlan.drawn("proxy-browser", "once", 100, 2), client)
     assert one.has_same_bytes and one.is_in_order and one.has_same_text
-    assert (one.brought.n_cuts, one.brought.n_after_end) == (2, 1)
+    assert (one.received.n_cuts, one.received.n_after_end) == (2, 1)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.bench import ALL_SCENARIOS, BenchConfig, Contender, Say, bench_runs, completed, jobs
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.bench import ALL_SCENARIOS, BenchConfig, Contender, bench_runs, completed, jobs
+from sluiceway_lab.load.record import Run, Say
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.soak import SOAK_PARTS
 from support.records import run
 from support.scripted_http import ScriptedServer, completion_stream, plain, scripted_server
-from support.subjects import subject
+from support.target_servers import target_server
 
 SMALL = BenchConfig(levels=(1, 2, 3), repeats=4, tokens=5, alone=2, scenarios=("streams",))
 
@@ -35,13 +35,13 @@ async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: S
 
 
 def places(runs: Sequence[Run]) -> list[tuple[str, str, int, int]]:
-    return [(one.subject, one.scenario, one.streams, one.repeat) for one in runs]
+    return [(one.server, one.scenario, one.streams, one.repeat) for one in runs]
 
 
 async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
     """The lowest and the highest, and back-to-back, in each; those between three times at most."""
     lines: list[str] = []
-    runs = await run_bench(SMALL, [Contender(subject=subject(server.target))], lines.append)
+    runs = await run_bench(SMALL, [Contender(server=target_server(server.target))], lines.append)
     a_round = [("alone", 1), ("together", 1), ("together", 2), ("together", 3)]
     expected = [("s", *what, repeat) for repeat in range(4) for what in a_round if repeat < 3 or what[1] != 2]
     assert places(runs) == expected
@@ -51,7 +51,7 @@ async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
 
 async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:
     """Neither in a run nor from one to the next, so that no cache of prompts helps."""
-    await run_bench(SMALL, [Contender(subject=subject(server.target))], lambda line: None)
+    await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
     prompts = [body["prompt"] for _, _, body in server.requests]
     # Three for the warm-up; in each round two back-to-back, then one, two and three at once, the two not in the last.
     assert len(prompts) == len(set(prompts)) == 3 + 4 * (2 + 1 + 3) + 3 * 2
@@ -59,7 +59,7 @@ async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:
 
 async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None:
     """Of the same repeat; a single stream has nothing to gain."""
-    runs = await run_bench(SMALL, [Contender(subject=subject(server.target))], lambda line: None)
+    runs = await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
     alone = {one.repeat: one.figures["tokens_per_s"] for one in runs if one.scenario == "alone"}
     for one in runs:
         if one.scenario == "together" and one.streams > 1:
@@ -72,7 +72,7 @@ async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None
 async def test_short_answers_tell_what_a_request_costs(server: ScriptedServer) -> None:
     """Of a server whose processes are seen: once more the highest level, in each round, and the line through both."""
     config = BenchConfig(levels=(1, 2), repeats=2, tokens=16, alone=1, scenarios=("streams",))
-    seen = Contender(subject=subject(server.target, processes={os.getpid(): "api"}))
+    seen = Contender(server=target_server(server.target, processes={os.getpid(): "api"}))
     runs = await run_bench(config, [seen], lambda line: None)
     assert [one.streams for one in runs if one.scenario == "together_short"] == [2, 2]
     assert [one.figures["tokens"] for one in runs if one.scenario == "together_short"] == [4.0, 4.0]
@@ -98,11 +98,11 @@ def test_costs_are_split_within_a_repeat() -> None:
 
 async def test_servers_take_turns(server: ScriptedServer) -> None:
     """And change places, so that nobody always goes first."""
-    pair = [Contender(subject=subject(server.target, name=name)) for name in "ab"]
+    pair = [Contender(server=target_server(server.target, name=name)) for name in "ab"]
     config = BenchConfig(levels=(1,), repeats=2, tokens=2, alone=1, scenarios=("streams", "prefill", "joiner"))
     runs = await run_bench(config, pair, lambda line: None)
     for scenario in ("alone", "together", "prefill", "joiner"):
-        assert [one.subject for one in runs if one.scenario == scenario] == ["a", "b", "b", "a"]
+        assert [one.server for one in runs if one.scenario == scenario] == ["a", "b", "b", "a"]
 
 
 async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) -> None:
@@ -110,9 +110,9 @@ async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) 
     config = BenchConfig(levels=(1,), repeats=1, tokens=2, scenarios=("close", "memory", "start"))
     lines: list[str] = []
     with pytest.raises(LoadError, match="^nothing of close, memory, start can be measured of these servers$"):
-        await run_bench(config, [Contender(subject=subject(server.target))], lines.append)
+        await run_bench(config, [Contender(server=target_server(server.target))], lines.append)
     assert [line.partition(",")[0] for line in lines] == ["s: close is left out", "s: memory is left out"]
-    ours = Contender(subject=subject(server.target, processes={os.getpid(): "api"}), ready_s=1.23456789)
+    ours = Contender(server=target_server(server.target, processes={os.getpid(): "api"}), ready_s=1.23456789)
     runs = await run_bench(config, [ours], lambda line: None)
     assert [one.scenario for one in runs] == ["start", "memory"]
     assert runs[0].figures == {"ready_s": 1.23457}
@@ -126,7 +126,7 @@ async def test_run_that_fails_is_one_without_figures() -> None:
         return completion_stream(4) if is_warm_up else [plain(503, b"busy")]
 
     async with scripted_server({"/v1/completions": answering}) as server:
-        runs = await run_bench(SMALL.quick(), [Contender(subject=subject(server.target))], lambda line: None)
+        runs = await run_bench(SMALL.quick(), [Contender(server=target_server(server.target))], lambda line: None)
     assert places(runs) == [("s", "alone", 1, 0), ("s", "together", 1, 0), ("s", "together", 3, 0)]
     assert all((one.figures, one.errors) == ({}, ["s: the server refused (503): busy"]) for one in runs)
 
@@ -135,14 +135,14 @@ async def test_server_that_answers_nothing_is_a_fault_at_once() -> None:
     """Nobody waits for a benchmark of it."""
     async with scripted_server() as server:
         with pytest.raises(LoadError, match="s: the server refused"):
-            await run_bench(SMALL, [Contender(subject=subject(server.target))], lambda line: None)
+            await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
 
 
 async def test_close_is_for_servers_whose_gauges_are_known() -> None:
     """All others would be waited for in vain."""
-    pair = [Contender(subject=subject(name="a")), Contender(subject=subject(name="b", kind="vllm"))]
+    pair = [Contender(server=target_server(name="a")), Contender(server=target_server(name="b", kind="vllm"))]
     found = jobs(BenchConfig(repeats=2, scenarios=("close",)), pair)
-    assert [(job.contender.subject.name, job.kind, job.repeat) for job in found] == [
+    assert [(job.contender.server.name, job.kind, job.repeat) for job in found] == [
         ("b", "close_stream", 0),
         ("b", "close_stream", 1),
         ("b", "close_plain", 0),
@@ -153,7 +153,7 @@ async def test_close_is_for_servers_whose_gauges_are_known() -> None:
 async def test_soak_is_a_series_of_parts(server: ScriptedServer) -> None:
     """With a look at memory after each, so that growth shows."""
     config = BenchConfig(levels=(1, 4), requests=25, scenarios=("soak",))
-    runs = await run_bench(config, [Contender(subject=subject(server.target))], lambda line: None)
+    runs = await run_bench(config, [Contender(server=target_server(server.target))], lambda line: None)
     assert places(runs) == [("s", "soak", 4, part) for part in range(SOAK_PARTS)]
     assert sum(one.figures["requests"] for one in runs) == 25
 
@@ -162,7 +162,7 @@ async def test_failed_requests_are_in_the_progress() -> None:
     """A person who waits should know early."""
     from sluiceway_lab.bench import _progress
 
-    failed = Run(subject="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
+    failed = Run(server="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
     assert _progress(failed) == "s, together 2, repeat 1: 1 failed (no)"
     assert _progress(run("s", "start", 0, ready_s=2.5)) == "s, start 0, repeat 0: ready_s 2.5"
     soaked = run("s", "soak", 8, 3, requests_per_s=900.0, pss_api_bytes=5.04e7)

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sluiceway_lab.check.line import dial
 from sluiceway_lab.experiments.gauge import LIMIT_S
 from sluiceway_lab.experiments.native import generate_request, stream_request
 from sluiceway_lab.load.calls import get, record
 from sluiceway_lab.load.own_server import front_server, own_server
+from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.replies import parse_reply
-from sluiceway_lab.load.subject import Subject, meet
+from sluiceway_lab.load.target_server import TargetServer, meet
 
 KINDS = ["starlette", "write-only", "naive"]
 
 
 @contextlib.asynccontextmanager
-async def fronted(kind: str) -> AsyncIterator[tuple[Subject, Subject]]:
+async def fronted(kind: str) -> AsyncIterator[tuple[TargetServer, TargetServer]]:
     """The front, and the server behind it."""
     with own_server("fake", ["--fake-step", "0.005"]) as server:
         await server.ready()
@@ -61,14 +61,14 @@ async def test_a_client_that_leaves_is_noticed_or_not(kind: str, is_streamed: bo
     n_tokens = 300
     async with fronted(kind) as (front, behind):
         make = stream_request if is_streamed else generate_request
-        async with dial(front.target) as line:
-            await line.send(make(front, "once upon", n_tokens))
+        async with dial(front.target) as connection:
+            await connection.send(make(front, "once upon", n_tokens))
             if is_streamed:
-                assert await line.read_some(LIMIT_S)
+                assert await connection.read_some(LIMIT_S)
             else:
                 while await behind.is_idle():
                     pass
-            line.reset()
+            connection.reset()
         while not await behind.is_idle():
             pass
         samples = await behind.samples()

@@ -17,9 +17,9 @@ from sluiceway_lab import session
 from sluiceway_lab.bench import BenchConfig
 from sluiceway_lab.load import floor
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.floor import Ground, Question
+from sluiceway_lab.load.floor import FloorRequest, MachineFloor
 from sluiceway_lab.load.replies import LoadError
-from sluiceway_lab.session import Own, Session, There
+from sluiceway_lab.session import OwnServer, RunningServer, Session
 from support.records import FLOOR, WEIGHTS
 from support.scripted_http import completion_stream, plain, scripted_server
 
@@ -56,32 +56,32 @@ def target() -> Iterator[Target]:
 
 
 @pytest.fixture
-def questions(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[FloorRequest]:
     """What the floor was asked; it answers at once."""
-    asked: list[Question] = []
+    asked: list[FloorRequest] = []
 
-    def ask(question: Question) -> Ground:
+    def ask(question: FloorRequest) -> MachineFloor:
         asked.append(question)
-        return Ground(floor=FLOOR, weights=None if question.files is None else WEIGHTS)
+        return MachineFloor(floor=FLOOR, weights=None if question.files is None else WEIGHTS)
 
     monkeypatch.setattr(floor, "ask", ask)
     return asked
 
 
-def run(first: Own | There, **fields: Any) -> Any:
+def run(first: OwnServer | RunningServer, **fields: Any) -> Any:
     return Session(config=CONFIG, first=first, command=["sluiceway", "bench"], **fields).run(lambda line: None)
 
 
-def test_record_says_all_of_it(target: Target, questions: list[Question]) -> None:
+def test_record_says_all_of_it(target: Target, questions: list[FloorRequest]) -> None:
     """Of a server that runs already nothing is known but what it shows."""
-    record = run(There(target=target))
-    assert (record.schema, record.experiment, record.command) == ("sluiceway.lab/1", "bench", ["sluiceway", "bench"])
+    record = run(RunningServer(target=target))
+    assert (record.schema, record.experiment, record.command) == ("sluiceway.lab/2", "bench", ["sluiceway", "bench"])
     assert list(record.config["levels"]) == [1, 2]
-    assert [one.name for one in record.subjects] == [target.url]
+    assert [one.name for one in record.servers] == [target.url]
     assert [(one.scenario, one.streams) for one in record.runs] == [("alone", 1), ("together", 1), ("together", 2)]
     assert [(one.scenario, one.streams) for one in record.summary] == [("alone", 1), ("together", 1), ("together", 2)]
     assert (record.floor, record.weights, record.ratios) == (FLOOR, None, [])
-    assert questions == [Question()]
+    assert questions == [FloorRequest()]
     assert record.duration_s > 0 and record.started_at.endswith("+00:00")
 
 
@@ -94,7 +94,7 @@ def interrupted(target: Target, *, after: int) -> Any:
         if len(lines) == after:
             signal.raise_signal(signal.SIGINT)
 
-    return Session(config=CONFIG, first=There(target=target), measures_floor=False).run(say)
+    return Session(config=CONFIG, first=RunningServer(target=target), measures_floor=False).run(say)
 
 
 def test_interruption_leaves_the_runs_that_had_been_made(target: Target) -> None:
@@ -104,7 +104,7 @@ def test_interruption_leaves_the_runs_that_had_been_made(target: Target) -> None
     places = [("alone", 1), ("together", 1)]
     assert [(one.scenario, one.streams) for one in record.runs] == places
     assert [(one.scenario, one.streams) for one in record.summary] == places
-    assert not run(There(target=target), measures_floor=False).is_partial
+    assert not run(RunningServer(target=target), measures_floor=False).is_partial
 
 
 def test_interruption_before_the_first_run_leaves_nothing(target: Target) -> None:
@@ -116,8 +116,8 @@ def test_interruption_before_the_first_run_leaves_nothing(target: Target) -> Non
 def test_rival_takes_turns_and_is_set_against_the_first(target: Target) -> None:
     """Two servers of one kind are told apart by their addresses."""
     other = Target("localhost", target.port)
-    record = run(There(target=target, model="m"), rival=There(target=other), measures_floor=False)
-    assert [one.name for one in record.subjects] == [target.url, other.url]
+    record = run(RunningServer(target=target, model="m"), rival=RunningServer(target=other), measures_floor=False)
+    assert [one.name for one in record.servers] == [target.url, other.url]
     assert [(one.scenario, one.streams) for one in record.ratios] == [("alone", 1), ("together", 1), ("together", 2)]
     assert record.floor is None
 
@@ -126,14 +126,18 @@ def test_rival_of_the_same_name_is_called_by_its_address(target: Target) -> None
     """As two of our own would be."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "meet", _meet_as_one_kind)
-        record = run(There(target=target), rival=There(target=Target("localhost", target.port)), measures_floor=False)
-    assert [one.name for one in record.subjects] == ["kind", f"http://localhost:{target.port}"]
+        record = run(
+            RunningServer(target=target),
+            rival=RunningServer(target=Target("localhost", target.port)),
+            measures_floor=False,
+        )
+    assert [one.name for one in record.servers] == ["kind", f"http://localhost:{target.port}"]
 
 
 async def _meet_as_one_kind(target: Target, **fields: Any) -> Any:
-    from support.subjects import subject
+    from support.target_servers import target_server
 
-    return subject(target, name="kind")
+    return target_server(target, name="kind")
 
 
 class StartedServer:
@@ -146,7 +150,7 @@ class StartedServer:
 
 
 def test_server_of_its_own_is_started_and_ended(
-    target: Target, questions: list[Question], monkeypatch: pytest.MonkeyPatch
+    target: Target, questions: list[FloorRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the model's name, and with the flags of the session; the machine is asked before."""
     events: list[object] = []
@@ -158,16 +162,18 @@ def test_server_of_its_own_is_started_and_ended(
         events.append("ended")
 
     monkeypatch.setattr(session, "own_server", own_server)
-    record = run(Own(files=MODEL, dtype="bfloat16", threads=2, flags=("--max-running", "8")))
+    record = run(OwnServer(files=MODEL, dtype="bfloat16", threads=2, flags=("--max-running", "8")))
     flags = ["--served-model-name", "m", "--dtype", "bfloat16", "--threads", "2", "--max-running", "8"]
     assert events == [1, "/models/m.gguf", *flags, "ended"]
-    assert record.subjects[0].serve_flags == flags
+    assert record.servers[0].serve_flags == flags
     assert record.runs[0].figures == {"ready_s": 1.5}
     assert record.weights == WEIGHTS
-    assert questions == [Question(threads=2, dtype="bfloat16", files=MODEL)]
+    assert questions == [FloorRequest(threads=2, dtype="bfloat16", files=MODEL)]
 
 
-def test_fake_model_has_no_weights(target: Target, questions: list[Question], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fake_model_has_no_weights(
+    target: Target, questions: list[FloorRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is served by its name, as it has no path."""
     served: list[str] = []
 
@@ -177,20 +183,20 @@ def test_fake_model_has_no_weights(target: Target, questions: list[Question], mo
         yield StartedServer(target)
 
     monkeypatch.setattr(session, "own_server", own_server)
-    assert run(Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"))).weights is None
-    assert (served, questions) == (["fake"], [Question()])
+    assert run(OwnServer(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"))).weights is None
+    assert (served, questions) == (["fake"], [FloorRequest()])
 
 
 def test_weights_of_a_server_that_runs_are_those_that_its_owner_names(
-    target: Target, questions: list[Question]
+    target: Target, questions: list[FloorRequest]
 ) -> None:
     """For bytes and operations a second."""
-    record = run(There(target=target, files=MODEL, dtype="float32", threads=1))
+    record = run(RunningServer(target=target, files=MODEL, dtype="float32", threads=1))
     assert record.weights == WEIGHTS
-    assert questions == [Question(threads=1, dtype="float32", files=MODEL)]
+    assert questions == [FloorRequest(threads=1, dtype="float32", files=MODEL)]
 
 
 def test_server_that_does_not_answer_is_a_sentence() -> None:
     """Its address is named."""
     with pytest.raises(LoadError, match="no answer from http://127.0.0.1:1"):
-        run(There(target=Target("127.0.0.1", 1)), measures_floor=False)
+        run(RunningServer(target=Target("127.0.0.1", 1)), measures_floor=False)

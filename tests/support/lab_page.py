@@ -8,35 +8,36 @@ from pathlib import Path
 
 import msgspec
 
-from sluiceway_lab.experiments.experiment import Experiment, LabRecord
+from sluiceway_lab.experiments.experiment import Experiment
 from sluiceway_lab.experiments.registry import experiments
+from sluiceway_lab.load.record import Record
 
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "lab" / "records"
 _WORDS = {True: "stood", False: "fell", None: "open"}
 
 _HEAD = """# The lab
 
-This page is written by `scripts/docs` from the [records](records); a test compares them.
+`scripts/docs` writes this page from the [records](records). A test compares them.
 
-What Sluiceway claims about streams, measured. Each experiment is a command that starts a server of its own, runs,
-prints a table, says of each hypothesis whether it stood or fell, and writes one record.
+The lab measures what Sluiceway claims about streams. Each experiment is a command. It starts its own server, runs,
+prints a table, says which hypotheses held, and writes a record.
 
 ```bash
-sluiceway lab --list                                              # which there are, and what each asks
-sluiceway lab overlap --json overlap.json --plot overlap.png      # of the default model
-sluiceway lab overlap /models/mine.gguf                           # of another, as for `sluiceway serve`
-sluiceway lab sse --url http://127.0.0.1:8000                     # of a server that runs; not where flags are compared
-sluiceway lab overlap --smoke                                     # in seconds on the fake model: that it works
+sluiceway lab --list                                              # lists the experiments and their questions
+sluiceway lab overlap --json overlap.json --plot overlap.png      # measures the default model
+sluiceway lab overlap /models/mine.gguf                           # measures another model (as for `sluiceway serve`)
+sluiceway lab sse --url http://127.0.0.1:8000                     # measures a running server, if no flags are compared
+sluiceway lab overlap --smoke                                     # checks in seconds, on the fake model, that it works
 ```
 
-A hypothesis is written down before the run and judged by the run alone. One that falls is a result, and stays on this
-page; [LOG.md](LOG.md) tells what was made of it. `open` means that this run cannot tell. Times are those of one
-machine, whose name, load and versions are in each record, and say little about another; the shapes should hold there
-too. Under `--smoke` nothing that depends on time is judged.
+A hypothesis is written down before the run, and only the run decides about it. A hypothesis that fell is a result, and
+stays on this page; [LOG.md](LOG.md) says what followed. `open` means that the run cannot decide. Times are those
+of one machine, whose name, load and versions are in each record. Another machine has other times, but the proportions
+should be the same. With `--smoke`, nothing that depends on time is judged.
 
-A record is one JSON object in the schema `sluiceway.lab/1`, the same as that of `sluiceway bench`: command, commit,
-host and its load before and after, versions, seed, every single run, their summary, and here also the verdicts and
-what the run does not show.
+A record is one JSON object. `sluiceway bench` writes the same schema, `sluiceway.lab/2` (older records say
+`sluiceway.lab/1`). It has the command, the commit, the host and its load before and after, versions, the seed, every
+run, their summary, the verdicts, and what the run does not show.
 """
 
 
@@ -54,15 +55,15 @@ _PAGES = (
 
 
 def page() -> str:
-    """The whole page: what came of every experiment that has a record."""
+    """Return the page, with a section for each record."""
     found = [
         (stem, record) for one in experiments() for stem in stems_of(one) if (record := record_of(stem)) is not None
     ]
     pages = ", ".join(f"[{name}]({name}.md)" for name in _PAGES)
     titles = [
-        f"Pages of their own: {pages}.\n",
+        f"Experiments with their own page: {pages}.\n",
         "## Results\n",
-        "| name | question | hypotheses that stood | record |",
+        "| name | question | hypotheses that held | record |",
         "|---|---|---|---|",
     ]
     sections = [line for stem, record in found for line in _section(stem, record)]
@@ -70,23 +71,23 @@ def page() -> str:
 
 
 def stems_of(experiment: Experiment) -> tuple[str, str]:
-    """The names of its records: of the default model, and of the fake one where that can show what the other cannot."""
+    """Return the names of its records: with the default model, and with the fake one where that shows more."""
     return experiment.name, f"{experiment.name}-fake"
 
 
-def record_of(stem: str) -> LabRecord | None:
-    """That of the last run that was kept, if any was."""
+def record_of(stem: str) -> Record | None:
+    """Read the record of this name; None if there is none."""
     path = RECORDS / f"{stem}.json"
-    return msgspec.json.decode(path.read_bytes(), type=LabRecord) if path.exists() else None
+    return msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else None
 
 
-def _row(stem: str, record: LabRecord) -> str:
+def _row(stem: str, record: Record) -> str:
     n_stood = sum(verdict.stood is True for verdict in record.verdicts)
     stood = f"{n_stood} of {len(record.verdicts)}"
     return f"| [`{stem}`](#{stem}) | {record.question} | {stood} | [JSON](records/{stem}.json) |"
 
 
-def _section(stem: str, record: LabRecord) -> Iterator[str]:
+def _section(stem: str, record: Record) -> Iterator[str]:
     host, command = record.host, record.experiment + (" fake" if stem != record.experiment else "")
     yield f"\n## {stem}\n\n{record.question}\n"
     yield (

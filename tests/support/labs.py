@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.session import There
+from sluiceway_lab.session import RunningServer
 from support.scripted_http import STREAM_END, STREAM_HEAD, chunk
-from support.subjects import NOWHERE
+from support.target_servers import NOWHERE
 
 
 def lab_of(*runs: Run, **fields: Any) -> Lab:
     """With these runs; nothing is said, and nothing is a smoke run unless `fields` say so."""
-    given: dict[str, Any] = {"first": There(target=NOWHERE), "is_smoke": False, "seed": 0, "say": lambda line: None}
+    given: dict[str, Any] = {
+        "first": RunningServer(target=NOWHERE),
+        "is_smoke": False,
+        "seed": 0,
+        "say": lambda line: None,
+    }
     return Lab(**given | fields, runs=list(runs))
 
 
 async def _found(lab: Lab) -> list[Verdict]:
-    lab.note(Run(subject="s", scenario="twice", streams=2, repeat=0, figures={"took_s": 0.5}))
+    lab.note(Run(server="s", scenario="twice", streams=2, repeat=0, figures={"took_s": 0.5}))
     return [
         Verdict("it is quick", True, "0.5 s"),
         Verdict("it is free", False, "it costs 1"),

@@ -11,10 +11,10 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
-from sluiceway_lab.check.peer import CheckConfig, Peer, paced
+from sluiceway_lab.check.context import CheckConfig, CheckContext, paced
 from sluiceway_lab.check.question import Finding, Question
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.subject import meet
+from sluiceway_lab.load.target_server import meet
 from sluiceway_lab.load.workload import words
 from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, event, usage
 
@@ -297,12 +297,12 @@ async def model_server(fault: Fault | None = None) -> AsyncIterator[tuple[ModelS
         await script.end()
 
 
-async def peer_of(script: ModelServer, config: CheckConfig = SMALL, **fields: Any) -> Peer:
-    subject = await meet(script.target)
-    return Peer(subject=subject, pace=await paced(subject, config), config=config, **fields)
+async def context_of(script: ModelServer, config: CheckConfig = SMALL, **fields: Any) -> CheckContext:
+    server = await meet(script.target)
+    return CheckContext(server=server, pace=await paced(server, config), config=config, **fields)
 
 
 async def ask(question: Question, fault: Fault | None = None) -> Finding:
     """What is found of a server with this fault, or of one without."""
     async with model_server(fault) as (script, _):
-        return await question.ask(await peer_of(script))
+        return await question.ask(await context_of(script))

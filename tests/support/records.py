@@ -6,21 +6,21 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.load.record import Floor, Host, Record, Run, SubjectFacts, Weights, compare, summarize
+from sluiceway_lab.load.record import Floor, Host, Record, Run, ServerFacts, Weights, compare, summarize
 
 FLOOR = Floor(device="cpu", threads=2, memory_gb_per_s=40.0, bfloat16_gflop_per_s=1010.0, float32_gflop_per_s=233.0)
 WEIGHTS = Weights(dtype="bfloat16", parameters=134_515_008, head_parameters=28_311_552, step_bytes=269_030_016)
 
 
-def run(subject: str, scenario: str, streams: int, repeat: int = 0, **figures: float) -> Run:
-    return Run(subject=subject, scenario=scenario, streams=streams, repeat=repeat, figures=figures)
+def run(server: str, scenario: str, streams: int, repeat: int = 0, **figures: float) -> Run:
+    return Run(server=server, scenario=scenario, streams=streams, repeat=repeat, figures=figures)
 
 
 def record(*runs: Run, **fields: Any) -> Record:
-    """Of these runs, whose subjects are in the order of their appearance."""
-    names = list(dict.fromkeys(one.subject for one in runs))
-    subjects = [
-        SubjectFacts(name=name, url="http://127.0.0.1:1", kind=None, version=None, model="m", extras={})
+    """Of these runs, whose servers are in the order of their appearance."""
+    names = list(dict.fromkeys(one.server for one in runs))
+    servers = [
+        ServerFacts(name=name, url="http://127.0.0.1:1", kind=None, version=None, model="m", extras={})
         for name in names
     ]
     host = Host(
@@ -39,7 +39,7 @@ def record(*runs: Run, **fields: Any) -> Record:
         duration_s=1.0,
         floor=FLOOR,
         weights=WEIGHTS,
-        subjects=subjects,
+        servers=servers,
         runs=list(runs),
         summary=summarize(runs),
         ratios=compare(runs, *names) if len(names) == 2 else [],

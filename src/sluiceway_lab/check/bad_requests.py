@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.check.line import Line, keeping
-from sluiceway_lab.check.peer import Peer
-from sluiceway_lab.check.question import Finding, Question, Verdict, by_faults
+from sluiceway_lab.check.context import CheckContext
+from sluiceway_lab.check.question import Finding, Question, by_faults
 from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.raw_connection import RawConnection, keeping
+from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.replies import LoadError, Reply
 from sluiceway_lab.load.workload import long_prompt
 
@@ -29,21 +30,21 @@ class _Wrong:
     field: str | None
 
 
-async def _ask(peer: Peer) -> Finding:
-    wrongs = list(_wrongs(peer))
+async def _ask(context: CheckContext) -> Finding:
+    wrongs = list(_wrongs(context))
     faults: dict[str, list[str]] = {}
     blemishes: dict[str, list[str]] = {}
-    connection = _Connection(peer)
+    connection = _ReopeningConnection(context)
     with contextlib.closing(connection):
         for wrong in wrongs:
             try:
                 said = judge(wrong.field, await connection.ask(wrong.body))
             except LoadError as fault:
-                said = (Verdict.FAIL, str(fault))
+                said = (Grade.FAIL, str(fault))
             if said is not None:
-                (faults if said[0] is Verdict.FAIL else blemishes).setdefault(said[1], []).append(wrong.what)
-    (prompt,) = peer.prompts("bad-requests", 1)
-    await peer.plain(prompt, 1)
+                (faults if said[0] is Grade.FAIL else blemishes).setdefault(said[1], []).append(wrong.what)
+    (prompt,) = context.prompts("bad-requests", 1)
+    await context.plain(prompt, 1)
     lost = [f"{connection.n_lost} times the connection was closed after a refusal"] if connection.n_lost else []
     praise = f"{len(wrongs)} wrong requests on one connection, each refused with a reason"
     return by_faults(_told(faults), _told(blemishes) + lost, praise)
@@ -53,17 +54,17 @@ def _told(found: dict[str, list[str]]) -> list[str]:
     return [f"{fault}: {', '.join(whats)}" for fault, whats in found.items()]
 
 
-def judge(field: str | None, reply: Reply) -> tuple[Verdict, str] | None:
+def judge(field: str | None, reply: Reply) -> tuple[Grade, str] | None:
     """What is wrong with the answer to a request that is; None where it is as it should be."""
     if reply.status >= 500:
-        return Verdict.FAIL, f"status {reply.status}, as if it were the server's fault"
+        return Grade.FAIL, f"status {reply.status}, as if it were the server's fault"
     if reply.status < 400:
-        return Verdict.WARN, "served as if nothing were wrong"
+        return Grade.WARN, "served as if nothing were wrong"
     error = _error(reply.body)
     if error is None:
-        return Verdict.FAIL, f"status {reply.status} without a JSON error"
+        return Grade.FAIL, f"status {reply.status} without a JSON error"
     if field is not None and field not in f"{error.get('param')} {error.get('message')}":
-        return Verdict.WARN, "the reason does not name the field"
+        return Grade.WARN, "the reason does not name the field"
     return None
 
 
@@ -77,8 +78,8 @@ def _error(body: bytes) -> dict[str, Any] | None:
     return error if isinstance(error, dict) and error.get("message") else None
 
 
-def _wrongs(peer: Peer) -> Iterator[_Wrong]:
-    fine = {"model": peer.subject.model, "prompt": "Once", "max_tokens": 1, "temperature": 0}
+def _wrongs(context: CheckContext) -> Iterator[_Wrong]:
+    fine = {"model": context.server.model, "prompt": "Once", "max_tokens": 1, "temperature": 0}
 
     def with_field(**fields: Any) -> bytes:
         return msgspec.json.encode({name: value for name, value in (fine | fields).items() if value is not None})
@@ -93,12 +94,12 @@ def _wrongs(peer: Peer) -> Iterator[_Wrong]:
     yield _Wrong("a prompt that is too long", with_field(prompt=long_prompt(0, "too-long", _TOO_MANY_WORDS)), None)
 
 
-class _Connection:
-    """One line, and a new one when the server has closed it, which is counted."""
+class _ReopeningConnection:
+    """One connection, and a new one when the server has closed it, which is counted."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._line: Line | None = None
+    def __init__(self, context: CheckContext) -> None:
+        self._context = context
+        self._line: RawConnection | None = None
         self.n_lost = 0
 
     async def ask(self, body: bytes) -> Reply:
@@ -109,7 +110,7 @@ class _Connection:
             except LoadError:
                 self.close()
                 self.n_lost += 1
-        self._line = await Line.open(self._peer.subject.target)
+        self._line = await RawConnection.open(self._context.server.target)
         try:
             return await self._ask_on(self._line, body)
         except LoadError:
@@ -121,9 +122,9 @@ class _Connection:
             self._line.finish()
         self._line = None
 
-    async def _ask_on(self, line: Line, body: bytes) -> Reply:
-        await line.send(post(self._peer.subject.target, body))
-        return await line.read_reply(self._peer.limit_s)
+    async def _ask_on(self, connection: RawConnection, body: bytes) -> Reply:
+        await connection.send(post(self._context.server.target, body))
+        return await connection.read_reply(self._context.limit_s)
 
 
 def post(target: Target, body: bytes) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sluiceway_lab.check.peer import Peer
-from sluiceway_lab.check.question import Finding, Question, Verdict, by_faults, unknown
+from sluiceway_lab.check.context import CheckContext
+from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
 from sluiceway_lab.check.transcript import Transcript
+from sluiceway_lab.load.record import Grade
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _SCRIPTS = "\u041f\u0440\u0438\u0432\u0435\u0442 \u00fcber \u00e9t\u00e9 \u0928\u092e\u0938\u094d\u0924\u0947 "
@@ -15,20 +16,20 @@ _PROMPTS = (
 )
 
 
-async def _ask(peer: Peer) -> Finding:
-    n_tokens = peer.config.tokens
+async def _ask(context: CheckContext) -> Finding:
+    n_tokens = context.config.tokens
     faults: list[str] = []
     blemishes: list[str] = []
     n_wide = 0
     for prompt in _PROMPTS:
-        said, whole = await peer.stream(prompt, n_tokens), (await peer.plain(prompt, n_tokens)).text
-        again = (await peer.plain(prompt, n_tokens)).text
+        said, whole = await context.stream(prompt, n_tokens), (await context.plain(prompt, n_tokens)).text
+        again = (await context.plain(prompt, n_tokens)).text
         n_wide += sum(not character.isascii() for character in whole)
         faults += broken_pieces(said, whole)
         if said.text != whole:
             (faults if whole == again else blemishes).append("the pieces of the stream are not the text of the whole")
     found = by_faults(faults, blemishes, f"{n_wide} characters beyond ASCII, none broken, streamed as whole")
-    if not n_wide and found.verdict is Verdict.PASS:
+    if not n_wide and found.grade is Grade.PASS:
         return unknown("the model answered in ASCII alone")
     return found
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sluiceway_lab.check.line import HungUp, dial, keeping
-from sluiceway_lab.check.peer import Peer
+from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults
 from sluiceway_lab.check.transcript import read_plain, read_transcript
+from sluiceway_lab.load.raw_connection import HungUp, dial, keeping
 from sluiceway_lab.load.replies import LoadError, Reply
 
 _TOKENS = 8
@@ -17,17 +17,17 @@ class _Closes(LoadError):
     """The server says that it will close: its right, but it costs a connection each time."""
 
 
-async def _ask(peer: Peer) -> Finding:
+async def _ask(context: CheckContext) -> Finding:
     faults, blemishes = [], []
     for what, (first, second) in _ORDERS.items():
         try:
-            await _in_turn(peer, is_streamed=(first, second))
+            await _in_turn(context, is_streamed=(first, second))
         except (HungUp, _Closes) as fault:
             blemishes.append(f"a request after {what}: {fault}")
         except LoadError as fault:
             faults.append(f"a request after {what}: {fault}")
     try:
-        if not await _sent_together(peer):
+        if not await _sent_together(context):
             faults.append("two requests sent together were answered in the wrong order")
     except LoadError as fault:
         blemishes.append(f"two requests sent together: {fault}")
@@ -36,27 +36,29 @@ async def _ask(peer: Peer) -> Finding:
     )
 
 
-async def _in_turn(peer: Peer, is_streamed: tuple[bool, bool]) -> None:
+async def _in_turn(context: CheckContext, is_streamed: tuple[bool, bool]) -> None:
     """Two answers on one connection, each a stream or not. Raises `LoadError`.
 
     A server that closes without `Connection: close` breaks a rule (https://www.rfc-editor.org/rfc/rfc9112#section-9.6),
     but a client has to live with that at any time, and most do.
     """
-    async with dial(peer.subject.target) as line:
-        for prompt, is_stream in zip(peer.prompts("connections", 2), is_streamed, strict=True):
-            request = peer.subject.request(prompt, _TOKENS) if is_stream else peer.plain_request(prompt, _TOKENS)
-            await line.send(keeping(request))
-            reply = _kept(await line.read_reply(peer.limit_s))
+    async with dial(context.server.target) as connection:
+        for prompt, is_stream in zip(context.prompts("connections", 2), is_streamed, strict=True):
+            request = context.server.request(prompt, _TOKENS) if is_stream else context.plain_request(prompt, _TOKENS)
+            await connection.send(keeping(request))
+            reply = _kept(await connection.read_reply(context.limit_s))
             read_transcript(reply) if is_stream else read_plain(reply)
 
 
-async def _sent_together(peer: Peer) -> bool:
+async def _sent_together(context: CheckContext) -> bool:
     """Whether the first answer is the first one's: a longer one, then the list of models. Raises `LoadError`."""
-    (prompt,) = peer.prompts("connections/together", 1)
-    target = peer.subject.target
-    async with dial(target) as line:
-        await line.send(keeping(peer.plain_request(prompt, _TOKENS)) + keeping(target.request("GET", "/v1/models")))
-        answers = [await line.read_reply(peer.limit_s), await line.read_reply(peer.limit_s)]
+    (prompt,) = context.prompts("connections/together", 1)
+    target = context.server.target
+    async with dial(target) as connection:
+        await connection.send(
+            keeping(context.plain_request(prompt, _TOKENS)) + keeping(target.request("GET", "/v1/models"))
+        )
+        answers = [await connection.read_reply(context.limit_s), await connection.read_reply(context.limit_s)]
     return b'"choices"' in answers[0].body and b'"choices"' not in answers[1].body
 
 

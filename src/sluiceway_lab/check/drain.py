@@ -7,8 +7,8 @@ import os
 import signal
 import time
 
+from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.overload import REFUSED, SERVED, outcome_of
-from sluiceway_lab.check.peer import Peer
 from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
 from sluiceway_lab.load.calls import Call
 from sluiceway_lab.load.replies import LoadError
@@ -23,20 +23,20 @@ _TOLD = ("an error in the stream", REFUSED)
 _NOBODY = "no answer from"
 
 
-async def _ask(peer: Peer) -> Finding:
-    if peer.drain_pid is None:
+async def _ask(context: CheckContext) -> Finding:
+    if context.drain_pid is None:
         return unknown("it ends the server, so it is asked only with --drain-pid")
-    target = peer.subject.target
-    texts = peer.prompts("drain", _STREAMS)
-    calls = [await Call.open(target, peer.subject.request(text, peer.config.tokens * 2)) for text in texts]
+    target = context.server.target
+    texts = context.prompts("drain", _STREAMS)
+    calls = [await Call.open(target, context.server.request(text, context.config.tokens * 2)) for text in texts]
     while any(call.n_reads < _SETTLED_READS and not call.is_over for call in calls):  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
-    os.kill(peer.drain_pid, signal.SIGTERM)
+    os.kill(context.drain_pid, signal.SIGTERM)
     signalled_s = time.perf_counter()
     await asyncio.sleep(_NOTICE_S)
-    newcomer = outcome_of(await _newcomer(peer))
-    ends = [outcome_of(await _end_of(call, peer.limit_s)) for call in calls]
-    gone_s = await _gone_s(peer, signalled_s)
+    newcomer = outcome_of(await _newcomer(context))
+    ends = [outcome_of(await _end_of(call, context.limit_s)) for call in calls]
+    gone_s = await _gone_s(context, signalled_s)
     return judge(ends, newcomer, gone_s)
 
 
@@ -60,10 +60,10 @@ def judge(ends: list[str], newcomer: str, gone_s: float | None) -> Finding:
     return by_faults(faults, blemishes, praise, {} if gone_s is None else {"gone_s": gone_s})
 
 
-async def _newcomer(peer: Peer) -> Outcome:
-    (prompt,) = peer.prompts("drain/newcomer", 1)
+async def _newcomer(context: CheckContext) -> Outcome:
+    (prompt,) = context.prompts("drain/newcomer", 1)
     try:
-        return await peer.record(peer.subject.request(prompt, 1))
+        return await context.record(context.server.request(prompt, 1))
     except LoadError as fault:
         return fault
 
@@ -75,11 +75,11 @@ async def _end_of(call: Call, limit_s: float) -> Outcome:
         return fault
 
 
-async def _gone_s(peer: Peer, signalled_s: float) -> float | None:
+async def _gone_s(context: CheckContext, signalled_s: float) -> float | None:
     """Seconds until nobody listens; None if somebody still does at the limit."""
-    while (now_s := time.perf_counter()) - signalled_s < peer.limit_s:
+    while (now_s := time.perf_counter()) - signalled_s < context.limit_s:
         try:
-            (await Call.open(peer.subject.target, b"")).leave()
+            (await Call.open(context.server.target, b"")).leave()
         except LoadError:
             return now_s - signalled_s
         await asyncio.sleep(_POLL_S)

@@ -7,13 +7,14 @@ import itertools
 import math
 from http import HTTPStatus
 
-from sluiceway_lab.check.peer import Peer, Silence
-from sluiceway_lab.check.question import Finding, Question, Verdict, unknown
+from sluiceway_lab.check.context import CheckContext, Silence
+from sluiceway_lab.check.question import Finding, Question, unknown
 from sluiceway_lab.check.transcript import read_transcript
+from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.replies import Recording, parse_reply
 from sluiceway_lab.load.workload import long_prompt
 
-_FEW_GAPS = 3.0
+_FEW_ITLS = 3.0
 _EARLY = 0.5
 _FEW = 2
 """Times as many streams as elsewhere."""
@@ -24,28 +25,28 @@ _MOST_WAITING = 256
 """Proxies cut a silent connection after 30 to 60 seconds; who says something every 15 is safe."""
 
 
-async def _ask_headers(peer: Peer) -> Finding:
+async def _ask_headers(context: CheckContext) -> Finding:
     try:
-        waiting = await _crowd(peer, "first-byte", _FEW * peer.config.streams)
+        waiting = await _waiting_streams(context, "first-byte", _FEW * context.config.streams)
     except Silence as fault:
         return unknown(f"no stream to look at: {fault}")
     if not waiting:
         return unknown(_ALL_REFUSED)
     one = waiting[0]
     headers_s = one.reads[0][0] - one.started_s
-    return judge_headers(headers_s, _first_token_s(one), peer.pace.gap_s)
+    return judge_headers(headers_s, _first_token_s(one), context.pace.itl_s)
 
 
-async def _ask_silence(peer: Peer) -> Finding:
+async def _ask_silence(context: CheckContext) -> Finding:
     """With as many as it takes for one to wait long enough, as far as can be told from the wait among a few."""
-    n = _FEW * peer.config.streams
+    n = _FEW * context.config.streams
     try:
-        found = await _silence_among(peer, "silence", n)
+        found = await _silence_among(context, "silence", n)
         n_more = enough_to_wait(n, found.figures.get("longest_silence_s", 0.0))
-        if found.verdict is Verdict.UNKNOWN and n_more is not None:
-            found = await _silence_among(peer, "silence/more", n_more)
+        if found.grade is Grade.UNKNOWN and n_more is not None:
+            found = await _silence_among(context, "silence/more", n_more)
     except Silence:
-        return judge_silence(peer.limit_s, 0)
+        return judge_silence(context.limit_s, 0)
     return found
 
 
@@ -55,8 +56,8 @@ def enough_to_wait(n: int, longest_s: float) -> int | None:
     return n_more if n < n_more <= _MOST_WAITING else None
 
 
-async def _silence_among(peer: Peer, name: str, n: int) -> Finding:
-    waiting = await _crowd(peer, name, n)
+async def _silence_among(context: CheckContext, name: str, n: int) -> Finding:
+    waiting = await _waiting_streams(context, name, n)
     if not waiting:
         return unknown(_ALL_REFUSED)
     longest_s = max(_longest_silence_s(one) for one in waiting)
@@ -64,34 +65,34 @@ async def _silence_among(peer: Peer, name: str, n: int) -> Finding:
     return judge_silence(longest_s, n_comments)
 
 
-def judge_headers(headers_s: float, first_token_s: float, gap_s: float) -> Finding:
+def judge_headers(headers_s: float, first_token_s: float, itl_s: float) -> Finding:
     """Both from before the connection was opened."""
     figures = {"headers_s": headers_s, "first_token_s": first_token_s}
-    if first_token_s < _FEW_GAPS * gap_s:
+    if first_token_s < _FEW_ITLS * itl_s:
         return unknown(f"the first token of a long prompt came after {first_token_s * 1e3:.0f} ms: too soon to tell")
     sentence = (
         f"headers came after {headers_s * 1e3:.0f} ms, at {headers_s / first_token_s:.0%} of the wait "
         f"for the first token"
     )
-    verdict = Verdict.PASS if headers_s <= _EARLY * first_token_s else Verdict.WARN
-    return Finding(verdict, sentence, figures)
+    grade = Grade.PASS if headers_s <= _EARLY * first_token_s else Grade.WARN
+    return Finding(grade, sentence, figures)
 
 
 def judge_silence(longest_s: float, n_comments: int) -> Finding:
     figures = {"longest_silence_s": longest_s, "comments": float(n_comments)}
     if n_comments:
-        return Finding(Verdict.PASS, f"{n_comments} comments; never silent for more than {longest_s:.1f} s", figures)
+        return Finding(Grade.PASS, f"{n_comments} comments; never silent for more than {longest_s:.1f} s", figures)
     if longest_s < _PATIENT_S:
-        return Finding(Verdict.UNKNOWN, f"no stream was silent for longer than {longest_s:.1f} s", figures)
-    return Finding(Verdict.WARN, f"a stream that waited was silent for {longest_s:.1f} s, without a comment", figures)
+        return Finding(Grade.UNKNOWN, f"no stream was silent for longer than {longest_s:.1f} s", figures)
+    return Finding(Grade.WARN, f"a stream that waited was silent for {longest_s:.1f} s, without a comment", figures)
 
 
-async def _crowd(peer: Peer, name: str, n: int) -> list[Recording]:
+async def _waiting_streams(context: CheckContext, name: str, n: int) -> list[Recording]:
     """Long prompts, all at once, so that some of them wait: those that were not refused, the longest wait first."""
     names = [f"check/{name}/{place}" for place in range(n)]
-    texts = [long_prompt(peer.config.seed, one, peer.config.prompt_words) for one in names]
-    requests = [peer.subject.request(text, peer.config.tokens // 4) for text in texts]
-    recordings = await asyncio.gather(*(peer.record(request) for request in requests))
+    texts = [long_prompt(context.config.seed, one, context.config.prompt_words) for one in names]
+    requests = [context.server.request(text, context.config.tokens // 4) for text in texts]
+    recordings = await asyncio.gather(*(context.record(request) for request in requests))
     served = [one for one in recordings if parse_reply(one.reads).status == HTTPStatus.OK]
     return sorted(served, key=_first_token_s, reverse=True)
 

@@ -4,44 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sluiceway_lab.check.peer import Peer
-from sluiceway_lab.check.question import Finding, Question, Verdict
+from sluiceway_lab.check.context import CheckContext
+from sluiceway_lab.check.question import Finding, Question
+from sluiceway_lab.load.record import Grade
 
 _STRETCH = 24
 """Characters of another's answer that are no coincidence."""
 
 
-async def _ask(peer: Peer) -> Finding:
-    n_tokens = peer.config.tokens
-    texts = peer.prompts("isolation", max(2, peer.config.streams // 2))
-    alone = [(await peer.stream(text, n_tokens)).text for text in texts]
-    again = [(await peer.stream(text, n_tokens)).text for text in texts]
-    company = peer.prompts("isolation/company", len(texts))
-    crowd = (await peer.streams([*texts, *company], n_tokens))[: len(texts)]
-    n_mixed = sum(len(answer.ids) > 1 for answer in crowd)
-    return judge(alone, again, [answer.text for answer in crowd], n_mixed)
+async def _ask(context: CheckContext) -> Finding:
+    n_tokens = context.config.tokens
+    texts = context.prompts("isolation", max(2, context.config.streams // 2))
+    alone = [(await context.stream(text, n_tokens)).text for text in texts]
+    again = [(await context.stream(text, n_tokens)).text for text in texts]
+    company = context.prompts("isolation/company", len(texts))
+    batched = (await context.streams([*texts, *company], n_tokens))[: len(texts)]
+    n_mixed = sum(len(answer.ids) > 1 for answer in batched)
+    return judge(alone, again, [answer.text for answer in batched], n_mixed)
 
 
-def judge(alone: Sequence[str], again: Sequence[str], crowd: Sequence[str], n_mixed: int) -> Finding:
+def judge(alone: Sequence[str], again: Sequence[str], batched: Sequence[str], n_mixed: int) -> Finding:
     """Answers by place. `n_mixed` is how many streams had events of several ids.
 
     A batch of another size sums in another order, so in low precision answers part here and there: no fault of the
     server's books, but worth knowing. Text of a neighbour is one.
     """
-    parted = [place for place in map(first_difference, alone, crowd) if place is not None]
+    parted = [place for place in map(first_difference, alone, batched) if place is not None]
     figures = {"answers": float(len(alone)), "parted": float(len(parted))}
-    strangers = sum(has_others_text(place, alone, text) for place, text in enumerate(crowd))
+    strangers = sum(has_others_text(place, alone, text) for place, text in enumerate(batched))
     if strangers or n_mixed:
         found = f"{strangers} of {len(alone)} answers held text of a neighbour's, {n_mixed} had events of several ids"
-        return Finding(Verdict.FAIL, found, figures)
+        return Finding(Grade.FAIL, found, figures)
     if not parted:
-        return Finding(Verdict.PASS, f"{len(alone)} of {len(alone)} greedy answers were the same in company", figures)
+        return Finding(Grade.PASS, f"{len(alone)} of {len(alone)} greedy answers were the same in company", figures)
     n_unstable = sum(first != second for first, second in zip(alone, again, strict=True))
     sentence = (
         f"{len(parted)} of {len(alone)} greedy answers parted in company, the first after {min(parted)} characters; "
         f"{n_unstable} were not even the same twice alone (usual in low precision)"
     )
-    return Finding(Verdict.WARN, sentence, figures | {"first_difference": float(min(parted)), "unstable": n_unstable})
+    return Finding(Grade.WARN, sentence, figures | {"first_difference": float(min(parted)), "unstable": n_unstable})
 
 
 def first_difference(left: str, right: str) -> int | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from sluiceway_lab.check.line import Line, dial
-from sluiceway_lab.check.peer import FIRST_LOOKS_S, Peer
-from sluiceway_lab.check.question import Finding, Question, Verdict, graded, unknown
+from sluiceway_lab.check.context import FIRST_LOOKS_S, CheckContext
+from sluiceway_lab.check.question import Finding, Question, graded, unknown
+from sluiceway_lab.load.raw_connection import RawConnection, dial
+from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.replies import LoadError
 
 _EVENTS_FIRST = 8
@@ -24,71 +25,71 @@ _PROMPT, _LATE = 0.25, 0.6
 _QUIET_S = 1.5
 """Longer than the second in which who waits for an event usually looks around."""
 
-Leave = Callable[[Line], None]
+Leave = Callable[[RawConnection], None]
 
 
-async def _leave_stream(peer: Peer, leave: Leave, name: str) -> Finding:
+async def _leave_stream(context: CheckContext, leave: Leave, name: str) -> Finding:
     """One stream, left in its middle."""
-    if (hindrance := await _hindrance(peer)) is not None:
+    if (hindrance := await _hindrance(context)) is not None:
         return hindrance
-    async with _under_way(peer, name, 1) as lines:
-        n_read = await _read_events(lines[0], peer.limit_s)
-        leave(lines[0])
-        return await _until_idle(peer, 1, peer.config.long_tokens - n_read)
+    async with _under_way(context, name, 1) as connections:
+        n_read = await _read_events(connections[0], context.limit_s)
+        leave(connections[0])
+        return await _until_idle(context, 1, context.config.long_tokens - n_read)
 
 
-async def _ask_fin(peer: Peer) -> Finding:
-    return await _leave_stream(peer, Line.finish, "fin")
+async def _ask_fin(context: CheckContext) -> Finding:
+    return await _leave_stream(context, RawConnection.finish, "fin")
 
 
-async def _ask_rst(peer: Peer) -> Finding:
-    return await _leave_stream(peer, Line.reset, "rst")
+async def _ask_rst(context: CheckContext) -> Finding:
+    return await _leave_stream(context, RawConnection.reset, "rst")
 
 
-async def _ask_plain(peer: Peer) -> Finding:
+async def _ask_plain(context: CheckContext) -> Finding:
     """Nothing is written to the reader of a plain answer, so that only a look at its connection can tell."""
-    if (hindrance := await _hindrance(peer)) is not None:
+    if (hindrance := await _hindrance(context)) is not None:
         return hindrance
-    (prompt,) = peer.prompts("plain", 1)
-    async with dial(peer.subject.target) as line:
-        await line.send(peer.plain_request(prompt, peer.config.long_tokens))
-        await peer.until_busy()
-        line.finish()
-        return await _until_idle(peer, 1, peer.config.long_tokens)
+    (prompt,) = context.prompts("plain", 1)
+    async with dial(context.server.target) as connection:
+        await connection.send(context.plain_request(prompt, context.config.long_tokens))
+        await context.until_busy()
+        connection.finish()
+        return await _until_idle(context, 1, context.config.long_tokens)
 
 
-async def _ask_waiting(peer: Peer) -> Finding:
+async def _ask_waiting(context: CheckContext) -> Finding:
     """Many at once, which leave before most of them have a token, half of them in order and half at once."""
-    if (hindrance := await _hindrance(peer)) is not None:
+    if (hindrance := await _hindrance(context)) is not None:
         return hindrance
-    n = 4 * peer.config.streams
-    async with _under_way(peer, "waiting", n) as lines:
-        await peer.until_busy()
-        for place, line in enumerate(lines):
-            (line.finish if place % 2 else line.reset)()
-        return await _until_idle(peer, n, peer.config.long_tokens)
+    n = 4 * context.config.streams
+    async with _under_way(context, "waiting", n) as connections:
+        await context.until_busy()
+        for place, connection in enumerate(connections):
+            (connection.finish if place % 2 else connection.reset)()
+        return await _until_idle(context, n, context.config.long_tokens)
 
 
-async def _ask_waste(peer: Peer) -> Finding:
+async def _ask_waste(context: CheckContext) -> Finding:
     """By the server's count of the tokens that it generates; one that is refreshed by a probe counts the probe too."""
-    if (hindrance := await _hindrance(peer)) is not None:
+    if (hindrance := await _hindrance(context)) is not None:
         return hindrance
-    before = await peer.generated()
-    async with _under_way(peer, "waste", _LEAVERS) as lines:
-        n_read = sum([await _read_events(line, peer.limit_s) for line in lines])
-        for line in lines:
-            line.finish()
-        if await peer.seconds_until_idle(peer.limit_s) is None:
-            return Finding(Verdict.FAIL, f"the server still runs something {peer.limit_s:g} s after all had left")
-    after = await peer.generated()
+    before = await context.generated()
+    async with _under_way(context, "waste", _LEAVERS) as connections:
+        n_read = sum([await _read_events(connection, context.limit_s) for connection in connections])
+        for connection in connections:
+            connection.finish()
+        if await context.seconds_until_idle(context.limit_s) is None:
+            return Finding(Grade.FAIL, f"the server still runs something {context.limit_s:g} s after all had left")
+    after = await context.generated()
     assert before is not None and after is not None
-    return judge_waste(_LEAVERS, n_read, after - before, _LEAVERS * peer.config.long_tokens)
+    return judge_waste(_LEAVERS, n_read, after - before, _LEAVERS * context.config.long_tokens)
 
 
 def judge(n: int, idle_s: float | None, rest_s: float, limit_s: float) -> Finding:
     """`rest_s` is how long the answers that were left would have taken yet."""
     if idle_s is None:
-        return Finding(Verdict.FAIL, f"the server still runs something {limit_s:g} s after the reader has left")
+        return Finding(Grade.FAIL, f"the server still runs something {limit_s:g} s after the reader has left")
     if rest_s < _SHORTEST_S and idle_s > _PROMPT * rest_s:
         return unknown(f"the rest of the answer would take {rest_s * 1e3:.0f} ms: too soon to tell")
     who = "the reader" if n == 1 else f"all {n} readers"
@@ -111,19 +112,19 @@ def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
     return Finding(graded(wasted / (asked - n_read), _PROMPT, _LATE), sentence, figures)
 
 
-async def _hindrance(peer: Peer) -> Finding | None:
+async def _hindrance(context: CheckContext) -> Finding | None:
     """Why nobody could tell when it is idle; None if it is idle now, by its own gauges."""
-    if peer.subject.kind is None:
+    if context.server.kind is None:
         return unknown("the server has no gauges that are known here (/metrics), so nobody sees when it is idle")
-    if await peer.seconds_until_idle(peer.limit_s) is None:
+    if await context.seconds_until_idle(context.limit_s) is None:
         return unknown("the server was busy before anything was asked: others use it")
     return None
 
 
-async def _until_idle(peer: Peer, n: int, n_left: int) -> Finding:
-    rest_s = n_left * peer.pace.gap_s
-    idle_s = await peer.seconds_until_idle(peer.limit_s, quiet_s=quiet_within(rest_s))
-    return judge(n, idle_s, rest_s, peer.limit_s)
+async def _until_idle(context: CheckContext, n: int, n_left: int) -> Finding:
+    rest_s = n_left * context.pace.itl_s
+    idle_s = await context.seconds_until_idle(context.limit_s, quiet_s=quiet_within(rest_s))
+    return judge(n, idle_s, rest_s, context.limit_s)
 
 
 def quiet_within(rest_s: float) -> float:
@@ -133,20 +134,20 @@ def quiet_within(rest_s: float) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _under_way(peer: Peer, name: str, n: int) -> AsyncIterator[Sequence[Line]]:
+async def _under_way(context: CheckContext, name: str, n: int) -> AsyncIterator[Sequence[RawConnection]]:
     """Long streams, each asked for and not yet read."""
     async with contextlib.AsyncExitStack() as stack:
-        lines = [await stack.enter_async_context(dial(peer.subject.target)) for _ in range(n)]
-        for line, prompt in zip(lines, peer.prompts(name, n), strict=True):
-            await line.send(peer.subject.request(prompt, peer.config.long_tokens))
-        yield lines
+        connections = [await stack.enter_async_context(dial(context.server.target)) for _ in range(n)]
+        for connection, prompt in zip(connections, context.prompts(name, n), strict=True):
+            await connection.send(context.server.request(prompt, context.config.long_tokens))
+        yield connections
 
 
-async def _read_events(line: Line, limit_s: float) -> int:
+async def _read_events(connection: RawConnection, limit_s: float) -> int:
     """Reads until its stream is under way; how many events came. Raises `LoadError` if it ends before."""
     n_events = 0
     while n_events < _EVENTS_FIRST:
-        raw = await line.read_some(limit_s)
+        raw = await connection.read_some(limit_s)
         if not raw:
             raise LoadError(f"an answer that should go on ended after {n_events} events")
         n_events += raw.count(b"data: ")

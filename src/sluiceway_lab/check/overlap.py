@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import time
 
-from sluiceway_lab.check.peer import Peer
-from sluiceway_lab.check.question import Finding, Question, Verdict
+from sluiceway_lab.check.context import CheckContext
+from sluiceway_lab.check.question import Finding, Question
 from sluiceway_lab.check.transcript import Transcript
+from sluiceway_lab.load.record import Grade
 
 _WORTH_IT = 1.2
 """Times as fast as one after another: less is hardly batching."""
 
 
-async def _ask(peer: Peer) -> Finding:
-    n, n_tokens = peer.config.streams, peer.config.tokens
+async def _ask(context: CheckContext) -> Finding:
+    n, n_tokens = context.config.streams, context.config.tokens
     started_s = time.perf_counter()
-    for prompt in peer.prompts("overlap/alone", n):
-        await peer.stream(prompt, n_tokens)
+    for prompt in context.prompts("overlap/alone", n):
+        await context.stream(prompt, n_tokens)
     alone_s = time.perf_counter() - started_s
     started_s = time.perf_counter()
-    answers = await peer.streams(peer.prompts("overlap/together", n), n_tokens)
+    answers = await context.streams(context.prompts("overlap/together", n), n_tokens)
     together_s = time.perf_counter() - started_s
     return judge(n_at_once(answers), n, alone_s / together_s)
 
 
 def judge(n_begun: int, n: int, ratio: float) -> Finding:
     """A few of many at once is a choice; one at a time is a fault."""
-    verdict = Verdict.FAIL if n_begun < 2 else Verdict.WARN if ratio < _WORTH_IT or n_begun < n else Verdict.PASS
+    grade = Grade.FAIL if n_begun < 2 else Grade.WARN if ratio < _WORTH_IT or n_begun < n else Grade.PASS
     sentence = (
         f"{n_begun} of {n} streams had begun before the first of them ended; "
         f"together they are {ratio:.2f} times as fast as one after another"
     )
-    return Finding(verdict, sentence, {"streams_begun": n_begun, "over_alone": ratio})
+    return Finding(grade, sentence, {"streams_begun": n_begun, "over_alone": ratio})
 
 
 def n_at_once(answers: list[Transcript]) -> int:

@@ -7,7 +7,7 @@ import resource
 import time
 from collections import Counter
 
-from sluiceway_lab.check.peer import Peer, Silence
+from sluiceway_lab.check.context import CheckContext, Silence
 from sluiceway_lab.check.question import Finding, Question, by_faults
 from sluiceway_lab.check.transcript import read_transcript
 from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
@@ -24,22 +24,22 @@ SERVED, REFUSED, WAITED = "served", "refused", "waited without an answer"
 _WITHOUT_TIME = "refused without retry-after"
 
 
-async def _ask(peer: Peer) -> Finding:
+async def _ask(context: CheckContext) -> Finding:
     started_s = time.perf_counter()
-    n = min(peer.config.burst, _most_connections())
-    n_tokens = answer_tokens(n, peer.pace.gap_s)
-    outcomes = await asyncio.gather(*(_attempt(peer, f"Number {place}:", n_tokens) for place in range(n)))
-    (prompt,) = peer.prompts("overload/after", 1)
-    await peer.plain(prompt, 1)
+    n = min(context.config.burst, _most_connections())
+    n_tokens = answer_tokens(n, context.pace.itl_s)
+    outcomes = await asyncio.gather(*(_attempt(context, f"Number {place}:", n_tokens) for place in range(n)))
+    (prompt,) = context.prompts("overload/after", 1)
+    await context.plain(prompt, 1)
     last_s = max((outcome.ended_s for outcome in outcomes if isinstance(outcome, Recording)), default=0.0)
-    is_moving = last_s - started_s > _LATE * peer.limit_s
+    is_moving = last_s - started_s > _LATE * context.limit_s
     return judge([outcome_of(outcome) for outcome in outcomes], is_moving=is_moving)
 
 
-def answer_tokens(n: int, gap_s: float) -> int:
+def answer_tokens(n: int, itl_s: float) -> int:
     """As long as can be, so that a queue fills."""
     least, most = _TOKENS
-    return min(most, max(least, int(_BUDGET_S * _AT_ONCE / (n * max(gap_s, 1e-6)))))
+    return min(most, max(least, int(_BUDGET_S * _AT_ONCE / (n * max(itl_s, 1e-6)))))
 
 
 def judge(outcomes: list[str], *, is_moving: bool) -> Finding:
@@ -79,9 +79,9 @@ def outcome_of(outcome: Outcome) -> str:
     return SERVED if said.finish_reasons and said.is_whole else "the answer broke off"
 
 
-async def _attempt(peer: Peer, text: str, n_tokens: int) -> Outcome:
+async def _attempt(context: CheckContext, text: str, n_tokens: int) -> Outcome:
     try:
-        return await peer.record(peer.subject.request(text, n_tokens))
+        return await context.record(context.server.request(text, n_tokens))
     except LoadError as fault:
         return fault
 

@@ -7,10 +7,11 @@ import contextlib
 import time
 from dataclasses import dataclass
 
-from sluiceway_lab.check.line import Line, dial
-from sluiceway_lab.check.peer import Peer
-from sluiceway_lab.check.question import Finding, Question, Verdict, graded
+from sluiceway_lab.check.context import CheckContext
+from sluiceway_lab.check.question import Finding, Question, graded
 from sluiceway_lab.check.transcript import read_transcript
+from sluiceway_lab.load.raw_connection import RawConnection, dial
+from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.replies import LoadError, parse_reply
 
 _ROUNDS = 2
@@ -33,27 +34,27 @@ class Stopped:
     growth_bytes: int | None
 
 
-async def _ask(peer: Peer) -> Finding:
+async def _ask(context: CheckContext) -> Finding:
     free_s, beside_s = [], []
     for place in range(_ROUNDS):
-        free_s.append(await _beside_reader(peer, f"slow/free/{place}"))
+        free_s.append(await _beside_reader(context, f"slow/free/{place}"))
         try:
             took_s, stopped = await _beside_stopped(
-                peer, f"slow/stopped/{place}", _PATIENCE * min(free_s) + _PATIENCE_S
+                context, f"slow/stopped/{place}", _PATIENCE * min(free_s) + _PATIENCE_S
             )
         except LoadError as fault:
-            return Finding(Verdict.FAIL, f"beside a reader that stopped, the others failed: {fault}")
+            return Finding(Grade.FAIL, f"beside a reader that stopped, the others failed: {fault}")
         beside_s.append(took_s)
-    return judge(peer.config.streams - 1, min(beside_s) / min(free_s), stopped)
+    return judge(context.config.streams - 1, min(beside_s) / min(free_s), stopped)
 
 
 def judge(n_others: int, ratio: float, stopped: Stopped) -> Finding:
     """`ratio` is what the others took, over the same beside a reader that goes on."""
-    verdict = graded(ratio, _HARMLESS, _BEARABLE)
-    if verdict is Verdict.PASS and (stopped.end == CUT or (stopped.growth_bytes or 0) > _MUCH_BYTES):
-        verdict = Verdict.WARN
+    grade = graded(ratio, _HARMLESS, _BEARABLE)
+    if grade is Grade.PASS and (stopped.end == CUT or (stopped.growth_bytes or 0) > _MUCH_BYTES):
+        grade = Grade.WARN
     if stopped.end == SILENT:
-        verdict = Verdict.FAIL
+        grade = Grade.FAIL
     sentence = (
         f"{n_others} healthy streams beside a stopped reader took {ratio:.2f} x; "
         f"with {stopped.unread_bytes / 1e3:.0f} kB unread it read on and {stopped.end}"
@@ -62,70 +63,70 @@ def judge(n_others: int, ratio: float, stopped: Stopped) -> Finding:
     if stopped.growth_bytes is not None:
         sentence += f"; the server's memory grew by {stopped.growth_bytes / 1e6:.1f} MB"
         figures["rss_growth_bytes"] = float(stopped.growth_bytes)
-    return Finding(verdict, sentence, figures)
+    return Finding(grade, sentence, figures)
 
 
-async def _beside_reader(peer: Peer, name: str) -> float:
-    async with dial(peer.subject.target, is_narrow=True) as line:
-        await line.send(_long_request(peer, name))
-        reading = asyncio.create_task(line.read_rest(peer.limit_s))
+async def _beside_reader(context: CheckContext, name: str) -> float:
+    async with dial(context.server.target, is_narrow=True) as connection:
+        await connection.send(_long_request(context, name))
+        reading = asyncio.create_task(connection.read_rest(context.limit_s))
         try:
-            await _fill(peer)
-            return await _healthy_s(peer, name, None)
+            await _fill(context)
+            return await _healthy_s(context, name, None)
         finally:
-            line.reset()
+            connection.reset()
             await asyncio.gather(reading, return_exceptions=True)
-            await _settle(peer)
+            await _settle(context)
 
 
-async def _beside_stopped(peer: Peer, name: str, limit_s: float) -> tuple[float, Stopped]:
+async def _beside_stopped(context: CheckContext, name: str, limit_s: float) -> tuple[float, Stopped]:
     """Raises `LoadError` for what the others meet."""
-    before_bytes = _rss_bytes(peer)
-    async with dial(peer.subject.target, is_narrow=True) as line:
-        line.stall()
-        await line.send(_long_request(peer, name))
-        await _fill(peer)
+    before_bytes = _rss_bytes(context)
+    async with dial(context.server.target, is_narrow=True) as connection:
+        connection.stall()
+        await connection.send(_long_request(context, name))
+        await _fill(context)
         try:
-            took_s = await _healthy_s(peer, name, limit_s)
+            took_s = await _healthy_s(context, name, limit_s)
         except LoadError:
-            line.reset()
+            connection.reset()
             raise
-        growth_bytes = _rss_bytes(peer) - before_bytes if peer.subject.processes else None
-        line.resume()
-        return took_s, Stopped(*await _end_of(line, peer.limit_s), growth_bytes)
+        growth_bytes = _rss_bytes(context) - before_bytes if context.server.processes else None
+        connection.resume()
+        return took_s, Stopped(*await _end_of(connection, context.limit_s), growth_bytes)
 
 
-async def _settle(peer: Peer) -> None:
+async def _settle(context: CheckContext) -> None:
     """Until the one that was left is over, where that can be seen."""
-    if peer.subject.kind is not None:
-        await peer.seconds_until_idle(peer.limit_s)
+    if context.server.kind is not None:
+        await context.seconds_until_idle(context.limit_s)
 
 
-async def _fill(peer: Peer) -> None:
+async def _fill(context: CheckContext) -> None:
     """Until half of the long answer is made: by then what lies before the reader who stopped is full."""
-    await asyncio.sleep(min(_FILL_S, peer.config.long_tokens * peer.pace.gap_s / 2))
+    await asyncio.sleep(min(_FILL_S, context.config.long_tokens * context.pace.itl_s / 2))
 
 
-def _long_request(peer: Peer, name: str) -> bytes:
-    (prompt,) = peer.prompts(f"{name}/long", 1)
-    return peer.subject.request(prompt, peer.config.long_tokens)
+def _long_request(context: CheckContext, name: str) -> bytes:
+    (prompt,) = context.prompts(f"{name}/long", 1)
+    return context.server.request(prompt, context.config.long_tokens)
 
 
-async def _healthy_s(peer: Peer, name: str, limit_s: float | None) -> float:
+async def _healthy_s(context: CheckContext, name: str, limit_s: float | None) -> float:
     """How long all the others take together. Raises `LoadError` where one fails or takes too long."""
     started_s = time.perf_counter()
     try:
         async with asyncio.timeout(limit_s):
-            await peer.streams(peer.prompts(name, peer.config.streams - 1), peer.config.tokens)
+            await context.streams(context.prompts(name, context.config.streams - 1), context.config.tokens)
     except TimeoutError:
         raise LoadError(f"they had not ended after {limit_s:.1f} s") from None
     return time.perf_counter() - started_s
 
 
-async def _end_of(line: Line, limit_s: float) -> tuple[str, int]:
+async def _end_of(connection: RawConnection, limit_s: float) -> tuple[str, int]:
     """What it finds when it reads on, and how much of it."""
     try:
-        raw = await line.read_rest(limit_s)
+        raw = await connection.read_rest(limit_s)
     except LoadError:
         return SILENT, 0
     end = CUT
@@ -138,8 +139,8 @@ async def _end_of(line: Line, limit_s: float) -> tuple[str, int]:
     return end, len(raw)
 
 
-def _rss_bytes(peer: Peer) -> int:
-    return sum(used.rss_bytes for found in peer.subject.usages().values() for used in found)
+def _rss_bytes(context: CheckContext) -> int:
+    return sum(used.rss_bytes for found in context.server.usages().values() for used in found)
 
 
 QUESTION = Question("slow-reader", "What do the others notice when one of them stops reading?", _ask)

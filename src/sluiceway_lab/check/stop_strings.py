@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from sluiceway_lab.check.peer import Peer
+from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
-from sluiceway_lab.check.transcript import Part
+from sluiceway_lab.check.transcript import ChoicePart
 
 _NEVER = "\u2603never said\u2603"
 _SPAN = 2
 """Characters of the pieces on both sides of a border."""
 
 
-async def _ask(peer: Peer) -> Finding:
-    (prompt,) = peer.prompts("stop", 1)
-    n_tokens = peer.config.tokens
-    said = await peer.stream(prompt, n_tokens)
+async def _ask(context: CheckContext) -> Finding:
+    (prompt,) = context.prompts("stop", 1)
+    n_tokens = context.config.tokens
+    said = await context.stream(prompt, n_tokens)
     text = said.text
-    if text != (await peer.stream(prompt, n_tokens)).text:
+    if text != (await context.stream(prompt, n_tokens)).text:
         return unknown("the same greedy request has two answers, so nobody can say where it should stop")
     faults, stops = [], stops_across(said.deltas)
     for stop in stops:
         expected = text[: text.index(stop)]
         streamed, whole = (
-            await peer.stream(prompt, n_tokens, stop=[stop]),
-            await peer.plain(prompt, n_tokens, stop=[stop]),
+            await context.stream(prompt, n_tokens, stop=[stop]),
+            await context.plain(prompt, n_tokens, stop=[stop]),
         )
         faults += faults_of("streamed", streamed.text, expected, stop) + faults_of("whole", whole.text, expected, stop)
         if streamed.finish_reasons != ["stop"]:
             faults.append(f"the finish reason at a stop string is {streamed.finish_reasons}")
-    held = await peer.stream(prompt, n_tokens, stop=[text[-_SPAN:] + _NEVER])
+    held = await context.stream(prompt, n_tokens, stop=[text[-_SPAN:] + _NEVER])
     if held.text != text:
         faults.append(f"{lost(text, held.text)}, where it ends like the beginning of a stop string")
     return by_faults(faults, [], f"{len(stops)} stop strings across pieces: the text ends right before each")
@@ -40,7 +40,7 @@ def lost(text: str, held: str) -> str:
     return f"the stream has {len(held)} characters and not {len(text)}"
 
 
-def stops_across(deltas: list[Part]) -> list[str]:
+def stops_across(deltas: list[ChoicePart]) -> list[str]:
     """One across the border of two pieces, one across three pieces, where the text has them."""
     middle = len(deltas) // 2
     texts = [part.text for part in deltas[middle - 1 : middle + 2]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway_lab.check.peer import Peer
+from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults
 from sluiceway_lab.check.transcript import Transcript, read_transcript
 from sluiceway_lab.load.replies import parse_reply
@@ -10,15 +10,18 @@ from sluiceway_lab.load.replies import parse_reply
 _CHAT = "/v1/chat/completions"
 
 
-async def _ask(peer: Peer) -> Finding:
-    (prompt,) = peer.prompts("terminal", 1)
-    at_length = await peer.stream(prompt, peer.config.tokens)
+async def _ask(context: CheckContext) -> Finding:
+    (prompt,) = context.prompts("terminal", 1)
+    at_length = await context.stream(prompt, context.config.tokens)
     stop = at_length.text[len(at_length.text) // 2 :][:4]
-    streams = {"at the length": at_length, "at a stop string": await peer.stream(prompt, peer.config.tokens, stop=stop)}
-    if (chat := await _chat(peer, prompt)) is not None:
+    streams = {
+        "at the length": at_length,
+        "at a stop string": await context.stream(prompt, context.config.tokens, stop=stop),
+    }
+    if (chat := await _chat(context, prompt)) is not None:
         streams["of a chat"] = chat
-    faults = _told({name: faults_of(said, peer.has_usage) for name, said in streams.items()})
-    blemishes = _told({name: blemishes_of(said, peer.has_usage) for name, said in streams.items()})
+    faults = _told({name: faults_of(said, context.has_usage) for name, said in streams.items()})
+    blemishes = _told({name: blemishes_of(said, context.has_usage) for name, said in streams.items()})
     praise = f"{len(streams)} streams ({', '.join(streams)}) had one finish reason, then [DONE], then nothing"
     return by_faults(faults, blemishes, praise)
 
@@ -32,11 +35,16 @@ def _told(found: dict[str, list[str]]) -> list[str]:
     return [f"{fault} ({', '.join(names)})" for fault, names in streams_by_fault.items()]
 
 
-async def _chat(peer: Peer, prompt: str) -> Transcript | None:
+async def _chat(context: CheckContext, prompt: str) -> Transcript | None:
     """None where it does not chat: some models have no template."""
-    fields = {"model": peer.subject.model, "max_tokens": peer.config.tokens, "stream": True, **peer.subject.extras}
+    fields = {
+        "model": context.server.model,
+        "max_tokens": context.config.tokens,
+        "stream": True,
+        **context.server.extras,
+    }
     body = {"messages": [{"role": "user", "content": prompt}], **fields}
-    reply = parse_reply((await peer.record(peer.subject.target.request("POST", _CHAT, body))).reads)
+    reply = parse_reply((await context.record(context.server.target.request("POST", _CHAT, body))).reads)
     return read_transcript(reply) if reply.status == 200 else None
 
 

@@ -17,7 +17,7 @@ _COMMENT = re.compile(rb"^:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChoicePart:
     """What an event says of one choice."""
 
     at_s: float
@@ -34,7 +34,7 @@ class Event:
     data: dict[str, Any] | None
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ChoicePart]:
         return [_part(self.at_s, choice) for choice in (self.data or {}).get("choices") or []]
 
     @property
@@ -51,11 +51,11 @@ class Transcript:
     is_whole: bool
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ChoicePart]:
         return [part for event in self.events for part in event.parts]
 
     @property
-    def deltas(self) -> list[Part]:
+    def deltas(self) -> list[ChoicePart]:
         """The parts with text, of the first choice."""
         return [part for part in self.parts if part.text and part.index == 0]
 
@@ -91,7 +91,7 @@ def read_transcript(reply: Reply) -> Transcript:
     return Transcript(tuple(_events(reply.pieces)), len(_COMMENT.findall(reply.body)), reply.is_whole)
 
 
-def read_plain(reply: Reply) -> Part:
+def read_plain(reply: Reply) -> ChoicePart:
     """The first choice of an answer that was not streamed. Raises `LoadError` for a refusal and for another form."""
     if reply.status != 200:
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
@@ -119,8 +119,8 @@ def _object(raw: str | bytes) -> dict[str, Any]:
     return decoded
 
 
-def _part(at_s: float, choice: dict[str, Any]) -> Part:
+def _part(at_s: float, choice: dict[str, Any]) -> ChoicePart:
     """Of a completion, or of a chat in either form."""
     said = choice.get("delta") or choice.get("message") or {}
     text = choice.get("text") or said.get("content") or ""
-    return Part(at_s, int(choice.get("index") or 0), str(text), choice.get("finish_reason"))
+    return ChoicePart(at_s, int(choice.get("index") or 0), str(text), choice.get("finish_reason"))

@@ -29,7 +29,7 @@ from sluiceway_lab.cli.records import JsonFile, PlotFile, console_beside, requir
 
 if TYPE_CHECKING:
     from sluiceway_lab.load.record import Record
-    from sluiceway_lab.session import Own
+    from sluiceway_lab.session import OwnServer
 
 _PIPE_COLUMNS = 200
 """So that no column is folded where there is no screen to say how wide it is."""
@@ -109,7 +109,7 @@ def bench(
     """
     from sluiceway_lab.bench import SCENARIOS, BenchConfig
     from sluiceway_lab.load.calls import Target
-    from sluiceway_lab.session import Session, There
+    from sluiceway_lab.session import RunningServer, Session
 
     config = BenchConfig(
         levels=parse_levels(levels),
@@ -125,10 +125,10 @@ def bench(
     target = Target.parse(url, api_key) if url else None
     session = Session(
         config=config.quick(typed) if quick else config,
-        rival=There(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None,
+        rival=RunningServer(target=Target.parse(vs, api_key, flag="vs"), model=vs_model, pid=vs_pid) if vs else None,
         first=_own(model or DEFAULT_MODEL, source, dtype, threads, serve_args)
         if target is None
-        else There(
+        else RunningServer(
             target=target,
             model=model_at_url(context, model),
             pid=pid,
@@ -208,12 +208,12 @@ def _files(weights: str | None) -> ModelFiles | None:
     return None if weights is None else resolve(weights)
 
 
-def _own(model: str, source: Source, dtype: Dtype, threads: int, serve_args: str) -> Own:
+def _own(model: str, source: Source, dtype: Dtype, threads: int, serve_args: str) -> OwnServer:
     from sluiceway.cli.pull import fetch
-    from sluiceway_lab.session import Own
+    from sluiceway_lab.session import OwnServer
 
     try:
         flags = tuple(shlex.split(serve_args))
     except ValueError as fault:
         raise ConfigError("serve_args", f"cannot be split: {fault}") from None
-    return Own(files=fetch(model, source), dtype=dtype, threads=threads, flags=flags)
+    return OwnServer(files=fetch(model, source), dtype=dtype, threads=threads, flags=flags)

@@ -14,7 +14,7 @@ from sluiceway.errors import ConfigError
 from sluiceway_lab.cli.records import JsonFile, console_beside, require_place, write_record
 
 if TYPE_CHECKING:
-    from sluiceway_lab.check.card import CheckRecord
+    from sluiceway_lab.load.record import Record
 
 _PIPE_COLUMNS = 160
 """So that sentences stay on few lines where there is no screen to say how wide it is."""
@@ -60,7 +60,7 @@ def check(
     Any server that speaks the OpenAI protocol; it takes minutes and all of the server's time. Fails (exit code 1) if
     the server failed a question.
     """
-    from sluiceway_lab.check.peer import CheckConfig
+    from sluiceway_lab.check.context import CheckConfig
     from sluiceway_lab.check.registry import chosen
     from sluiceway_lab.check.session import CheckSession
     from sluiceway_lab.load.calls import Target
@@ -89,7 +89,7 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def report(record: CheckRecord, json_file: Path | None) -> None:
+def report(record: Record, json_file: Path | None) -> None:
     """The score card for a person; then JSON for a program, which gets standard output for itself if it wants it.
 
     The file comes last, so that a full disk costs only it.

@@ -15,8 +15,9 @@ from sluiceway.store.catalog import DEFAULT_MODEL, Source
 from sluiceway_lab.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
 
 if TYPE_CHECKING:
-    from sluiceway_lab.experiments.experiment import Experiment, LabRecord
-    from sluiceway_lab.session import Own, There
+    from sluiceway_lab.experiments.experiment import Experiment
+    from sluiceway_lab.load.record import Record
+    from sluiceway_lab.session import OwnServer, RunningServer
 
 _PIPE_COLUMNS = 160
 """So that sentences stay on few lines where there is no screen to say how wide it is."""
@@ -89,7 +90,7 @@ def lab(
         raise typer.Exit(FAILED)
 
 
-def report(record: LabRecord, experiment: Experiment, json_file: Path | None, plot: Path | None) -> None:
+def report(record: Record, experiment: Experiment, json_file: Path | None, plot: Path | None) -> None:
     """Table and verdicts for a person; then JSON for a program, which gets standard output for itself if it wants it.
 
     Files come last, so that a full disk costs only them.
@@ -102,16 +103,18 @@ def report(record: LabRecord, experiment: Experiment, json_file: Path | None, pl
         draw(record, experiment, plot)
 
 
-def _first(model: str | None, source: Source, url: str | None, api_key: str | None, *, is_smoke: bool) -> Own | There:
+def _first(
+    model: str | None, source: Source, url: str | None, api_key: str | None, *, is_smoke: bool
+) -> OwnServer | RunningServer:
     """The server that runs already, or what it takes to start one. Raises `ConfigError` for flags without effect."""
     from sluiceway.cli.pull import fetch
     from sluiceway_lab.load.calls import Target
-    from sluiceway_lab.session import Own, There
+    from sluiceway_lab.session import OwnServer, RunningServer
 
     if url is not None:
-        return There(target=Target.parse(url, api_key), model=model)
+        return RunningServer(target=Target.parse(url, api_key), model=model)
     if api_key is not None:
         raise ConfigError("api_key", "means nothing without --url: our own server is started without one")
     if is_smoke:
-        return Own(files=fetch("fake", source), flags=_SMOKE_FLAGS)
-    return Own(files=fetch(model or DEFAULT_MODEL, source))
+        return OwnServer(files=fetch("fake", source), flags=_SMOKE_FLAGS)
+    return OwnServer(files=fetch(model or DEFAULT_MODEL, source))

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 import msgspec
 
 from sluiceway.config import ModelKind
-from sluiceway_lab.check.line import dial
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.experiments.readers import Habit, read
 from sluiceway_lab.load.calls import get
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.raw_connection import dial
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.session import Own
+from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.session import OwnServer
 
 _PADS = (0, 1024, 16 * 1024, 64 * 1024)
 _SMOKE_PADS = (16 * 1024,)
@@ -38,51 +38,51 @@ _BYTES, _EVENTS, _EVENT, _OURS = "absorbed_bytes", "absorbed_events", "event_byt
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    n_tokens = _MANY_TOKENS if isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE else _TOKENS
+    n_tokens = _MANY_TOKENS if isinstance(lab.first, OwnServer) and lab.first.files.kind is ModelKind.FAKE else _TOKENS
     for n_pad in _SMOKE_PADS if lab.is_smoke else _PADS:
         for limits, flags in _LIMITS.items():
             if lab.is_smoke and flags:
                 continue
-            async with padded_server(lab, n_pad, *flags) as subject:
-                event_bytes = await _event_bytes(subject)
+            async with padded_server(lab, n_pad, *flags) as server:
+                event_bytes = await _event_bytes(server)
                 for is_narrow in (False,) if lab.is_smoke else (False, True):
-                    figures = {_EVENT: event_bytes} | await _absorbed(subject, n_tokens, event_bytes, is_narrow)
+                    figures = {_EVENT: event_bytes} | await _absorbed(server, n_tokens, event_bytes, is_narrow)
                     scenario = f"{limits} limits, {'narrow' if is_narrow else 'usual'} reader, {n_pad} bytes more"
-                    lab.note(Run(subject=subject.name, scenario=scenario, streams=0, repeat=0, figures=figures))
+                    lab.note(Run(server=server.name, scenario=scenario, streams=0, repeat=0, figures=figures))
     return verdicts(lab)
 
 
-async def _event_bytes(subject: Subject) -> float:
+async def _event_bytes(server: TargetServer) -> float:
     """Of one more token in an answer, with its framing."""
-    short = await read(subject.target, subject.request("once", 1), Habit())
-    longer = await read(subject.target, subject.request("once", _SAMPLE_TOKENS), Habit())
+    short = await read(server.target, server.request("once", 1), Habit())
+    longer = await read(server.target, server.request("once", _SAMPLE_TOKENS), Habit())
     return (longer.n_bytes - short.n_bytes) / (_SAMPLE_TOKENS - 1)
 
 
-async def _absorbed(subject: Subject, n_tokens: int, event_bytes: float, is_narrow: bool) -> dict[str, float]:
+async def _absorbed(server: TargetServer, n_tokens: int, event_bytes: float, is_narrow: bool) -> dict[str, float]:
     """What the server could write to a reader that takes nothing, at most all of it, and what of that the reader's own
     kernel has. Raises `LoadError` where neither is known after a minute."""
     stream_id = f"{'narrow' if is_narrow else 'usual':0>{_ID_LENGTH}}"
     wish = {"stream_id": stream_id, "slow_client": "unbounded"}
-    async with dial(subject.target, is_narrow=is_narrow) as line:
-        line.stall()
-        await line.send(subject.request("once", n_tokens, sluiceway=wish))
+    async with dial(server.target, is_narrow=is_narrow) as connection:
+        connection.stall()
+        await connection.send(server.request("once", n_tokens, sluiceway=wish))
         n_written, grown_s, started_s = 0, time.perf_counter(), time.perf_counter()
         while (now_s := time.perf_counter()) - started_s < _LIMIT_S:
-            n_generated, n_delivered = await _tokens(subject, stream_id)
+            n_generated, n_delivered = await _tokens(server, stream_id)
             if n_delivered > n_written:
                 n_written, grown_s = n_delivered, now_s
             if n_written == n_tokens or (n_generated > n_written and now_s - grown_s > _STILL_S):
                 absorbed_bytes = n_written * event_bytes
-                n_ours = max(0.0, absorbed_bytes - line.unread_bytes) / event_bytes
+                n_ours = max(0.0, absorbed_bytes - connection.unread_bytes) / event_bytes
                 return {_EVENTS: float(n_written), _BYTES: absorbed_bytes, _OURS: n_ours}
             await asyncio.sleep(_POLL_S)
     raise LoadError(f"a reader that does not read was written to for {_LIMIT_S:g} s")
 
 
-async def _tokens(subject: Subject, stream_id: str) -> tuple[int, int]:
+async def _tokens(server: TargetServer, stream_id: str) -> tuple[int, int]:
     """Generated, and handed to the transport."""
-    stream = msgspec.json.decode((await get(subject.target, f"/v1/streams/{stream_id}")).body)
+    stream = msgspec.json.decode((await get(server.target, f"/v1/streams/{stream_id}")).body)
     tokens = stream.get("tokens", {"generated": 0, "delivered": 0})
     return int(tokens["generated"]), int(tokens["delivered"])
 

@@ -15,13 +15,13 @@ import httpx
 import msgspec
 from httpx_sse import EventSource, ServerSentEvent
 
-from sluiceway_lab.check.line import dial
 from sluiceway_lab.load.answers import complaint
 from sluiceway_lab.load.browser import Page, own_page
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy
+from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.relay import Cut, relay
 from sluiceway_lab.load.replies import LoadError, parse_reply
-from sluiceway_lab.load.subject import COMPLETIONS, Subject
+from sluiceway_lab.load.target_server import COMPLETIONS, TargetServer
 
 _SILENCE_S = 30.0
 _BROWSER_S = 120.0
@@ -34,7 +34,7 @@ _SCRIPT = resources.files("sluiceway_lab.load").joinpath("event_source.js")
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class CutPlan:
     """One stream, and how it is cut: a share of what an even division leaves for each connection, and in which way."""
 
     stream_id: str
@@ -46,7 +46,7 @@ class Course:
     """Whether a client that can be told to stop waits for that, and does not stop by itself."""
 
     @classmethod
-    def drawn(cls, stream_id: str, prompt: str, n_tokens: int, n_cuts: int, *, hears_out: bool = True) -> Course:
+    def drawn(cls, stream_id: str, prompt: str, n_tokens: int, n_cuts: int, *, hears_out: bool = True) -> CutPlan:
         drawing = random.Random(stream_id)
         cuts = tuple(drawing.random() for _ in range(n_cuts))
         return cls(stream_id, prompt, n_tokens, cuts, tuple(drawing.random() < 0.5 for _ in cuts), hears_out)
@@ -59,13 +59,13 @@ class Course:
         """Of an answer of that length: so many bytes of each connection that is cut; at least one."""
         return [1 + int(share * (n_bytes - 1) / len(self.cuts)) for share in self.cuts]
 
-    def body(self, subject: Subject) -> dict[str, Any]:
+    def body(self, server: TargetServer) -> dict[str, Any]:
         wish = {"stream_id": self.stream_id, "resumable": True, "on_disconnect": "detach"}
-        return subject.body(self.prompt, self.n_tokens, sluiceway=wish)
+        return server.body(self.prompt, self.n_tokens, sluiceway=wish)
 
 
 @dataclass(slots=True)
-class Brought:
+class ReceivedStream:
     """What all connections came to, in order. `waits_s`: from coming back to the first event, or to the end."""
 
     events: bytes = b""
@@ -79,108 +79,108 @@ class Brought:
 class Resumed:
     """What a client got in pieces, all of it once more in one, and the same prompt's answer without a cut."""
 
-    brought: Brought
+    received: ReceivedStream
     replay: bytes
     uncut: bytes
 
     @property
     def has_same_bytes(self) -> bool:
-        return self.brought.events == self.replay
+        return self.received.events == self.replay
 
     @property
     def has_same_text(self) -> bool:
-        return _TEXTS.findall(self.brought.events) == _TEXTS.findall(self.uncut)
+        return _TEXTS.findall(self.received.events) == _TEXTS.findall(self.uncut)
 
     @property
     def is_in_order(self) -> bool:
         """Whether no event is missing and none came twice."""
-        ids = [int(number) for number in _ID.findall(self.brought.events)]
+        ids = [int(number) for number in _ID.findall(self.received.events)]
         return ids == list(range(1, len(ids) + 1))
 
 
-Client = Callable[[Subject, Course, bytes], Awaitable[Brought]]
+Client = Callable[[TargetServer, CutPlan, bytes], Awaitable[ReceivedStream]]
 """Reads a stream to its end, through all its cuts; it may know the same answer without one."""
 
 
-async def resumed(subject: Subject, course: Course, client: Client) -> Resumed:
+async def resumed(server: TargetServer, plan: CutPlan, client: Client) -> Resumed:
     """Raises `LoadError` for a refusal."""
-    uncut = await _part(subject, subject.request(course.prompt, course.n_tokens), None, resets=False)
-    brought = await client(subject, course, uncut.events)
-    replay = await _part(subject, _twin(subject, course.stream_id, b""), None, resets=False)
-    return Resumed(brought, replay.events, uncut.events)
+    uncut = await _part(server, server.request(plan.prompt, plan.n_tokens), None, resets=False)
+    received = await client(server, plan, uncut.events)
+    replay = await _part(server, _resume_request(server, plan.stream_id, b""), None, resets=False)
+    return Resumed(received, replay.events, uncut.events)
 
 
-async def own_client(subject: Subject, course: Course, uncut: bytes) -> Brought:
+async def own_client(server: TargetServer, plan: CutPlan, uncut: bytes) -> ReceivedStream:
     """On bare connections, closed in order or at once."""
-    request = subject.target.request("POST", COMPLETIONS, course.body(subject))
-    brought = Brought(n_cuts=len(course.cuts))
+    request = server.target.request("POST", COMPLETIONS, plan.body(server))
+    received = ReceivedStream(n_cuts=len(plan.cuts))
     last_id = b""
-    for cut, resets in zip([*course.after_events(), None], [*course.resets, False], strict=True):
-        part = await _part(subject, request, cut, resets=resets)
+    for cut, resets in zip([*plan.after_events(), None], [*plan.resets, False], strict=True):
+        part = await _part(server, request, cut, resets=resets)
         if request.startswith(b"GET"):
-            brought.waits_s.append(part.first_s)
-        brought.events += part.events
-        brought.n_after_end += part.status == 204
+            received.waits_s.append(part.first_s)
+        received.events += part.events
+        received.n_after_end += part.status == 204
         last_id = (_ID.findall(part.events) or [last_id])[-1]
-        request = _twin(subject, course.stream_id, last_id)
-    return brought
+        request = _resume_request(server, plan.stream_id, last_id)
+    return received
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What one connection brought: whole events, until the first after the cut or the end of the stream."""
+class _StreamPart:
+    """What one connection received: whole events, until the first after the cut or the end of the stream."""
 
     events: bytes
     status: int
     first_s: float
 
 
-async def _part(subject: Subject, request: bytes, cut: int | None, *, resets: bool) -> _Part:
+async def _part(server: TargetServer, request: bytes, cut: int | None, *, resets: bool) -> _StreamPart:
     """Reads until it has so many events, or to the end."""
     started_s, first_s, raw = time.perf_counter(), 0.0, b""
-    async with dial(subject.target) as line:
-        await line.send(request)
+    async with dial(server.target) as connection:
+        await connection.send(request)
         while cut is None or _HEAD_END not in raw or raw.count(b"data: ") < cut:
-            piece = await line.read_some(_SILENCE_S)
+            piece = await connection.read_some(_SILENCE_S)
             raw += piece
             if not first_s and (b"data: " in raw or not piece):
                 first_s = time.perf_counter() - started_s
             if not piece:
                 break
         if resets:
-            line.reset()
+            connection.reset()
     reply = parse_reply([(0.0, raw)])
     if reply.status not in (200, 204):
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
     end = reply.body.rfind(_EVENT_END) + len(_EVENT_END)
-    return _Part(reply.body[:end] if _EVENT_END in reply.body else b"", reply.status, first_s)
+    return _StreamPart(reply.body[:end] if _EVENT_END in reply.body else b"", reply.status, first_s)
 
 
-def _twin(subject: Subject, stream_id: str, last_id: bytes) -> bytes:
+def _resume_request(server: TargetServer, stream_id: str, last_id: bytes) -> bytes:
     """Goes on after that event; without one, from the beginning."""
     fields = b"\r\nAccept: text/event-stream" + (b"\r\nLast-Event-ID: " + last_id if last_id else b"")
-    return subject.target.request("GET", f"{_STREAMS}{stream_id}").replace(_HEAD_END, fields + _HEAD_END, 1)
+    return server.target.request("GET", f"{_STREAMS}{stream_id}").replace(_HEAD_END, fields + _HEAD_END, 1)
 
 
-async def library_client(subject: Subject, course: Course, uncut: bytes) -> Brought:
+async def library_client(server: TargetServer, plan: CutPlan, uncut: bytes) -> ReceivedStream:
     """The package httpx-sse on httpx, as a program would use it; it leaves in order."""
-    brought = Brought(n_cuts=len(course.cuts))
+    received = ReceivedStream(n_cuts=len(plan.cuts))
     last_id = ""
-    async with httpx.AsyncClient(base_url=subject.target.url, timeout=_SILENCE_S, trust_env=False) as client:
-        asking = client.stream("POST", COMPLETIONS, json=course.body(subject))
-        for n_before, cut in enumerate([*course.after_events(), None]):
+    async with httpx.AsyncClient(base_url=server.target.url, timeout=_SILENCE_S, trust_env=False) as client:
+        asking = client.stream("POST", COMPLETIONS, json=plan.body(server))
+        for n_before, cut in enumerate([*plan.after_events(), None]):
             started_s = time.perf_counter()
             async with asking as response:
                 if response.status_code not in (200, 204):
                     raise LoadError(f"the server refused ({response.status_code}): {complaint(await response.aread())}")
-                brought.n_after_end += response.status_code == 204
+                received.n_after_end += response.status_code == 204
                 taken = await _take(response, cut)
-            brought.waits_s += [at_s - started_s for at_s, _ in taken[:1] if n_before]
-            brought.events += b"".join(block(event.id, event.data) for _, event in taken)
+            received.waits_s += [at_s - started_s for at_s, _ in taken[:1] if n_before]
+            received.events += b"".join(block(event.id, event.data) for _, event in taken)
             last_id = taken[-1][1].id if taken else last_id
             headers = {"accept": "text/event-stream"} | ({"last-event-id": last_id} if last_id else {})
-            asking = client.stream("GET", f"{_STREAMS}{course.stream_id}", headers=headers)
-    return brought
+            asking = client.stream("GET", f"{_STREAMS}{plan.stream_id}", headers=headers)
+    return received
 
 
 async def _take(response: httpx.Response, cut: int | None) -> list[tuple[float, ServerSentEvent]]:
@@ -207,37 +207,37 @@ class BrowserClient:
     page: Page
     cuts: dict[str, list[Cut]]
 
-    async def __call__(self, subject: Subject, course: Course, uncut: bytes) -> Brought:
-        lengths = zip(course.after_bytes(len(uncut)), course.resets, strict=True)
-        self.cuts[course.stream_id] = [Cut(n_bytes, resets) for n_bytes, resets in lengths]
+    async def __call__(self, server: TargetServer, plan: CutPlan, uncut: bytes) -> ReceivedStream:
+        lengths = zip(plan.after_bytes(len(uncut)), plan.resets, strict=True)
+        self.cuts[plan.stream_id] = [Cut(n_bytes, resets) for n_bytes, resets in lengths]
         asked = {
             "path": COMPLETIONS,
-            "body": course.body(subject),
-            "streamId": course.stream_id,
-            "stopsItself": not course.hears_out,
+            "body": plan.body(server),
+            "streamId": plan.stream_id,
+            "stopsItself": not plan.hears_out,
         }
         script = f"{_SCRIPT.read_text()}({msgspec.json.encode(asked).decode()})"
         found = await self.page.evaluate(script, _BROWSER_S)
-        n_left = len(self.cuts.pop(course.stream_id))
-        return Brought(
+        n_left = len(self.cuts.pop(plan.stream_id))
+        return ReceivedStream(
             b"".join(block(event_id, data) for event_id, data in found["events"]),
-            n_cuts=len(course.cuts) - n_left,
+            n_cuts=len(plan.cuts) - n_left,
             n_after_end=found["stopped"],
             waits_s=[wait_ms / 1e3 for wait_ms in found["waits"]],
         )
 
 
 @contextlib.asynccontextmanager
-async def browser_client(subject: Subject) -> AsyncIterator[tuple[Subject, BrowserClient]]:
+async def browser_client(server: TargetServer) -> AsyncIterator[tuple[TargetServer, BrowserClient]]:
     """Chromium before nginx before a relay that cuts before the server: the server as it finds it, and the client."""
     cuts: dict[str, list[Cut]] = {}
 
-    def choose(line: str) -> Cut | None:
-        method, path, *_ = line.split()
+    def choose(connection: str) -> Cut | None:
+        method, path, *_ = connection.split()
         left = cuts.get(path.removeprefix(_STREAMS)) if method == "GET" else None
         return left.pop(0) if left else None
 
-    async with relay(subject.target, choose) as between:
+    async with relay(server.target, choose) as between:
         with own_proxy(between.target, ProxyRules(http_version="1.1")) as target:
             async with own_page(target.url) as page:
-                yield replace(subject, target=target), BrowserClient(page, cuts)
+                yield replace(server, target=target), BrowserClient(page, cuts)

@@ -11,17 +11,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sluiceway_lab.check.line import Line, dial
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge
 from sluiceway_lab.experiments.native import generate_request, stream_request
 from sluiceway_lab.experiments.readers import Reading
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.raw_connection import RawConnection, dial
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.statistics import percentile
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import long_prompt
 
 _REPEATS, _TOKENS, _PROMPT_WORDS = 5, 100, 400
@@ -30,7 +30,7 @@ _STEP_TOKENS = 64
 _ENDLESS = 1500
 _QUEUED, _PREFILL, _FIRST, _MIDDLE, _END = "queued", "prefill", "first token", "middle", "end"
 _WHEN = (_QUEUED, _PREFILL, _FIRST, _MIDDLE, _END)
-_LEAVES: dict[str, Callable[[Line], None]] = {"FIN": Line.finish, "RST": Line.reset}
+_LEAVES: dict[str, Callable[[RawConnection], None]] = {"FIN": RawConnection.finish, "RST": RawConnection.reset}
 _STREAMED, _PLAIN = "streamed", "plain"
 _OWN, _FRAMEWORK, _WRITE_ONLY = "own", "starlette", "write-only"
 _RELEASE, _NOTICED, _STEPS = "release_s", "noticed_to_release_s", "release_steps"
@@ -70,35 +70,35 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 async def _compared(lab: Lab, cases: Sequence[Case], n_repeats: int, front: str | None = None) -> None:
     """On one server. One slot, so that a second stream is queued; small steps, so that a long prompt takes several."""
-    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS), front=front) as subject:
+    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS), front=front) as server:
         for repeat in range(n_repeats):
             # Each time anew: what else the machine does changes.
-            decode_s, prefill_s = await _decode_step_s(subject), await _prefill_step_s(lab, subject, repeat)
+            decode_s, prefill_s = await _decode_step_s(server), await _prefill_step_s(lab, server, repeat)
             for case in cases:
                 step_s = prefill_s if case.when == _PREFILL else decode_s
-                figures = await _left(lab, subject, case, repeat, step_s)
+                figures = await _left(lab, server, case, repeat, step_s)
                 figures |= {_STEPS: figures[_RELEASE] / step_s, "step_s": step_s}
-                run = Run(subject=subject.name, scenario=case.scenario, streams=0, repeat=repeat, figures=figures)
+                run = Run(server=server.name, scenario=case.scenario, streams=0, repeat=repeat, figures=figures)
                 lab.note(run)
 
 
-async def _decode_step_s(subject: Subject) -> float:
+async def _decode_step_s(server: TargetServer) -> float:
     """From one token of a stream to the next, where it is alone."""
     reading = Reading(time.perf_counter())
-    async with dial(subject.target) as line:
-        await line.send(stream_request(subject, "once", 32))
-        while raw := await line.read_some(LIMIT_S):
+    async with dial(server.target) as connection:
+        await connection.send(stream_request(server, "once", 32))
+        while raw := await connection.read_some(LIMIT_S):
             reading.take(raw)
-    return statistics.median(reading.gaps_s)
+    return statistics.median(reading.itls_s)
 
 
-async def _prefill_step_s(lab: Lab, subject: Subject, repeat: int) -> float:
+async def _prefill_step_s(lab: Lab, server: TargetServer, repeat: int) -> float:
     """Of the steps of a long prompt, on average: they have more tokens than others."""
-    async with dial(subject.target) as line, dial(subject.target) as own:
-        before = await Gauge(subject, own).samples()
-        await line.send(generate_request(subject, _prompt(lab, f"before {repeat}", is_long=True), 1))
-        await line.read_reply(LIMIT_S)
-        after = await Gauge(subject, own).samples()
+    async with dial(server.target) as connection, dial(server.target) as own:
+        before = await Gauge(server, own).samples()
+        await connection.send(generate_request(server, _prompt(lab, f"before {repeat}", is_long=True), 1))
+        await connection.read_reply(LIMIT_S)
+        after = await Gauge(server, own).samples()
     seconds, steps = (
         total(after, f"sluiceway_step_seconds_{what}") - total(before, f"sluiceway_step_seconds_{what}")
         for what in ("sum", "count")
@@ -106,20 +106,20 @@ async def _prefill_step_s(lab: Lab, subject: Subject, repeat: int) -> float:
     return seconds / steps
 
 
-async def _left(lab: Lab, subject: Subject, case: Case, repeat: int, step_s: float) -> dict[str, float]:
+async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s: float) -> dict[str, float]:
     """What became of one client."""
     stream_id = case.stream_id(lab, repeat)
     is_queued, drawing = case.when == _QUEUED, random.Random(stream_id)
-    async with _occupied(subject, is_queued), dial(subject.target) as line, dial(subject.target) as own:
-        gauge = Gauge(subject, own)
+    async with _occupied(server, is_queued), dial(server.target) as connection, dial(server.target) as own:
+        gauge = Gauge(server, own)
         (n_told, told_s), n_before = await gauge.told(), await gauge.computed()
         reading = Reading(time.perf_counter()) if case.kind == _STREAMED and not is_queued else None
-        await line.send(_request(lab, subject, case, stream_id))
-        await _moment(gauge, line, case.when, stream_id, _n_tokens(lab), reading)
+        await connection.send(_request(lab, server, case, stream_id))
+        await _moment(gauge, connection, case.when, stream_id, _n_tokens(lab), reading)
         # Whoever leaves does so at any time within a step.
-        n_read = await _linger(gauge, line, stream_id, reading, drawing.random() * step_s)
+        n_read = await _linger(gauge, connection, stream_id, reading, drawing.random() * step_s)
         left_s = time.perf_counter()
-        _LEAVES[case.how](line)
+        _LEAVES[case.how](connection)
         await gauge.until_released(n_others=int(is_queued))
         figures = {_RELEASE: time.perf_counter() - left_s}
         told = await gauge.told()
@@ -144,14 +144,16 @@ def _prompt(lab: Lab, name: str, *, is_long: bool) -> str:
     return long_prompt(lab.seed, name, n_words)
 
 
-def _request(lab: Lab, subject: Subject, case: Case, stream_id: str) -> bytes:
+def _request(lab: Lab, server: TargetServer, case: Case, stream_id: str) -> bytes:
     """The native stream has an event for each token, also for one without text: what was read can be counted."""
     ask = stream_request if case.kind == _STREAMED else generate_request
     prompt = _prompt(lab, stream_id, is_long=case.when == _PREFILL)
-    return ask(subject, prompt, _n_tokens(lab), stream_id=stream_id)
+    return ask(server, prompt, _n_tokens(lab), stream_id=stream_id)
 
 
-async def _moment(gauge: Gauge, line: Line, when: str, stream_id: str, n_tokens: int, reading: Reading | None) -> None:
+async def _moment(
+    gauge: Gauge, connection: RawConnection, when: str, stream_id: str, n_tokens: int, reading: Reading | None
+) -> None:
     """Waits until it is so far: by what it reads, or else by the server's numbers."""
     if when == _QUEUED:
         await gauge.until("a queue", lambda samples: total(samples, "sluiceway_requests_waiting") > 0)
@@ -163,40 +165,42 @@ async def _moment(gauge: Gauge, line: Line, when: str, stream_id: str, n_tokens:
     if reading is None:
         await gauge.until_generated(stream_id, n_wanted)
         return
-    await _read_to(line, reading, n_wanted)
+    await _read_to(connection, reading, n_wanted)
 
 
-async def _read_to(line: Line, reading: Reading, n_tokens: int) -> None:
+async def _read_to(connection: RawConnection, reading: Reading, n_tokens: int) -> None:
     """Until so many have come. Raises `LoadError` if they do not."""
     while reading.n_tokens < n_tokens:
-        if not (raw := await line.read_some(LIMIT_S)):
+        if not (raw := await connection.read_some(LIMIT_S)):
             raise LoadError(f"an answer ended before its {n_tokens} tokens")
         reading.take(raw)
 
 
-async def _linger(gauge: Gauge, line: Line, stream_id: str, reading: Reading | None, for_s: float) -> int:
+async def _linger(
+    gauge: Gauge, connection: RawConnection, stream_id: str, reading: Reading | None, for_s: float
+) -> int:
     """Stays so long, reading what comes; how many tokens there are then."""
     until_s = time.perf_counter() + for_s
     if reading is None:
         await asyncio.sleep(for_s)
         return await gauge.generated(stream_id)
     with contextlib.suppress(LoadError):  # it is said of a silence, too
-        while (left_s := until_s - time.perf_counter()) > 0 and (raw := await line.read_some(left_s)):
+        while (left_s := until_s - time.perf_counter()) > 0 and (raw := await connection.read_some(left_s)):
             reading.take(raw)
     return reading.n_tokens
 
 
 @contextlib.asynccontextmanager
-async def _occupied(subject: Subject, is_wanted: bool) -> AsyncIterator[None]:
+async def _occupied(server: TargetServer, is_wanted: bool) -> AsyncIterator[None]:
     """Somebody has the only slot meanwhile."""
-    async with dial(subject.target) as line:
+    async with dial(server.target) as connection:
         if is_wanted:
-            await line.send(stream_request(subject, "again", _ENDLESS))
-            await _read_to(line, Reading(time.perf_counter()), 1)
+            await connection.send(stream_request(server, "again", _ENDLESS))
+            await _read_to(connection, Reading(time.perf_counter()), 1)
         yield
     if is_wanted:
-        async with dial(subject.target) as own:
-            await Gauge(subject, own).until_released()
+        async with dial(server.target) as own:
+            await Gauge(server, own).until_released()
 
 
 def verdicts(lab: Lab) -> list[Verdict]:

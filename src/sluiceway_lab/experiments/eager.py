@@ -10,20 +10,20 @@ import time
 
 import msgspec
 
-from sluiceway_lab.check.line import Line, dial
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.load.calls import Target, get
-from sluiceway_lab.load.held import Spoken, Way
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.held import FormatTime, Spoken
+from sluiceway_lab.load.raw_connection import RawConnection, dial
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import total
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.load.way_out import Question, way_out
+from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.way_out import WayOutConfig, way_out
 from sluiceway_lab.load.workload import prompts
 
-WAYS: tuple[Way, ...] = ("when made", "when written")
+FORMAT_TIMES: tuple[FormatTime, ...] = ("when made", "when written")
 ORDINARY: tuple[Spoken, ...] = ("chat", "completions", "native")
 PADDED, KEPT_UP, SERVER = "padded", "read at once", "padded, the server"
 _SLOW = 4
@@ -51,7 +51,7 @@ async def _run(lab: Lab) -> list[Verdict]:
             await _both(lab, spoken, repeat, _slow(lab, spoken, name, _PLAIN_TOKENS))
     for repeat in range(1 if lab.is_smoke else _FAST_REPEATS):
         n_tokens = _SMOKE_TOKENS if lab.is_smoke else _FAST_TOKENS
-        fast = Question(
+        fast = WayOutConfig(
             way="when made",
             spoken="completions",
             model=name,
@@ -64,24 +64,24 @@ async def _run(lab: Lab) -> list[Verdict]:
     return verdicts(lab)
 
 
-def _slow(lab: Lab, spoken: Spoken, model: str, n_tokens: int) -> Question:
+def _slow(lab: Lab, spoken: Spoken, model: str, n_tokens: int) -> WayOutConfig:
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else n_tokens
-    return Question(way="when made", spoken=spoken, model=model, n_readers=_SLOW, n_tokens=n_tokens, seed=lab.seed)
+    return WayOutConfig(way="when made", spoken=spoken, model=model, n_readers=_SLOW, n_tokens=n_tokens, seed=lab.seed)
 
 
-async def _both(lab: Lab, scenario: str, repeat: int, question: Question) -> None:
+async def _both(lab: Lab, scenario: str, repeat: int, question: WayOutConfig) -> None:
     """The way that goes first changes."""
     written: list[list[str]] = []
-    for way in WAYS if repeat % 2 == 0 else WAYS[::-1]:
+    for way in FORMAT_TIMES if repeat % 2 == 0 else FORMAT_TIMES[::-1]:
         figures, digests = await _measure(msgspec.structs.replace(question, way=way))
         written.append(digests)
-        if len(written) == len(WAYS):
+        if len(written) == len(FORMAT_TIMES):
             figures[_SAME] = float(written[0] == written[1])
         place = f"{scenario}, {way}"
-        lab.note(Run(subject="way out", scenario=place, streams=question.n_readers, repeat=repeat, figures=figures))
+        lab.note(Run(server="way out", scenario=place, streams=question.n_readers, repeat=repeat, figures=figures))
 
 
-async def _measure(question: Question) -> tuple[dict[str, float], list[str]]:
+async def _measure(question: WayOutConfig) -> tuple[dict[str, float], list[str]]:
     """The figures, and a digest of what each reader got. Readers that the server does not wait for stop at once."""
     async with way_out(question) as server:
         begin = asyncio.Event()
@@ -108,11 +108,11 @@ async def _measure(question: Question) -> tuple[dict[str, float], list[str]]:
 async def _digest(target: Target, begin: asyncio.Event) -> str:
     """Of all that a reader gets, who reads nothing before it may begin."""
     digest = hashlib.sha256()
-    async with dial(target, is_narrow=not begin.is_set()) as line:
-        line.stall()
+    async with dial(target, is_narrow=not begin.is_set()) as connection:
+        connection.stall()
         await begin.wait()
-        line.resume()
-        while part := await line.read_some(_SILENCE_S):
+        connection.resume()
+        while part := await connection.read_some(_SILENCE_S):
             digest.update(part)
     return digest.hexdigest()
 
@@ -120,30 +120,32 @@ async def _digest(target: Target, begin: asyncio.Event) -> str:
 async def _of_the_server(lab: Lab, repeat: int) -> None:
     """The product itself: by how much its API process grows for readers that read nothing."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _PADDED_TOKENS
-    async with padded_server(lab, _PAD_BYTES) as subject, contextlib.AsyncExitStack() as lines:
-        opened = [await lines.enter_async_context(dial(subject.target, is_narrow=True)) for _ in range(_SLOW)]
-        before_bytes = _api_bytes(subject)
-        for index, (line, prompt) in enumerate(zip(opened, prompts(lab.seed, "eager", _SLOW), strict=True)):
-            await _ask_and_stall(line, subject, prompt, n_tokens, _stream_id(index))
-        await _until_generated(subject, n_tokens)
-        n_held = total(await subject.samples(), "sluiceway_stream_backlog_events")
-        grown_bytes = _api_bytes(subject) - before_bytes
+    async with padded_server(lab, _PAD_BYTES) as server, contextlib.AsyncExitStack() as connections:
+        opened = [await connections.enter_async_context(dial(server.target, is_narrow=True)) for _ in range(_SLOW)]
+        before_bytes = _api_bytes(server)
+        for index, (connection, prompt) in enumerate(zip(opened, prompts(lab.seed, "eager", _SLOW), strict=True)):
+            await _ask_and_stall(connection, server, prompt, n_tokens, _stream_id(index))
+        await _until_generated(server, n_tokens)
+        n_held = total(await server.samples(), "sluiceway_stream_backlog_events")
+        grown_bytes = _api_bytes(server) - before_bytes
         figures = {_HELD: grown_bytes / _SLOW, _EVENT: grown_bytes / max(n_held, 1)}
-        lab.note(Run(subject=subject.name, scenario=SERVER, streams=_SLOW, repeat=repeat, figures=figures))
+        lab.note(Run(server=server.name, scenario=SERVER, streams=_SLOW, repeat=repeat, figures=figures))
 
 
-async def _ask_and_stall(line: Line, subject: Subject, prompt: str, n_tokens: int, stream_id: str) -> None:
-    line.stall()
+async def _ask_and_stall(
+    connection: RawConnection, server: TargetServer, prompt: str, n_tokens: int, stream_id: str
+) -> None:
+    connection.stall()
     wish = {"stream_id": stream_id, "slow_client": "unbounded"}
-    await line.send(subject.request(prompt, n_tokens, sluiceway=wish))
+    await connection.send(server.request(prompt, n_tokens, sluiceway=wish))
 
 
-async def _until_generated(subject: Subject, n_tokens: int) -> None:
+async def _until_generated(server: TargetServer, n_tokens: int) -> None:
     """All tokens of all streams. Raises `LoadError` where that takes too long."""
     started_s = time.perf_counter()
     while time.perf_counter() - started_s < _LIMIT_S:
         streams = [
-            msgspec.json.decode((await get(subject.target, f"/v1/streams/{_stream_id(index)}")).body)
+            msgspec.json.decode((await get(server.target, f"/v1/streams/{_stream_id(index)}")).body)
             for index in range(_SLOW)
         ]
         if all(stream.get("tokens", {}).get("generated", 0) >= n_tokens for stream in streams):
@@ -156,9 +158,9 @@ def _stream_id(index: int) -> str:
     return f"lab-eager-{index}"
 
 
-def _api_bytes(subject: Subject) -> int:
+def _api_bytes(server: TargetServer) -> int:
     """Resident. Raises `LoadError` where that cannot be seen."""
-    found = subject.usages().get("api")
+    found = server.usages().get("api")
     if not found:
         raise LoadError("the memory of the server's processes cannot be seen on this system")
     return found[0].rss_bytes
@@ -166,8 +168,8 @@ def _api_bytes(subject: Subject) -> int:
 
 def verdicts(lab: Lab) -> list[Verdict]:
     held = {place: statistics.median(lab.figures(_HELD, place)) for place in _places(lab, _HELD)}
-    cpu = {way: statistics.median(lab.figures(_CPU, f"{KEPT_UP}, {way}")) for way in WAYS}
-    made, written = (held[f"{PADDED}, {way}"] for way in WAYS)
+    cpu = {way: statistics.median(lab.figures(_CPU, f"{KEPT_UP}, {way}")) for way in FORMAT_TIMES}
+    made, written = (held[f"{PADDED}, {way}"] for way in FORMAT_TIMES)
     server = held[SERVER]
     events_bytes = _PAD_BYTES * _PADDED_TOKENS
     n_same = [run.figures[_SAME] for run in lab.runs if _SAME in run.figures]
@@ -192,7 +194,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
             written < _TENTH * made,
             f"{written / 1e6:.2f} MB a reader in place of {made / 1e6:.2f}",
         ),
-        *(_ordinary(lab, spoken) for spoken in ORDINARY if f"{spoken}, {WAYS[0]}" in held),
+        *(_ordinary(lab, spoken) for spoken in ORDINARY if f"{spoken}, {FORMAT_TIMES[0]}" in held),
         lab.timed(
             "to readers that keep up, an event costs no more time when it is formatted late",
             cpu["when written"] <= _NO_MORE * cpu["when made"],
@@ -202,7 +204,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
 
 
 def _ordinary(lab: Lab, spoken: Spoken) -> Verdict:
-    made, written = (statistics.median(lab.figures(_EVENT, f"{spoken}, {way}")) for way in WAYS)
+    made, written = (statistics.median(lab.figures(_EVENT, f"{spoken}, {way}")) for way in FORMAT_TIMES)
     return lab.timed(
         f"formatted when written, ordinary events of {spoken} cost less than half",
         written < _HALF * made,

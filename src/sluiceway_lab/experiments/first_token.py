@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import statistics
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.streams import observe, stream_run, together
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 _VARIANTS = {
@@ -26,23 +27,23 @@ _MIN, _MEDIAN, _P99 = "first_token_min_s", "first_token_p50_s", "first_token_p99
 async def _run(lab: Lab) -> list[Verdict]:
     for name, flags in _VARIANTS.items():
         if name != _SMALL or not lab.is_smoke:
-            async with lab.server(*flags, name=name) as subject:
-                await _measure(lab, subject)
+            async with lab.server(*flags, name=name) as server:
+                await _measure(lab, server)
     return verdicts(lab)
 
 
-async def _measure(lab: Lab, subject: Subject) -> None:
+async def _measure(lab: Lab, server: TargetServer) -> None:
     n = _SMOKE_STREAMS if lab.is_smoke else _STREAMS
     for repeat in range(-1, 1 if lab.is_smoke else _REPEATS):
-        requests = [subject.request(text, _TOKENS) for text in prompts(lab.seed, f"first-token/{repeat}", n)]
-        seen = await observe(subject, None, functools.partial(together, subject, requests))
+        requests = [server.request(text, _TOKENS) for text in prompts(lab.seed, f"first-token/{repeat}", n)]
+        seen = await observe(server, None, functools.partial(together, server, requests))
         if repeat >= 0:  # the one before is a warm-up
-            lab.note(stream_run(subject, "together", n, repeat, seen, _TOKENS))
+            lab.note(stream_run(server, "together", n, repeat, seen, _TOKENS))
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
     first, middle, last = (
-        {name: statistics.median(lab.figures(figure, "together", subject=name)) for name in (_ALL, _USUAL)}
+        {name: statistics.median(lab.figures(figure, "together", server=name)) for name in (_ALL, _USUAL)}
         for figure in (_MIN, _MEDIAN, _P99)
     )
     told = {
@@ -77,8 +78,8 @@ EXPERIMENT = Experiment(
         Column(_MIN, "first token ms, first", 1e3, 0, True),
         Column(_MEDIAN, "p50", 1e3, 0, True),
         Column(_P99, "p99", 1e3, 0, True),
-        Column("gap_p50_s", "gap ms, p50", 1e3),
-        Column("gap_max_s", "max", 1e3, 0),
+        Column("itl_p50_s", "ITL ms, p50", 1e3),
+        Column("itl_max_s", "max", 1e3, 0),
     ),
     drawn=(_MEDIAN, _P99),
     not_shown=("delivery from the middle of a step: a step's tokens are sampled together, at its end",),

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from sluiceway.response.policy import POLICIES, PolicyName
-from sluiceway_lab.check.line import dial
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
 from sluiceway_lab.load.calls import get
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.raw_connection import dial
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import total
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 _SLOTS, _STALLED, _FAST = 8, 4, 4
@@ -44,34 +44,34 @@ async def _run(lab: Lab) -> list[Verdict]:
         "pause": "pause",
         _DEGREES: {"policy": _DEGREES, "park_after_s": park_s, "drop_after_s": 30 * park_s},
     }
-    async with padded_server(lab, _PAD_BYTES, "--max-running", str(_SLOTS)) as subject:
+    async with padded_server(lab, _PAD_BYTES, "--max-running", str(_SLOTS)) as server:
         for name, wish in policies.items():
-            figures = await _full(lab, subject, wish)
-            lab.note(Run(subject=subject.name, scenario=name, streams=_STALLED, repeat=0, figures=figures))
-            await _until_idle(subject)
+            figures = await _full(lab, server, wish)
+            lab.note(Run(server=server.name, scenario=name, streams=_STALLED, repeat=0, figures=figures))
+            await _until_idle(server)
     return verdicts(lab, park_s)
 
 
-async def _full(lab: Lab, subject: Subject, wish: Any) -> dict[str, float]:
+async def _full(lab: Lab, server: TargetServer, wish: Any) -> dict[str, float]:
     """Four that have stopped, four that go on; then four that want little and want it now."""
     wait_s = _SMOKE_WAIT_S if lab.is_smoke else _WAIT_S
     texts = prompts(lab.seed, "full-batch", _SLOTS + _FAST)
     fields = {"sluiceway": {"slow_client": wish}}
-    residents = [subject.request(text, _ENDLESS, **fields) for text in texts[:_SLOTS]]
+    residents = [server.request(text, _ENDLESS, **fields) for text in texts[:_SLOTS]]
     async with contextlib.AsyncExitStack() as stack:
         for request in residents[:_STALLED]:
-            line = await stack.enter_async_context(dial(subject.target))
-            line.stall()
-            await line.send(request)
+            connection = await stack.enter_async_context(dial(server.target))
+            connection.stall()
+            await connection.send(request)
         going_on = [
-            asyncio.create_task(read(subject.target, request, Habit(for_s=_PATIENCE_S)))
+            asyncio.create_task(read(server.target, request, Habit(for_s=_PATIENCE_S)))
             for request in residents[_STALLED:]
         ]
         stack.push_async_callback(_ended, going_on)
-        n_paused = await _paused(subject)
-        short = [subject.request(text, _SHORT) for text in texts[_SLOTS:]]
-        fast = [asyncio.create_task(read(subject.target, request, Habit(for_s=wait_s))) for request in short]
-        held_bytes = await _most_held(subject, fast)
+        n_paused = await _paused(server)
+        short = [server.request(text, _SHORT) for text in texts[_SLOTS:]]
+        fast = [asyncio.create_task(read(server.target, request, Habit(for_s=wait_s))) for request in short]
+        held_bytes = await _most_held(server, fast)
         return figures_of([one.result() for one in fast], wait_s) | {_PAUSED: n_paused, _HELD: held_bytes}
 
 
@@ -81,33 +81,33 @@ async def _ended(tasks: Sequence[asyncio.Task[Reading]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _paused(subject: Subject) -> int:
+async def _paused(server: TargetServer) -> int:
     """How many sequences keep their slots without moving, once all that have stopped do. Raises `LoadError`."""
     deadline_s = time.perf_counter() + _PATIENCE_S
-    while (n := (await _engine(subject))["paused"]) < _STALLED:
+    while (n := (await _engine(server))["paused"]) < _STALLED:
         if time.perf_counter() > deadline_s:
             raise LoadError(f"only {n} of {_STALLED} sequences are paused after {_PATIENCE_S:g} s")
         await asyncio.sleep(_POLL_S)
     return int(n)
 
 
-async def _engine(subject: Subject) -> dict[str, Any]:
-    stats: dict[str, Any] = msgspec.json.decode((await get(subject.target, "/stats")).body)["engine"]
+async def _engine(server: TargetServer) -> dict[str, Any]:
+    stats: dict[str, Any] = msgspec.json.decode((await get(server.target, "/stats")).body)["engine"]
     return stats
 
 
-async def _most_held(subject: Subject, tasks: Sequence[asyncio.Task[Reading]]) -> float:
+async def _most_held(server: TargetServer, tasks: Sequence[asyncio.Task[Reading]]) -> float:
     """The most bytes that the server held for readers until all these were done."""
     most = 0.0
     while not all(task.done() for task in tasks):
-        most = max(most, total(await subject.samples(), "sluiceway_stream_backlog_bytes"))
+        most = max(most, total(await server.samples(), "sluiceway_stream_backlog_bytes"))
         await asyncio.sleep(_POLL_S)
     return most
 
 
-async def _until_idle(subject: Subject) -> None:
+async def _until_idle(server: TargetServer) -> None:
     deadline_s = time.perf_counter() + _PATIENCE_S
-    while not await subject.is_idle():
+    while not await server.is_idle():
         if time.perf_counter() > deadline_s:
             raise LoadError(f"the server still runs something {_PATIENCE_S:g} s after all had left")
         await asyncio.sleep(_POLL_S)

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.check.line import Line, keeping
+from sluiceway_lab.load.raw_connection import RawConnection, keeping
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import Samples, parse_samples, total
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.target_server import TargetServer
 
 LIMIT_S = 20.0
 _POLL_S = 0.002
@@ -27,8 +27,8 @@ Stats = dict[str, Any]
 class Gauge:
     """On one connection, so that a look takes little. Each `until` raises `LoadError` if it does not come to that."""
 
-    subject: Subject
-    line: Line
+    server: TargetServer
+    connection: RawConnection
 
     async def stats(self) -> Stats:
         """The account. The engine answers it between two steps: while it computes, this waits for the step's end."""
@@ -79,8 +79,8 @@ class Gauge:
         await _until(look, "a release", 0.0)
 
     async def _get(self, path: str) -> bytes:
-        await self.line.send(keeping(self.subject.target.request("GET", path)))
-        return (await self.line.read_reply(LIMIT_S)).body
+        await self.connection.send(keeping(self.server.target.request("GET", path)))
+        return (await self.connection.read_reply(LIMIT_S)).body
 
 
 def is_released(stats: Stats, n_others: int) -> bool:

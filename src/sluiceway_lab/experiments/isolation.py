@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluiceway_lab.experiments import native
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
-from sluiceway_lab.load.record import Run
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 _DTYPES = ("float32", "bfloat16", "int8")
@@ -25,7 +25,7 @@ _SMOKE_LEVELS = {"greedy": (2, 4), _SAMPLED: (2, 4)}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AnswerTokens:
     """The tokens of one answer, and in each place by how much the likeliest was ahead of the next."""
 
     token_ids: tuple[int, ...]
@@ -34,16 +34,16 @@ class Told:
 
 async def _run(lab: Lab) -> list[Verdict]:
     if lab.is_smoke or not lab.is_own:
-        async with lab.server() as subject:
-            await _measure(lab, subject)
-        return [verdict(lab, subject.name, scenario) for scenario in _LEVELS]
+        async with lab.server() as server:
+            await _measure(lab, server)
+        return [verdict(lab, server.name, scenario) for scenario in _LEVELS]
     for dtype in _DTYPES:
-        async with lab.server("--dtype", dtype, name=dtype) as subject:
-            await _measure(lab, subject)
+        async with lab.server("--dtype", dtype, name=dtype) as server:
+            await _measure(lab, server)
     return [verdict(lab, dtype, scenario) for dtype in _DTYPES for scenario in _LEVELS]
 
 
-async def _measure(lab: Lab, subject: Subject) -> None:
+async def _measure(lab: Lab, server: TargetServer) -> None:
     """Each prompt alone, then all of a level at once; greedily, and sampled with a seed for each prompt."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
     for scenario, levels in (_SMOKE_LEVELS if lab.is_smoke else _LEVELS).items():
@@ -52,24 +52,24 @@ async def _measure(lab: Lab, subject: Subject) -> None:
         drawn = [{"temperature": 1.0, "seed": place} if is_sampled else {} for place in range(len(texts))]
         fields = [{"logprobs": 2, **own} for own in drawn]
         pairs = zip(texts, fields, strict=True)
-        alone = [_told(await native.stream(subject, text, n_tokens, **own)) for text, own in pairs]
+        alone = [_tokens_of(await native.stream(server, text, n_tokens, **own)) for text, own in pairs]
         for level in levels:
-            crowd = await native.streams(subject, texts[:level], n_tokens, fields[:level])
-            figures = compared(alone[:level], [_told(one) for one in crowd])
-            lab.note(Run(subject=subject.name, scenario=scenario, streams=level, repeat=0, figures=figures))
+            batched = await native.streams(server, texts[:level], n_tokens, fields[:level])
+            figures = compared(alone[:level], [_tokens_of(one) for one in batched])
+            lab.note(Run(server=server.name, scenario=scenario, streams=level, repeat=0, figures=figures))
 
 
-def _told(stream: native.NativeStream) -> Told:
-    return Told(stream.token_ids, stream.leads)
+def _tokens_of(stream: native.NativeStream) -> AnswerTokens:
+    return AnswerTokens(stream.token_ids, stream.leads)
 
 
-def compared(alone: Sequence[Told], crowd: Sequence[Told]) -> dict[str, float]:
+def compared(alone: Sequence[AnswerTokens], batched: Sequence[AnswerTokens]) -> dict[str, float]:
     """How many are the same, and the closest lead of all; where the first of the others parts, and the lead there.
 
     The leads are those of the answers alone. Where one of two answers has just ended there is none.
     """
     parted = []
-    for one, other in zip(alone, crowd, strict=True):
+    for one, other in zip(alone, batched, strict=True):
         if one.token_ids != other.token_ids:
             place = len(os.path.commonprefix((one.token_ids, other.token_ids)))
             parted.append((place, one.leads[place : place + 1]))
@@ -86,9 +86,9 @@ def compared(alone: Sequence[Told], crowd: Sequence[Told]) -> dict[str, float]:
     return figures
 
 
-def verdict(lab: Lab, subject: str, scenario: str) -> Verdict:
+def verdict(lab: Lab, server: str, scenario: str) -> Verdict:
     def figures(name: str) -> list[float]:
-        return lab.figures(name, scenario, subject=subject)
+        return lab.figures(name, scenario, server=server)
 
     same, answers = sum(figures("same")), sum(figures("answers"))
     sentence = f"{same:.0f} of {answers:.0f} answers have the token ids that they have alone"
@@ -97,7 +97,7 @@ def verdict(lab: Lab, subject: str, scenario: str) -> Verdict:
     if leads := figures("divergence_lead"):
         sentence += f", and where they part the likeliest token had led by at most {max(leads):.3g}"
     sentence += f"; the closest lead of all was {min(figures('least_lead')):.3g} in log-probability"
-    return Verdict(f"{subject}, {scenario}: an answer does not depend on its neighbours", same == answers, sentence)
+    return Verdict(f"{server}, {scenario}: an answer does not depend on its neighbours", same == answers, sentence)
 
 
 EXPERIMENT = Experiment(

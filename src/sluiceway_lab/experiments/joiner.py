@@ -8,46 +8,46 @@ import random
 import statistics
 from collections.abc import AsyncIterator, Sequence
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.answers import Answer, read_answer, text_times
 from sluiceway_lab.load.calls import Call, record
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.scenarios import until_settled
 from sluiceway_lab.load.statistics import distribution
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import JOINER_WORDS, long_prompt, prompts
 
 _RESIDENTS = (0, 8, 24)
 _NEWCOMERS, _TOKENS, _RESIDENT_TOKENS, _MEAN_PAUSE_S = 12, 8, 1000, 0.2
 _SMOKE_RESIDENTS = (0, 4)
 _SMOKE_NEWCOMERS, _SMOKE_WORDS, _SMOKE_PAUSE_S = 3, 100, 0.02
-_MEDIAN, _LONG_S, _GAP, _LONGEST = "first_token_p50_s", "joiner_first_token_s", "gap_p50_s", "longest_gap_s"
+_MEDIAN, _LONG_S, _ITL, _LONGEST = "first_token_p50_s", "joiner_first_token_s", "itl_p50_s", "longest_itl_s"
 _BOUND_S = 0.15
 """Three times what a step should take (`--step-target`)."""
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    async with lab.server() as subject:
-        await record(subject.target, subject.request("warm up", _TOKENS))
+    async with lab.server() as server:
+        await record(server.target, server.request("warm up", _TOKENS))
         for level in _SMOKE_RESIDENTS if lab.is_smoke else _RESIDENTS:
             for scenario in ("short", "long"):
-                lab.note(await _joined(lab, subject, scenario, level))
+                lab.note(await _joined(lab, server, scenario, level))
     return verdicts(lab)
 
 
-async def _joined(lab: Lab, subject: Subject, scenario: str, level: int) -> Run:
+async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> Run:
     """Newcomers one after another, at random moments, while the residents stream."""
     drawing = random.Random(f"{lab.seed}/{scenario}/{level}")
     joined = []
-    async with _residents(lab, subject, f"{scenario}/{level}", level) as residents:
+    async with _residents(lab, server, f"{scenario}/{level}", level) as residents:
         for text in _newcomers(lab, scenario, level):
             await asyncio.sleep(drawing.expovariate(1 / (_SMOKE_PAUSE_S if lab.is_smoke else _MEAN_PAUSE_S)))
-            joined.append(read_answer(await record(subject.target, subject.request(text, _TOKENS))))
+            joined.append(read_answer(await record(server.target, server.request(text, _TOKENS))))
         n_ended = sum(call.is_over for call in residents)
     times = [text_times(await call.end()) for call in residents]
     figures = joined_figures(scenario, joined, times) | {"residents_ended": float(n_ended)}
-    return Run(subject=subject.name, scenario=scenario, streams=level, repeat=0, figures=figures)
+    return Run(server=server.name, scenario=scenario, streams=level, repeat=0, figures=figures)
 
 
 def _newcomers(lab: Lab, scenario: str, level: int) -> list[str]:
@@ -59,10 +59,10 @@ def _newcomers(lab: Lab, scenario: str, level: int) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _residents(lab: Lab, subject: Subject, name: str, level: int) -> AsyncIterator[list[Call]]:
+async def _residents(lab: Lab, server: TargetServer, name: str, level: int) -> AsyncIterator[list[Call]]:
     """So many long streams, under way; they are left with the block."""
     texts = prompts(lab.seed, f"joiner/residents/{name}", level)
-    calls = [await Call.open(subject.target, subject.request(text, _RESIDENT_TOKENS)) for text in texts]
+    calls = [await Call.open(server.target, server.request(text, _RESIDENT_TOKENS)) for text in texts]
     try:
         await until_settled(calls)
         yield calls
@@ -72,17 +72,17 @@ async def _residents(lab: Lab, subject: Subject, name: str, level: int) -> Async
 
 
 def joined_figures(scenario: str, joined: Sequence[Answer], residents: Sequence[Sequence[float]]) -> dict[str, float]:
-    """First tokens of the newcomers; gaps of the residents, from the first newcomer's request to the last's end."""
+    """First tokens of the newcomers; itls of the residents, from the first newcomer's request to the last's end."""
     first_tokens = [answer.first_token_s for answer in joined]
     figures = distribution("first_token", first_tokens) if scenario == "short" else {_LONG_S: first_tokens[0]}
     start_s, end_s = joined[0].started_s, joined[-1].chunk_s[-1]
-    gaps = [
+    itls = [
         later_s - earlier_s
         for times in residents
         for earlier_s, later_s in zip(times, times[1:], strict=False)
         if later_s >= start_s and earlier_s <= end_s
     ]
-    return figures | ({_GAP: statistics.median(gaps), _LONGEST: max(gaps)} if gaps else {})
+    return figures | ({_ITL: statistics.median(itls), _LONGEST: max(itls)} if itls else {})
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
@@ -102,8 +102,8 @@ def verdicts(lab: Lab) -> list[Verdict]:
                 f"{who} keeps no resident waiting longer than {_BOUND_S:g} s",
                 max(lab.figures(_LONGEST, scenario)) <= _BOUND_S,
                 ", ".join(
-                    f"longest gap with {level}: {lab.figures(_LONGEST, scenario, level)[0] * 1e3:.0f} ms "
-                    f"(median {lab.figures(_GAP, scenario, level)[0] * 1e3:.0f})"
+                    f"longest ITL with {level}: {lab.figures(_LONGEST, scenario, level)[0] * 1e3:.0f} ms "
+                    f"(median {lab.figures(_ITL, scenario, level)[0] * 1e3:.0f})"
                     for level in levels
                     if level
                 ),
@@ -121,7 +121,7 @@ EXPERIMENT = Experiment(
         Column(_MEDIAN, "short newcomer's first token ms, p50", 1e3, 0),
         Column("first_token_p99_s", "p99", 1e3, 0),
         Column(_LONG_S, "long newcomer's first token ms", 1e3, 0),
-        Column(_GAP, "residents' gap ms, p50", 1e3),
+        Column(_ITL, "residents' ITL ms, p50", 1e3),
         Column(_LONGEST, "longest", 1e3, 0),
         Column("residents_ended", "residents that ended before", digits=0),
     ),

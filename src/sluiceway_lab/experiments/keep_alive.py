@@ -18,15 +18,15 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.check.line import dial
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.load.calls import get, record
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy, require_nginx
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.raw_connection import dial
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import long_prompt, prompts
 
 _TOKENS = 16
@@ -50,7 +50,7 @@ _QUEUED, _PREFILL, _STOPPED = "queued", "prefill", "reader stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class SilenceScale:
     """How long a stream is silent, nginx waits, and the server is silent between two comments."""
 
     silence_s: float
@@ -63,47 +63,47 @@ class Scale:
         return 1.5 * self.silence_s
 
 
-_FULL, _SMOKE = Scale(4.0, 2.0, 0.5), Scale(1.2, 0.7, 0.2)
+_FULL, _SMOKE = SilenceScale(4.0, 2.0, 0.5), SilenceScale(1.2, 0.7, 0.2)
 
 
 async def _run(lab: Lab) -> list[Verdict]:
     require_nginx()
     scale = _SMOKE if lab.is_smoke else _FULL
-    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS)) as subject:
-        with _proxies(subject, scale) as found:
-            await _queued(lab, subject, found, scale)
-            await _prefilled(lab, subject, found, scale)
-    async with padded_server(lab, _PAD_BYTES, "--max-running", str(len(_PROXIES))) as subject:
-        with _proxies(subject, scale) as found:
-            await _stopped(lab, subject, found, scale)
+    async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS)) as server:
+        with _proxies(server, scale) as found:
+            await _queued(lab, server, found, scale)
+            await _prefilled(lab, server, found, scale)
+    async with padded_server(lab, _PAD_BYTES, "--max-running", str(len(_PROXIES))) as server:
+        with _proxies(server, scale) as found:
+            await _stopped(lab, server, found, scale)
     return verdicts(lab, scale)
 
 
 @contextlib.contextmanager
-def _proxies(subject: Subject, scale: Scale) -> Iterator[dict[str, Subject]]:
+def _proxies(server: TargetServer, scale: SilenceScale) -> Iterator[dict[str, TargetServer]]:
     """The server as it is found behind each of them."""
     with contextlib.ExitStack() as stack:
         found = {}
         for name, rules in _PROXIES.items():
             hurried = replace(rules, read_timeout_s=scale.timeout_s, send_timeout_s=scale.timeout_s)
-            found[name] = replace(subject, target=stack.enter_context(own_proxy(subject.target, hurried)))
+            found[name] = replace(server, target=stack.enter_context(own_proxy(server.target, hurried)))
         yield found
 
 
-def _choices(found: dict[str, Subject], scale: Scale) -> list[tuple[str, Subject, float]]:
+def _choices(found: dict[str, TargetServer], scale: SilenceScale) -> list[tuple[str, TargetServer, float]]:
     """Each proxy without comments and with them: what it is called, where the server is, and how often they come."""
     said = {"no comments": 0.0, "comments": scale.comments_s}
     return [
-        (f"{proxy}, {words}", subject, comments_s)
-        for (proxy, subject), (words, comments_s) in itertools.product(found.items(), said.items())
+        (f"{proxy}, {words}", server, comments_s)
+        for (proxy, server), (words, comments_s) in itertools.product(found.items(), said.items())
     ]
 
 
-async def _queued(lab: Lab, subject: Subject, found: dict[str, Subject], scale: Scale) -> None:
+async def _queued(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
     """All at once behind somebody who has the only slot."""
     choices = _choices(found, scale)
     texts = prompts(lab.seed, "keep-alive", len(choices))
-    async with _occupied(subject, scale.silence_s):
+    async with _occupied(server, scale.silence_s):
         recordings = await asyncio.gather(
             *(
                 record(where.target, where.request(text, _TOKENS, sluiceway={"keep_alive_s": comments_s}), _LIMIT_S)
@@ -111,61 +111,61 @@ async def _queued(lab: Lab, subject: Subject, found: dict[str, Subject], scale: 
             )
         )
     for (name, _, _), recording in zip(choices, recordings, strict=True):
-        _note(lab, subject, f"{_QUEUED}, {name}", figures_of(recording))
+        _note(lab, server, f"{_QUEUED}, {name}", figures_of(recording))
 
 
 @contextlib.asynccontextmanager
-async def _occupied(subject: Subject, for_s: float) -> AsyncIterator[None]:
+async def _occupied(server: TargetServer, for_s: float) -> AsyncIterator[None]:
     """Somebody has the slot for so long. It is the server's first, and so runs before all who come."""
-    async with dial(subject.target) as line:
-        await line.send(subject.request("once", 100_000))
-        await line.read_some(_LIMIT_S)
-        left = asyncio.get_running_loop().call_later(for_s, line.finish)
+    async with dial(server.target) as connection:
+        await connection.send(server.request("once", 100_000))
+        await connection.read_some(_LIMIT_S)
+        left = asyncio.get_running_loop().call_later(for_s, connection.finish)
         try:
             yield
         finally:
             left.cancel()
 
 
-async def _prefilled(lab: Lab, subject: Subject, found: dict[str, Subject], scale: Scale) -> None:
+async def _prefilled(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
     """One after another, each with a prompt that takes so long to compute."""
     choices = _choices(found, scale)
     for name, where, comments_s in choices[:2] if lab.is_smoke else choices:
-        n_words = await _words_for(lab, subject, name, scale.silence_s)
+        n_words = await _words_for(lab, server, name, scale.silence_s)
         prompt = long_prompt(lab.seed, f"keep-alive/{name}", n_words)
         request = where.request(prompt, _TOKENS, sluiceway={"keep_alive_s": comments_s})
-        _note(lab, subject, f"{_PREFILL}, {name}", figures_of(await record(where.target, request, _LIMIT_S)))
+        _note(lab, server, f"{_PREFILL}, {name}", figures_of(await record(where.target, request, _LIMIT_S)))
 
 
-async def _words_for(lab: Lab, subject: Subject, name: str, silence_s: float) -> int:
+async def _words_for(lab: Lab, server: TargetServer, name: str, silence_s: float) -> int:
     """At the pace of a short prompt just now; some more, as a long one has less overhead."""
-    request = subject.request(long_prompt(lab.seed, f"keep-alive/pace/{name}", _TRIED_WORDS), 1)
-    took_s = figures_of(await record(subject.target, request, _LIMIT_S))["first_event_s"]
+    request = server.request(long_prompt(lab.seed, f"keep-alive/pace/{name}", _TRIED_WORDS), 1)
+    took_s = figures_of(await record(server.target, request, _LIMIT_S))["first_event_s"]
     return math.ceil(_MORE_WORDS * _TRIED_WORDS * silence_s / took_s)
 
 
-async def _stopped(lab: Lab, subject: Subject, found: dict[str, Subject], scale: Scale) -> None:
+async def _stopped(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
     """All at once: each takes nothing for so long, and then the rest."""
     names = [f"{_STOPPED}, {proxy}, comments" for proxy in found]
     figures = await asyncio.gather(
         *(
-            _unread(subject, where, f"lab-keep-alive-{lab.seed}-{number}", scale)
+            _unread(server, where, f"lab-keep-alive-{lab.seed}-{number}", scale)
             for number, where in enumerate(found.values())
         )
     )
     for name, one in zip(names, figures, strict=True):
-        _note(lab, subject, name, one)
+        _note(lab, server, name, one)
 
 
-async def _unread(subject: Subject, where: Subject, stream_id: str, scale: Scale) -> dict[str, float]:
+async def _unread(server: TargetServer, where: TargetServer, stream_id: str, scale: SilenceScale) -> dict[str, float]:
     wish = {"stream_id": stream_id, "keep_alive_s": scale.comments_s, "slow_client": "pause"}
-    async with dial(where.target, is_narrow=True) as line:
-        line.stall()
-        await line.send(where.request("once", _PADDED_TOKENS, sluiceway=wish))
+    async with dial(where.target, is_narrow=True) as connection:
+        connection.stall()
+        await connection.send(where.request("once", _PADDED_TOKENS, sluiceway=wish))
         await asyncio.sleep(scale.stopped_s)
-        line.resume()
-        raw = await line.read_rest(_LIMIT_S)
-    stream = await _over(subject, stream_id)
+        connection.resume()
+        raw = await connection.read_rest(_LIMIT_S)
+    stream = await _over(server, stream_id)
     is_whole, computed = parse_reply([(0.0, raw)]).is_whole, stream["tokens"]["generated"]
     figures = {"whole": float(is_whole), "computed_tokens": float(computed), "longest_silence_s": scale.stopped_s}
     # Of a stream that had ended for the server before, only nginx knows when it was cut.
@@ -173,11 +173,11 @@ async def _unread(subject: Subject, where: Subject, stream_id: str, scale: Scale
     return figures | ({"cut_after_s": stream["ended"] - stream["created"]} if is_known else {})
 
 
-async def _over(subject: Subject, stream_id: str) -> dict[str, Any]:
+async def _over(server: TargetServer, stream_id: str) -> dict[str, Any]:
     """What the server has to say of a stream once that has ended. Raises `LoadError` if it does not."""
     deadline_s = time.perf_counter() + _LIMIT_S
     while True:
-        reply = await get(subject.target, f"/v1/streams/{stream_id}")
+        reply = await get(server.target, f"/v1/streams/{stream_id}")
         stream: dict[str, Any] = msgspec.json.decode(reply.body)
         if stream.get("ended") is not None:
             return stream
@@ -186,8 +186,8 @@ async def _over(subject: Subject, stream_id: str) -> dict[str, Any]:
         await asyncio.sleep(_POLL_S)
 
 
-def _note(lab: Lab, subject: Subject, scenario: str, figures: dict[str, float]) -> None:
-    lab.note(Run(subject=subject.name, scenario=scenario, streams=0, repeat=0, figures=figures))
+def _note(lab: Lab, server: TargetServer, scenario: str, figures: dict[str, float]) -> None:
+    lab.note(Run(server=server.name, scenario=scenario, streams=0, repeat=0, figures=figures))
 
 
 def figures_of(recording: Recording) -> dict[str, float]:
@@ -209,7 +209,7 @@ def figures_of(recording: Recording) -> dict[str, float]:
     return figures | ({} if is_whole else {"cut_after_s": recording.ended_s - recording.started_s})
 
 
-def verdicts(lab: Lab, scale: Scale) -> list[Verdict]:
+def verdicts(lab: Lab, scale: SilenceScale) -> list[Verdict]:
     idle = [run for run in lab.runs if not run.scenario.startswith(_STOPPED)]
     mute = [run for run in idle if run.scenario.endswith("no comments")]
     said = [run for run in idle if run not in mute]
@@ -226,7 +226,7 @@ def verdicts(lab: Lab, scale: Scale) -> list[Verdict]:
     return [lab.timed(one.hypothesis, one.stood, one.sentence) for one in found]
 
 
-def _mute(runs: Sequence[Run], scale: Scale) -> Verdict:
+def _mute(runs: Sequence[Run], scale: SilenceScale) -> Verdict:
     mute = [run for run in runs if not run.figures["whole"] or run.figures["longest_silence_s"] > scale.timeout_s]
     cut_s = [run.figures["cut_after_s"] for run in mute if not run.figures["whole"]]
     spread = f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from sluiceway.config import ModelKind
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Habit, Reading, read
 from sluiceway_lab.load.calls import get
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
-from sluiceway_lab.session import Own
+from sluiceway_lab.session import OwnServer
 
 _SLOTS = 8
 _CLIENTS, _STREAMS, _TOKENS = 48, 300, 64
@@ -52,15 +52,15 @@ async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
     """So many streams from one server, with another response than ours if one is named."""
     habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
     flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
-    async with lab.server(*flags, front=response) as subject:
-        before = await _settled(subject)
+    async with lab.server(*flags, front=response) as server:
+        before = await _settled(server)
         started_s = time.perf_counter()
-        readings, errors = await _read_all(lab, subject, habits)
+        readings, errors = await _read_all(lab, server, habits)
         wall_s = time.perf_counter() - started_s
-        after = await _settled(subject)
+        after = await _settled(server)
     lab.note(
         Run(
-            subject=subject.name,
+            server=server.name,
             scenario=_LEAVING if response is None else f"{_LEAVING}, {response}",
             streams=n_streams,
             repeat=0,
@@ -74,7 +74,7 @@ def _n_streams(lab: Lab) -> int:
     """More of them where a token costs nothing."""
     if lab.is_smoke:
         return _SMOKE_STREAMS
-    is_fake = isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
+    is_fake = isinstance(lab.first, OwnServer) and lab.first.files.kind is ModelKind.FAKE
     return _FAKE_STREAMS if is_fake else _STREAMS
 
 
@@ -91,7 +91,7 @@ def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
     return habits
 
 
-async def _read_all(lab: Lab, subject: Subject, habits: Sequence[Habit]) -> tuple[list[Reading], list[str]]:
+async def _read_all(lab: Lab, server: TargetServer, habits: Sequence[Habit]) -> tuple[list[Reading], list[str]]:
     """Each client takes the next stream as soon as it is done with one."""
     n_clients, n_tokens = _SMOKE_CLIENTS if lab.is_smoke else _CLIENTS, _n_tokens(lab)
     waiting = iter(zip(habits, prompts(lab.seed, "leak", len(habits)), strict=True))
@@ -101,7 +101,7 @@ async def _read_all(lab: Lab, subject: Subject, habits: Sequence[Habit]) -> tupl
     async def client() -> None:
         for habit, prompt in waiting:
             try:
-                readings.append(await read(subject.target, subject.request(prompt, n_tokens), habit))
+                readings.append(await read(server.target, server.request(prompt, n_tokens), habit))
             except LoadError as fault:
                 errors.append(str(fault))
 
@@ -113,13 +113,13 @@ def _n_tokens(lab: Lab) -> int:
     return _SMOKE_TOKENS if lab.is_smoke else _TOKENS
 
 
-async def _settled(subject: Subject) -> Stats:
+async def _settled(server: TargetServer) -> Stats:
     """The server's account once nothing lives; after some seconds, with what still does."""
     deadline_s = time.perf_counter() + _SETTLE_S
     while True:
-        stats: Stats = msgspec.json.decode((await get(subject.target, "/stats")).body)
+        stats: Stats = msgspec.json.decode((await get(server.target, "/stats")).body)
         if "engine" not in stats:
-            raise LoadError(f"{subject.target.url}/stats is not that of Sluiceway")
+            raise LoadError(f"{server.target.url}/stats is not that of Sluiceway")
         if not (held_of(stats) or stats["stale"]) or time.perf_counter() > deadline_s:
             return stats
         await asyncio.sleep(_POLL_S)

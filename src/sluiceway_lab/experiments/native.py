@@ -14,7 +14,7 @@ from sluiceway.sse.event import ServerEvent
 from sluiceway_lab.load.answers import complaint
 from sluiceway_lab.load.calls import record
 from sluiceway_lab.load.replies import LoadError, Reply, parse_reply
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.target_server import TargetServer
 
 _GREEDY = {"temperature": 0, "ignore_eos": True}
 """Every answer has all of its tokens, and is the same each time."""
@@ -50,34 +50,34 @@ class NativeStream:
         return "".join(token["text"] for token in self.fields("token"))
 
 
-def stream_request(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+def stream_request(server: TargetServer, prompt: str, n_tokens: int, **fields: Any) -> bytes:
     """Greedy to the last token, unless `fields` say else."""
-    return _request(subject, "/v1/stream", prompt, n_tokens, fields)
+    return _request(server, "/v1/stream", prompt, n_tokens, fields)
 
 
-def generate_request(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> bytes:
+def generate_request(server: TargetServer, prompt: str, n_tokens: int, **fields: Any) -> bytes:
     """For the same answer as one object."""
-    return _request(subject, "/v1/generate", prompt, n_tokens, fields)
+    return _request(server, "/v1/generate", prompt, n_tokens, fields)
 
 
-async def generate(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
+async def generate(server: TargetServer, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
     """The answer to that. Raises `LoadError`."""
-    reply = await _asked(subject, generate_request(subject, prompt, n_tokens, **fields))
+    reply = await _asked(server, generate_request(server, prompt, n_tokens, **fields))
     answer: dict[str, Any] = msgspec.json.decode(reply.body)
     return answer
 
 
-async def stream(subject: Subject, prompt: str, n_tokens: int, **fields: Any) -> NativeStream:
+async def stream(server: TargetServer, prompt: str, n_tokens: int, **fields: Any) -> NativeStream:
     """Raises `LoadError` for a refusal, and for a stream without `done`."""
-    return read_stream(await _asked(subject, stream_request(subject, prompt, n_tokens, **fields)))
+    return read_stream(await _asked(server, stream_request(server, prompt, n_tokens, **fields)))
 
 
 async def streams(
-    subject: Subject, texts: Sequence[str], n_tokens: int, fields: Sequence[Mapping[str, Any]]
+    server: TargetServer, texts: Sequence[str], n_tokens: int, fields: Sequence[Mapping[str, Any]]
 ) -> list[NativeStream]:
     """All at once, each on a connection of its own, each with fields of its own."""
     pairs = zip(texts, fields, strict=True)
-    return list(await asyncio.gather(*(stream(subject, text, n_tokens, **own) for text, own in pairs)))
+    return list(await asyncio.gather(*(stream(server, text, n_tokens, **own) for text, own in pairs)))
 
 
 def read_stream(reply: Reply) -> NativeStream:
@@ -89,13 +89,13 @@ def read_stream(reply: Reply) -> NativeStream:
     return NativeStream(events, len(reply.body))
 
 
-def _request(subject: Subject, path: str, prompt: str, n_tokens: int, fields: dict[str, Any]) -> bytes:
-    body = {"model": subject.model, "prompt": prompt, "max_tokens": n_tokens, **_GREEDY} | fields
-    return subject.target.request("POST", path, body)
+def _request(server: TargetServer, path: str, prompt: str, n_tokens: int, fields: dict[str, Any]) -> bytes:
+    body = {"model": server.model, "prompt": prompt, "max_tokens": n_tokens, **_GREEDY} | fields
+    return server.target.request("POST", path, body)
 
 
-async def _asked(subject: Subject, request: bytes) -> Reply:
-    reply = parse_reply((await record(subject.target, request)).reads)
+async def _asked(server: TargetServer, request: bytes) -> Reply:
+    reply = parse_reply((await record(server.target, request)).reads)
     if reply.status != 200:
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
     return reply

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.streams import observe, one_by_one, stream_run, together
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 _LEVELS = (1, 2, 4, 8, 16, 32)
@@ -19,33 +19,33 @@ _REPEATS = 3
 _TOKENS = 64
 _SMOKE_LEVELS = (1, 2, 4)
 _SMOKE_TOKENS = 8
-_SPEED, _GAP, _BEGUN = "tokens_per_s", "gap_p50_s", "streams_begun"
+_SPEED, _ITL, _BEGUN = "tokens_per_s", "itl_p50_s", "streams_begun"
 
 
 async def _run(lab: Lab) -> list[Verdict]:
     levels = _SMOKE_LEVELS if lab.is_smoke else _LEVELS
-    async with lab.server() as subject:
+    async with lab.server() as server:
         lab.say("warming up")
-        await _measured(lab, subject, "together", max(levels), "warm-up")
+        await _measured(lab, server, "together", max(levels), "warm-up")
         for repeat in range(1 if lab.is_smoke else _REPEATS):
-            lab.note(await _measured(lab, subject, "alone", max(levels), repeat))
+            lab.note(await _measured(lab, server, "alone", max(levels), repeat))
             for level in levels:
-                lab.note(await _measured(lab, subject, "together", level, repeat))
+                lab.note(await _measured(lab, server, "together", level, repeat))
     return verdicts(lab)
 
 
-async def _measured(lab: Lab, subject: Subject, scenario: str, level: int, repeat: int | str) -> Run:
+async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, repeat: int | str) -> Run:
     """So many prompts at once, or one after another."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
     requests = [
-        subject.request(text, n_tokens) for text in prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)
+        server.request(text, n_tokens) for text in prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)
     ]
     pace = together if scenario == "together" else one_by_one
-    seen = await observe(subject, None, lambda: pace(subject, requests))
+    seen = await observe(server, None, lambda: pace(server, requests))
     first_end_s = min(answer.chunk_s[-1] for answer in seen.answers)
     begun = sum(answer.chunk_s[0] <= first_end_s for answer in seen.answers)
     number = repeat if isinstance(repeat, int) else 0
-    run = stream_run(subject, scenario, level, number, seen, n_tokens)
+    run = stream_run(server, scenario, level, number, seen, n_tokens)
     return msgspec.structs.replace(run, figures=run.figures | {_BEGUN: float(begun)})
 
 
@@ -54,7 +54,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
     top = levels[-1]
     begun = {level: min(lab.figures(_BEGUN, "together", level)) for level in levels}
     speed = {level: statistics.median(lab.figures(_SPEED, "together", level)) for level in levels}
-    gap = {level: statistics.median(lab.figures(_GAP, "together", level)) for level in levels}
+    itl = {level: statistics.median(lab.figures(_ITL, "together", level)) for level in levels}
     alone = statistics.median(lab.figures(_SPEED, "alone"))
     falls = [level for lower, level in zip(levels, levels[1:], strict=False) if speed[level] <= speed[lower]]
     return [
@@ -73,14 +73,14 @@ def verdicts(lab: Lab) -> list[Verdict]:
             not falls,
             ", ".join(f"{level}: {speed[level]:.0f} tokens/s" for level in levels),
         ),
-        lab.timed("a further stream adds less to a token's gap than half of what the first takes", *_cost(gap)),
+        lab.timed("a further stream adds less to a token's ITL than half of what the first takes", *_cost(itl)),
     ]
 
 
-def _cost(gap: Mapping[int, float]) -> tuple[bool, str]:
-    """The gap between tokens as a straight line over the number of streams: what is fixed, what each adds."""
-    slope, fixed = statistics.linear_regression(list(gap), list(gap.values()))
-    return slope < fixed, f"a token's gap is {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms for each stream"
+def _cost(itl: Mapping[int, float]) -> tuple[bool, str]:
+    """The itl between tokens as a straight line over the number of streams: what is fixed, what each adds."""
+    slope, fixed = statistics.linear_regression(list(itl), list(itl.values()))
+    return slope < fixed, f"a token's ITL is {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms for each stream"
 
 
 EXPERIMENT = Experiment(
@@ -91,10 +91,10 @@ EXPERIMENT = Experiment(
         Column("tokens_per_s", "tokens/s", digits=0, is_spread=True),
         Column("makespan_s", "makespan s", digits=2, is_spread=True),
         Column("first_token_p50_s", "first token ms, p50", 1e3, 0),
-        Column("gap_p50_s", "gap ms, p50", 1e3),
-        Column("gap_p99_s", "p99", 1e3),
+        Column("itl_p50_s", "ITL ms, p50", 1e3),
+        Column("itl_p99_s", "p99", 1e3),
         Column(_BEGUN, "at once", digits=0),
     ),
-    drawn=("tokens_per_s", "gap_p50_s"),
+    drawn=("tokens_per_s", "itl_p50_s"),
     not_shown=("client and server share the machine, so at many streams the client's own work is in the times",),
 )

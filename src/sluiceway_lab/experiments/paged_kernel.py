@@ -17,15 +17,15 @@ from sluiceway.config import BLOCK_TOKENS
 from sluiceway.engine.scheduler.plan import Row
 from sluiceway.errors import ConfigError
 from sluiceway.types import SamplingParams
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.session import There
+from sluiceway_lab.session import RunningServer
 
 if TYPE_CHECKING:
-    from sluiceway_lab.load.decoding import Way
+    from sluiceway_lab.load.decoding import DecodeMethod
 
-WAYS = GATHER, KERNEL, NONE = "gather", "kernel", "no attention"
+METHODS = GATHER, KERNEL, NONE = "gather", "kernel", "no attention"
 BOTH = "both"
 _STEP, _ATTENTION, _APART = "step_s", "attention_s", "logits_apart"
 _GREEDY = SamplingParams(temperature=0.0)
@@ -37,7 +37,7 @@ _HALF, _NEAR = 0.5, 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class KernelScale:
     """`contexts`: a short one and a long one, tokens of each row, the new one included."""
 
     rows: tuple[int, ...]
@@ -51,42 +51,42 @@ class Scale:
         return max(self.rows) * -(-max(self.contexts) // BLOCK_TOKENS)
 
 
-_FULL = Scale(rows=(1, 2, 4, 8, 16, 32, 64), contexts=(128, 1024), mixed=32, repeats=5)
-_SMOKE = Scale(rows=(1, 2, 4), contexts=(128, 256), mixed=4, repeats=1)
+_FULL = KernelScale(rows=(1, 2, 4, 8, 16, 32, 64), contexts=(128, 1024), mixed=32, repeats=5)
+_SMOKE = KernelScale(rows=(1, 2, 4), contexts=(128, 256), mixed=4, repeats=1)
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    if isinstance(lab.first, There):
+    if isinstance(lab.first, RunningServer):
         raise ConfigError("url", "this experiment asks no server: it computes steps of the model by itself")
-    from sluiceway_lab.load.ways import model_of, torch_threads, ways_of
+    from sluiceway_lab.load.decode_methods import methods_of, model_of, torch_threads
 
     scale = _SMOKE if lab.is_smoke else _FULL
     lab.say(f"loading {lab.first.files.name}")
     with torch_threads(lab.first.threads):
         model = model_of(lab.first.files, lab.seed)
-        ways = dict(zip(WAYS, ways_of(model, scale.n_blocks, lab.seed), strict=True))
+        methods = dict(zip(METHODS, methods_of(model, scale.n_blocks, lab.seed), strict=True))
         dtype = str(model.dtype).removeprefix("torch.")
-        _compare(lab, ways, model.config.vocab_size, dtype)
+        _compare(lab, methods, model.config.vocab_size, dtype)
         for repeat in range(scale.repeats):
             for name, rows in _batches(scale, lab.seed):
-                _time(lab, ways, dtype, name, rows, repeat)
+                _time(lab, methods, dtype, name, rows, repeat)
     return verdicts(lab)
 
 
-def _compare(lab: Lab, ways: Mapping[str, Way], vocabulary: int, subject: str) -> None:
-    """A prompt that is prefilled, then a step of its next token: how far the logits of the two ways are apart."""
+def _compare(lab: Lab, methods: Mapping[str, DecodeMethod], vocabulary: int, server: str) -> None:
+    """A prompt that is prefilled, then a step of its next token: how far the logits of the two methods are apart."""
     drawing = random.Random(lab.seed)
     known = [drawing.randrange(vocabulary) for _ in range(_PROMPT_TOKENS + 1)]
     blocks = range(-(-len(known) // BLOCK_TOKENS))
     found = []
     for name in (GATHER, KERNEL):
-        ways[name].step([_row(known, 0, _PROMPT_TOKENS, blocks)])
-        found.append(ways[name].step([_row(known, _PROMPT_TOKENS, 1, blocks)]).float())
+        methods[name].step([_row(known, 0, _PROMPT_TOKENS, blocks)])
+        found.append(methods[name].step([_row(known, _PROMPT_TOKENS, 1, blocks)]).float())
     apart = float((found[0] - found[1]).norm() / found[0].norm())
-    lab.note(Run(subject=subject, scenario=BOTH, streams=1, repeat=0, figures={_APART: apart}))
+    lab.note(Run(server=server, scenario=BOTH, streams=1, repeat=0, figures={_APART: apart}))
 
 
-def _batches(scale: Scale, seed: int) -> Sequence[tuple[str, list[Row]]]:
+def _batches(scale: KernelScale, seed: int) -> Sequence[tuple[str, list[Row]]]:
     """Rows that decode, their blocks anywhere in the cache; last those of which one is long and all others short."""
     short, long = scale.contexts
     table = list(range(scale.n_blocks))
@@ -122,20 +122,20 @@ def _row(known: Sequence[int], start: int, n_tokens: int, block_ids: Sequence[in
     )
 
 
-def _time(lab: Lab, ways: Mapping[str, Way], subject: str, name: str, rows: list[Row], repeat: int) -> None:
-    """A step each way in turns, several times. What it takes without attention is not attention's."""
-    ordered = WAYS if repeat % 2 == 0 else WAYS[::-1]
-    rounds = [{way: _seconds(ways[way], rows) for way in ordered} for _ in range(_ROUNDS + 1)][1:]
-    for way in WAYS:
-        figures = {_STEP: statistics.median(took[way] for took in rounds)}
-        if way != NONE:
-            figures[_ATTENTION] = statistics.median(took[way] - took[NONE] for took in rounds)
-        lab.note(Run(subject=subject, scenario=f"{way}, {name}", streams=len(rows), repeat=repeat, figures=figures))
+def _time(lab: Lab, methods: Mapping[str, DecodeMethod], server: str, name: str, rows: list[Row], repeat: int) -> None:
+    """A step each method in turns, several times. What it takes without attention is not attention's."""
+    ordered = METHODS if repeat % 2 == 0 else METHODS[::-1]
+    rounds = [{method: _seconds(methods[method], rows) for method in ordered} for _ in range(_ROUNDS + 1)][1:]
+    for method in METHODS:
+        figures = {_STEP: statistics.median(took[method] for took in rounds)}
+        if method != NONE:
+            figures[_ATTENTION] = statistics.median(took[method] - took[NONE] for took in rounds)
+        lab.note(Run(server=server, scenario=f"{method}, {name}", streams=len(rows), repeat=repeat, figures=figures))
 
 
-def _seconds(way: Way, rows: Sequence[Row]) -> float:
+def _seconds(method: DecodeMethod, rows: Sequence[Row]) -> float:
     started_s = time.perf_counter()
-    way.step(rows)
+    method.step(rows)
     return time.perf_counter() - started_s
 
 
@@ -144,7 +144,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
     (apart,) = lab.figures(_APART, BOTH)
     return [
         Verdict(
-            "both ways come to the same logits, but for rounding",
+            "both methods come to the same logits, but for rounding",
             apart <= _ROUNDING,
             f"they are {apart:.2%} of their length apart",
         ),
@@ -154,25 +154,28 @@ def verdicts(lab: Lab) -> list[Verdict]:
     ]
 
 
-def _alone(lab: Lab, scale: Scale) -> Verdict:
+def _alone(lab: Lab, scale: KernelScale) -> Verdict:
     """One sequence, where the rest of the step is most of it."""
     ratios = []
     for context in scale.contexts:
-        gather, kernel = (_median(lab, _STEP, way, f"{context} tokens", 1) for way in (GATHER, KERNEL))
+        gather, kernel = (_median(lab, _STEP, method, f"{context} tokens", 1) for method in (GATHER, KERNEL))
         ratios.append((max(gather, kernel) / min(gather, kernel), context, gather, kernel))
     said = [f"{context} tokens: {gather * 1e3:.1f} ms, {kernel * 1e3:.1f}" for _, context, gather, kernel in ratios]
     stood = max(ratio for ratio, *_ in ratios) <= _NEAR
     return lab.timed("a step of one sequence takes as long with either, within a tenth", stood, "; ".join(said))
 
 
-def _further(lab: Lab, scale: Scale, context: int) -> Verdict:
+def _further(lab: Lab, scale: KernelScale, context: int) -> Verdict:
     """A step as a straight line over its sequences: what is fixed, and what each adds."""
-    lines = {way: _line(lab, scale, _STEP, way, context) for way in (GATHER, KERNEL)}
+    lines = {method: _line(lab, scale, _STEP, method, context) for method in (GATHER, KERNEL)}
     said, top = [], max(scale.rows)
-    for way, (slope, fixed) in lines.items():
-        most, own = _median(lab, _STEP, way, f"{context} tokens", top), _line(lab, scale, _ATTENTION, way, context)[0]
+    for method, (slope, fixed) in lines.items():
+        most, own = (
+            _median(lab, _STEP, method, f"{context} tokens", top),
+            _line(lab, scale, _ATTENTION, method, context)[0],
+        )
         said.append(
-            f"{way} {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms a sequence, {own * 1e3:.2f} of them attention's; "
+            f"{method} {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms a sequence, {own * 1e3:.2f} of them attention's; "
             f"{top} take {most * 1e3:.0f} ms"
         )
     return lab.timed(
@@ -182,7 +185,7 @@ def _further(lab: Lab, scale: Scale, context: int) -> Verdict:
     )
 
 
-def _padding(lab: Lab, scale: Scale) -> Verdict:
+def _padding(lab: Lab, scale: KernelScale) -> Verdict:
     """One long row among short ones, between a batch that is short and one that is long."""
     short, long = scale.contexts
     names = f"{short} tokens", f"{short} tokens, one row {long}", f"{long} tokens"
@@ -195,15 +198,15 @@ def _padding(lab: Lab, scale: Scale) -> Verdict:
     )
 
 
-def _line(lab: Lab, scale: Scale, figure: str, way: str, context: int) -> tuple[float, float]:
+def _line(lab: Lab, scale: KernelScale, figure: str, method: str, context: int) -> tuple[float, float]:
     """Slope and what is fixed: medians, by which no single batch bends the line."""
-    times = {n_rows: _median(lab, figure, way, f"{context} tokens", n_rows) for n_rows in scale.rows}
+    times = {n_rows: _median(lab, figure, method, f"{context} tokens", n_rows) for n_rows in scale.rows}
     slope = statistics.median((times[more] - times[less]) / (more - less) for less, more in combinations(scale.rows, 2))
     return slope, statistics.median(took - slope * n_rows for n_rows, took in times.items())
 
 
-def _median(lab: Lab, figure: str, way: str, name: str, n_rows: int) -> float:
-    return statistics.median(lab.figures(figure, f"{way}, {name}", n_rows))
+def _median(lab: Lab, figure: str, method: str, name: str, n_rows: int) -> float:
+    return statistics.median(lab.figures(figure, f"{method}, {name}", n_rows))
 
 
 EXPERIMENT = Experiment(
@@ -219,7 +222,7 @@ EXPERIMENT = Experiment(
     is_drawn_over_streams=True,
     not_shown=(
         "the whole step in native code, which the product takes where it has a compiler: here every other part of a "
-        "step is torch's in both ways, and the kernel is called layer by layer",
+        "step is torch's in both methods, and the kernel is called layer by layer",
         "a gather into one tensor that is as long as the longest row: the product gathers rows of equal length, "
         "rounded up to 128 tokens, together",
         "contexts that are no multiple of 128 tokens, for which the gather copies up to 127 tokens in vain",

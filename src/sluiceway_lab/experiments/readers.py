@@ -7,8 +7,8 @@ import re
 import time
 from dataclasses import dataclass, field
 
-from sluiceway_lab.check.line import Line, dial
 from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.raw_connection import RawConnection, dial
 from sluiceway_lab.load.replies import LoadError
 
 _TEXT = b'"text":"'
@@ -23,7 +23,7 @@ WHOLE, CUT, LEFT = "whole", "cut", "left"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """How somebody reads. A narrow line is felt by the server as soon as it is not read."""
+    """How somebody reads. A narrow connection is felt by the server as soon as it is not read."""
 
     sleep_s: float = 0.0
     """After each read."""
@@ -59,7 +59,7 @@ class Reading:
         return self.token_s[-1] - self.started_s if self.token_s else 0.0
 
     @property
-    def gaps_s(self) -> list[float]:
+    def itls_s(self) -> list[float]:
         return [later - earlier for earlier, later in zip(self.token_s, self.token_s[1:], strict=False)]
 
     def take(self, raw: bytes) -> None:
@@ -79,21 +79,21 @@ class Reading:
 async def read(target: Target, request: bytes, habit: Habit) -> Reading:
     """One stream, read so. Raises `LoadError` where nobody listens, and for a silence of a minute."""
     reading = Reading(time.perf_counter())
-    async with dial(target, is_narrow=habit.is_narrow) as line:
-        await line.send(request)
-        await _read(line, habit, reading)
+    async with dial(target, is_narrow=habit.is_narrow) as connection:
+        await connection.send(request)
+        await _read(connection, habit, reading)
         reading.ended_s = time.perf_counter()
         if reading.end == LEFT and habit.resets:
-            line.reset()
+            connection.reset()
     return reading
 
 
-async def _read(line: Line, habit: Habit, reading: Reading) -> None:
+async def _read(connection: RawConnection, habit: Habit, reading: Reading) -> None:
     n_reads = 0
     while not _has_enough(habit, reading, n_reads):
         left_s = reading.started_s + habit.for_s - time.perf_counter()
         try:
-            raw = await line.read_some(min(left_s, _SILENCE_S))
+            raw = await connection.read_some(min(left_s, _SILENCE_S))
         except LoadError:
             if left_s < _SILENCE_S:
                 return
@@ -104,9 +104,9 @@ async def _read(line: Line, habit: Habit, reading: Reading) -> None:
         reading.take(raw)
         n_reads += 1
         if habit.sleep_s:
-            line.stall()
+            connection.stall()
             await asyncio.sleep(habit.sleep_s)
-            line.resume()
+            connection.resume()
 
 
 def _has_enough(habit: Habit, reading: Reading, n_reads: int) -> bool:

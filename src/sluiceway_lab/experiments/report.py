@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.experiments.experiment import Experiment, LabRecord
-from sluiceway_lab.load.record import Summary
+from sluiceway_lab.experiments.experiment import Experiment
+from sluiceway_lab.load.record import Record, Summary
 from sluiceway_lab.load.tables import Column, show_table
 
 _WORDS = {True: ("stood", "green"), False: ("fell", "bold red"), None: ("open", "dim")}
@@ -21,7 +21,7 @@ _BARS_WIDTH_INCHES = 5
 _LINES_INCHES, _LINES_WIDTH_INCHES = 4.5, 6.5
 
 
-def show(record: LabRecord, experiment: Experiment, console: Console) -> None:
+def show(record: Record, experiment: Experiment, console: Console) -> None:
     rows = [(_place(one), one.figures) for one in record.summary]
     show_table(console, record.question, experiment.columns, rows)
     for verdict in record.verdicts:
@@ -31,7 +31,7 @@ def show(record: LabRecord, experiment: Experiment, console: Console) -> None:
         console.print(Text(f"not shown: {sentence}"))
 
 
-def draw(record: LabRecord, experiment: Experiment, path: Path) -> None:
+def draw(record: Record, experiment: Experiment, path: Path) -> None:
     """Medians with whiskers from the least to the most; a panel for each figure that is drawn.
 
     Writes a PNG, or whatever the name of `path` says. Raises `ConfigError` if it cannot be written.
@@ -93,4 +93,4 @@ def _scaled(rows: Sequence[Summary], column: Column) -> tuple[list[float], list[
 
 def _place(row: Summary) -> str:
     what = f"{row.scenario} {row.streams}" if row.streams else row.scenario
-    return f"{row.subject}, {what}"
+    return f"{row.server}, {what}"

@@ -11,19 +11,19 @@ from dataclasses import replace
 
 from sluiceway_lab.experiments.cut_streams import (
     Client,
-    Course,
+    CutPlan,
     Resumed,
     browser_client,
     library_client,
     own_client,
     resumed,
 )
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.browser import browser_command
 from sluiceway_lab.load.nginx import ProxyRules, nginx_command, own_proxy
-from sluiceway_lab.load.record import Run
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 _STREAMS, _TOKENS, _CUTS = 50, 64, 4
@@ -37,60 +37,60 @@ _OWN, _LIBRARY, _BROWSER = "our client", "httpx-sse", "a browser's EventSource"
 
 async def _run(lab: Lab) -> list[Verdict]:
     """All clients at the same time: a browser waits for seconds before it comes back."""
-    async with lab.server() as subject:
-        with _way(subject) as (found, way):
+    async with lab.server() as server:
+        with _way(server) as (found, way):
             async with asyncio.TaskGroup() as clients:
                 clients.create_task(_measure(lab, found, f"{_OWN}, {way}", own_client))
                 clients.create_task(_measure(lab, found, f"{_LIBRARY}, {way}", library_client))
-                if browser_command() is not None and found is not subject:
-                    clients.create_task(_browse(lab, subject, way))
+                if browser_command() is not None and found is not server:
+                    clients.create_task(_browse(lab, server, way))
     return verdicts(lab)
 
 
 @contextlib.contextmanager
-def _way(subject: Subject) -> Iterator[tuple[Subject, str]]:
+def _way(server: TargetServer) -> Iterator[tuple[TargetServer, str]]:
     """Where the server is found behind a proxy, or, where there can be none, itself; and what is between."""
-    if nginx_command() is None or subject.target.is_tls:
-        yield subject, "no proxy"
+    if nginx_command() is None or server.target.is_tls:
+        yield server, "no proxy"
         return
-    with own_proxy(subject.target, ProxyRules(http_version="1.1")) as target:
-        yield replace(subject, target=target), "nginx"
+    with own_proxy(server.target, ProxyRules(http_version="1.1")) as target:
+        yield replace(server, target=target), "nginx"
 
 
-async def _browse(lab: Lab, subject: Subject, way: str) -> None:
-    async with browser_client(subject) as (found, client):
+async def _browse(lab: Lab, server: TargetServer, way: str) -> None:
+    async with browser_client(server) as (found, client):
         await _measure(lab, found, f"{_BROWSER}, {way}", client)
 
 
-async def _measure(lab: Lab, subject: Subject, scenario: str, client: Client) -> None:
+async def _measure(lab: Lab, server: TargetServer, scenario: str, client: Client) -> None:
     free = asyncio.Semaphore(_AT_ONCE)
-    courses = _courses(lab, scenario)
+    plans = _plans(lab, scenario)
 
-    async def one(course: Course) -> Resumed:
+    async def one(plan: CutPlan) -> Resumed:
         async with free:
-            return await resumed(subject, course, client)
+            return await resumed(server, plan, client)
 
-    found = await asyncio.gather(*map(one, courses))
-    lab.note(Run(subject=subject.name, scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found)))
+    found = await asyncio.gather(*map(one, plans))
+    lab.note(Run(server=server.name, scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found)))
 
 
-def _courses(lab: Lab, scenario: str) -> list[Course]:
+def _plans(lab: Lab, scenario: str) -> list[CutPlan]:
     name = f"lab-resume-{lab.seed}-{re.sub('[^a-z]+', '-', scenario.lower())}"
     if lab.is_smoke:
         # One is cut and another heard out, since each of these costs a browser three seconds.
         first, second = prompts(lab.seed, name, _SMOKE_STREAMS)
-        cut = Course.drawn(f"{name}-0", first, _SMOKE_TOKENS, 1, hears_out=False)
-        return [cut, Course.drawn(f"{name}-1", second, _SMOKE_TOKENS, 0)]
+        cut = CutPlan.drawn(f"{name}-0", first, _SMOKE_TOKENS, 1, hears_out=False)
+        return [cut, CutPlan.drawn(f"{name}-1", second, _SMOKE_TOKENS, 0)]
     n_tokens = _BROWSER_TOKENS if scenario.startswith(_BROWSER) else _TOKENS
     texts = prompts(lab.seed, name, _STREAMS)
-    return [Course.drawn(f"{name}-{number}", text, n_tokens, _CUTS) for number, text in enumerate(texts)]
+    return [CutPlan.drawn(f"{name}-{number}", text, n_tokens, _CUTS) for number, text in enumerate(texts)]
 
 
 def figures_of(found: Sequence[Resumed]) -> dict[str, float]:
-    waits_s = [wait_s for one in found for wait_s in one.brought.waits_s]
+    waits_s = [wait_s for one in found for wait_s in one.received.waits_s]
     figures: dict[str, float] = {
-        "cuts": sum(one.brought.n_cuts for one in found),
-        "after_end": sum(one.brought.n_after_end for one in found),
+        "cuts": sum(one.received.n_cuts for one in found),
+        "after_end": sum(one.received.n_after_end for one in found),
         "same_bytes": sum(one.has_same_bytes for one in found),
         "same_text": sum(one.has_same_text for one in found),
         "in_order": sum(one.is_in_order for one in found),

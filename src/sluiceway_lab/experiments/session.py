@@ -1,53 +1,40 @@
-"""From an experiment to the record of it."""
+"""Runs an experiment and makes its record."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import uvloop
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, LabRecord, Say
-from sluiceway_lab.load.machine import describe_host, load, sources, versions
-from sluiceway_lab.load.record import summarize
-from sluiceway_lab.session import Own, There
+from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.load.machine import Measurement
+from sluiceway_lab.load.record import Record, Say
+from sluiceway_lab.session import OwnServer, RunningServer
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabSession:
-    """One experiment, once. `command` is how a person would repeat it."""
+    """One run of an experiment. `command` is the command line that repeats it."""
 
     experiment: Experiment
-    first: Own | There
+    first: OwnServer | RunningServer
     is_smoke: bool = False
     seed: int = 0
     command: Sequence[str] = ()
 
-    def run(self, say: Say) -> LabRecord:
-        """Takes minutes, in a smoke run seconds. Raises `LoadError`; nothing that was started is left behind."""
-        started_at, started_s, load_before = datetime.now(UTC), time.perf_counter(), load()
+    def run(self, say: Say) -> Record:
+        """Take minutes, or seconds in a smoke run. Stop everything that was started. Raises `LoadError`."""
+        measurement = Measurement.begin()
         lab = Lab(first=self.first, is_smoke=self.is_smoke, seed=self.seed, say=say)
         verdicts = uvloop.run(self.experiment.run(lab))
-        git_sha, is_dirty = sources()
-        return LabRecord(
-            experiment=self.experiment.name,
-            git_sha=git_sha,
-            is_dirty=is_dirty,
-            command=list(self.command),
-            config={"smoke": self.is_smoke},
-            host=describe_host(load_before),
-            versions=versions(),
+        return measurement.record(
+            self.experiment.name,
+            self.command,
+            {"smoke": self.is_smoke},
+            lab.runs,
             seed=self.seed,
-            started_at=started_at.isoformat(timespec="seconds"),
-            duration_s=round(time.perf_counter() - started_s, 3),
-            floor=None,
-            weights=None,
-            subjects=lab.subjects,
-            runs=lab.runs,
-            summary=summarize(lab.runs),
-            ratios=[],
+            servers=lab.servers,
             question=self.experiment.question,
             verdicts=verdicts,
             not_shown=list(self.experiment.not_shown),

@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from sluiceway.config import ModelKind
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.experiments.readers import CUT, Habit, Reading, read
 from sluiceway_lab.load.calls import get
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.statistics import percentile
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
-from sluiceway_lab.session import Own
+from sluiceway_lab.session import OwnServer
 
 _STREAMS = 8
 _PAD_BYTES = 64 * 1024
@@ -37,7 +37,7 @@ _DONE, _RATIO, _TOLD, _OUT, _CUT = "healthy_completion_s", "healthy_ratio", "slo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class SlowClientScale:
     """How much is asked: `n_tokens`, or, of a model that computes them, what takes about `for_s`. Under each policy so
     many rounds, so often; the one that all wait under is asked once."""
 
@@ -66,28 +66,32 @@ class Scale:
         }
 
 
-_PADDED = Scale(name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=2)
-_REAL = Scale(name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=3.5, sleep_s=2.0, fake_step_s=0.001, repeats=2)
+_PADDED = SlowClientScale(
+    name="padded", pad_bytes=_PAD_BYTES, n_tokens=64, for_s=1.6, sleep_s=0.25, fake_step_s=0.02, repeats=2
+)
+_REAL = SlowClientScale(
+    name="real", fields={"logprobs": 5}, n_tokens=2000, for_s=3.5, sleep_s=2.0, fake_step_s=0.001, repeats=2
+)
 _SMOKE_POLICIES = ("unbounded", _DEGREES)
-_SMOKE = Scale(
+_SMOKE = SlowClientScale(
     name="padded", pad_bytes=_PAD_BYTES, n_tokens=16, for_s=0.1, sleep_s=0.2, fake_step_s=0.0,
     n_slow=(1,), park_after_s=0.1, drop_after_s=0.3,
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ScaledLoad:
     """What every stream of a scale is asked for here, and how long that takes where nobody is slow."""
 
-    subject: Subject
-    scale: Scale
+    server: TargetServer
+    scale: SlowClientScale
     n_tokens: int
     usual_s: float
 
     def requests(self, seed: int, wish: Any) -> list[bytes]:
         fields = dict(self.scale.fields) | ({} if wish is None else {"sluiceway": {"slow_client": wish}})
         texts = prompts(seed, "slow-client", _STREAMS)
-        return [self.subject.request(text, self.n_tokens, **fields) for text in texts]
+        return [self.server.request(text, self.n_tokens, **fields) for text in texts]
 
     def slow(self, policy: str) -> Habit:
         """It leaves when the others are done, or, where they wait for it, when they would have been long ago."""
@@ -98,8 +102,8 @@ class Load:
 async def _run(lab: Lab) -> list[Verdict]:
     for scale in [_SMOKE] if lab.is_smoke else [_PADDED, _REAL]:
         steps = _steps(lab, scale)
-        async with padded_server(lab, scale.pad_bytes, *steps) as subject:
-            load = await _sized(lab, subject, scale)
+        async with padded_server(lab, scale.pad_bytes, *steps) as server:
+            load = await _sized(lab, server, scale)
             for repeat in range(scale.repeats):
                 for name, wish in scale.policies.items():
                     if not lab.is_smoke or name in _SMOKE_POLICIES:
@@ -108,32 +112,32 @@ async def _run(lab: Lab) -> list[Verdict]:
             # The server behind the front drops nobody, so that all that waits waits in the front.
             async with padded_server(
                 lab, scale.pad_bytes, *steps, "--slow-client", "unbounded", front=_NAIVE
-            ) as subject:
-                await _compared(lab, await _sized(lab, subject, scale), _NAIVE, None, 0)
+            ) as server:
+                await _compared(lab, await _sized(lab, server, scale), _NAIVE, None, 0)
     return verdicts(lab)
 
 
-def _steps(lab: Lab, scale: Scale) -> tuple[str, ...]:
+def _steps(lab: Lab, scale: SlowClientScale) -> tuple[str, ...]:
     """How long steps of the fake model take: large events need long ones, or the machine does nothing but copy them."""
     return ("--fake-step", str(scale.fake_step_s)) if _is_fake(lab) else ()
 
 
 def _is_fake(lab: Lab) -> bool:
-    return isinstance(lab.first, Own) and lab.first.files.kind is ModelKind.FAKE
+    return isinstance(lab.first, OwnServer) and lab.first.files.kind is ModelKind.FAKE
 
 
-async def _sized(lab: Lab, subject: Subject, scale: Scale) -> Load:
+async def _sized(lab: Lab, server: TargetServer, scale: SlowClientScale) -> ScaledLoad:
     """Of the tokens that are wanted as many as this server says in the time, and no fewer than tell something."""
-    sample = Load(subject=subject, scale=scale, n_tokens=_SAMPLE_TOKENS, usual_s=0.0).requests(lab.seed, None)
-    readings = await asyncio.gather(*(read(subject.target, request, Habit()) for request in sample))
-    a_token_s = statistics.median(gap_s for reading in readings for gap_s in reading.gaps_s)
+    sample = ScaledLoad(server=server, scale=scale, n_tokens=_SAMPLE_TOKENS, usual_s=0.0).requests(lab.seed, None)
+    readings = await asyncio.gather(*(read(server.target, request, Habit()) for request in sample))
+    a_token_s = statistics.median(itl_s for reading in readings for itl_s in reading.itls_s)
     n_in_time = scale.n_tokens if _is_fake(lab) else max(_SAMPLE_TOKENS, round(scale.for_s / a_token_s))
     n_tokens = min(scale.n_tokens, n_in_time)
     lab.say(f"{scale.name}: {n_tokens} tokens for each of {_STREAMS} streams, {1e3 * a_token_s:.1f} ms each")
-    return Load(subject=subject, scale=scale, n_tokens=n_tokens, usual_s=n_tokens * a_token_s)
+    return ScaledLoad(server=server, scale=scale, n_tokens=n_tokens, usual_s=n_tokens * a_token_s)
 
 
-async def _compared(lab: Lab, load: Load, policy: str, wish: Any, repeat: int) -> None:
+async def _compared(lab: Lab, load: ScaledLoad, policy: str, wish: Any, repeat: int) -> None:
     """Without slow readers, with ever more of them, and without once more."""
     scale = load.scale
     levels = (0, *scale.n_slow) if lab.is_smoke else (0, *scale.n_slow, 0)
@@ -143,13 +147,19 @@ async def _compared(lab: Lab, load: Load, policy: str, wish: Any, repeat: int) -
         ratio = {_RATIO: figures[_DONE] / usual_s} if n_slow else {}
         scenario = f"{scale.name}, {policy}"
         lab.note(
-            Run(subject=load.subject.name, scenario=scenario, streams=n_slow, repeat=repeat, figures=figures | ratio)
+            Run(
+                server=load.server.name,
+                scenario=scenario,
+                streams=n_slow,
+                repeat=repeat,
+                figures=figures | ratio,
+            )
         )
 
 
-async def _round(load: Load, requests: Sequence[bytes], n_slow: int, slow: Habit) -> dict[str, float]:
+async def _round(load: ScaledLoad, requests: Sequence[bytes], n_slow: int, slow: Habit) -> dict[str, float]:
     """All of them at once, of which so many are read slowly."""
-    target, watch = load.subject.target, Watch(load.subject)
+    target, watch = load.server.target, ServerWatch(load.server)
     watching = asyncio.create_task(watch.run())
     started_s, spent_s = time.perf_counter(), time.process_time()
     try:
@@ -165,7 +175,7 @@ async def _round(load: Load, requests: Sequence[bytes], n_slow: int, slow: Habit
 
 
 @dataclass(slots=True)
-class Look:
+class HeldSample:
     at_s: float
     holders: int
     """Sequences that have blocks, and with them a slot."""
@@ -174,32 +184,32 @@ class Look:
 
 
 @dataclass(slots=True)
-class Watch:
+class ServerWatch:
     """Looks at what the server holds, several times a second."""
 
-    subject: Subject
+    server: TargetServer
     healthy_end_s: float = float("inf")
     started_s: float = field(default_factory=time.perf_counter)
-    looks: list[Look] = field(default_factory=list)
+    looks: list[HeldSample] = field(default_factory=list)
 
     async def run(self) -> None:
         while True:
-            stats = msgspec.json.decode((await get(self.subject.target, "/stats")).body)
-            backlog = total(await self.subject.samples(), "sluiceway_stream_backlog_bytes")
+            stats = msgspec.json.decode((await get(self.server.target, "/stats")).body)
+            backlog = total(await self.server.samples(), "sluiceway_stream_backlog_bytes")
             blocks = [one["blocks"] for one in stats["live"] if one["blocks"]]
-            self.looks.append(Look(time.perf_counter(), len(blocks), sum(blocks), backlog))
+            self.looks.append(HeldSample(time.perf_counter(), len(blocks), sum(blocks), backlog))
             await asyncio.sleep(_POLL_S)
 
 
 def healthy_figures(readings: list[Reading]) -> dict[str, float]:
-    gaps_s = [gap_s for reading in readings for gap_s in reading.gaps_s]
+    itls_s = [itl_s for reading in readings for itl_s in reading.itls_s]
     return {
         _DONE: statistics.mean(reading.completion_s for reading in readings),
-        "healthy_gap_p99_s": percentile(gaps_s, 99),
+        "healthy_itl_p99_s": percentile(itls_s, 99),
     }
 
 
-def slow_figures(readings: list[Reading], watch: Watch) -> dict[str, float]:
+def slow_figures(readings: list[Reading], watch: ServerWatch) -> dict[str, float]:
     """What is held once only the slow ones are left; `_OUT` is when they were last seen to hold blocks."""
     alone = [look for look in watch.looks if look.at_s >= watch.healthy_end_s]
     last_s = max((look.at_s for look in watch.looks if look.holders), default=watch.started_s)
@@ -244,7 +254,7 @@ EXPERIMENT = Experiment(
         Column("tokens", "tokens", digits=0),
         Column(_DONE, "healthy s", digits=2, is_spread=True),
         Column(_RATIO, "of usual", digits=3),
-        Column("healthy_gap_p99_s", "gap p99 ms", 1e3),
+        Column("healthy_itl_p99_s", "ITL p99 ms", 1e3),
         Column(_OUT, "slow out after s", digits=1),
         Column("held_bytes", "held kB", 1e-3, 0),
         Column("held_slots", "slots", digits=0),

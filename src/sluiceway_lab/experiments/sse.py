@@ -10,12 +10,12 @@ import httpx
 from httpx_sse import EventSource
 
 from sluiceway_lab.experiments import native
-from sluiceway_lab.experiments.experiment import Experiment, Lab, Verdict
+from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.calls import record
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import Reply, parse_reply
-from sluiceway_lab.load.subject import Subject
 from sluiceway_lab.load.tables import Column
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 _PROMPTS, _TOKENS, _AT_ONCE = 40, 32, 8
@@ -37,16 +37,16 @@ CLAIMS = {
 async def _run(lab: Lab) -> list[Verdict]:
     n_prompts, n_tokens = (_SMOKE_PROMPTS, _SMOKE_TOKENS) if lab.is_smoke else (_PROMPTS, _TOKENS)
     texts = prompts(lab.seed, "sse", n_prompts)
-    async with lab.server() as subject:
+    async with lab.server() as server:
         pairs: list[tuple[Reply, dict[str, Any]]] = []
         for first in range(0, n_prompts, _AT_ONCE):
             few = texts[first : first + _AT_ONCE]
-            pairs += await asyncio.gather(*(_both(subject, text, n_tokens) for text in few))
+            pairs += await asyncio.gather(*(_both(server, text, n_tokens) for text in few))
     held = [judged(reply, full) for reply, full in pairs]
     n_bytes = [native.read_stream(reply).n_bytes / n_tokens for reply, _ in pairs]
     figures = {claim: float(sum(one[claim] for one in held)) for claim in CLAIMS}
     figures |= {"answers": float(n_prompts), "bytes_per_token": sum(n_bytes) / n_prompts}
-    lab.note(Run(subject=subject.name, scenario="streamed and in full", streams=_AT_ONCE, repeat=0, figures=figures))
+    lab.note(Run(server=server.name, scenario="streamed and in full", streams=_AT_ONCE, repeat=0, figures=figures))
     spread = Verdict(
         "an event of one token, with an id, takes less than 100 bytes",
         max(n_bytes) < 100,
@@ -56,10 +56,10 @@ async def _run(lab: Lab) -> list[Verdict]:
     return [*found, spread, by_another_decoder([reply for reply, _ in pairs])]
 
 
-async def _both(subject: Subject, text: str, n_tokens: int) -> tuple[Reply, dict[str, Any]]:
-    request = native.stream_request(subject, text, n_tokens, **_RESUMABLE)
-    reply = parse_reply((await record(subject.target, request)).reads)
-    return reply, await native.generate(subject, text, n_tokens)
+async def _both(server: TargetServer, text: str, n_tokens: int) -> tuple[Reply, dict[str, Any]]:
+    request = native.stream_request(server, text, n_tokens, **_RESUMABLE)
+    reply = parse_reply((await record(server.target, request)).reads)
+    return reply, await native.generate(server, text, n_tokens)
 
 
 def judged(reply: Reply, full: dict[str, Any]) -> dict[str, bool]:

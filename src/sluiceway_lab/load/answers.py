@@ -14,19 +14,19 @@ from sluiceway_lab.load.replies import LoadError, Read, Recording, Reply, parse_
 _DONE = "[DONE]"
 
 
-class _Choice(msgspec.Struct):
+class _TextChoice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
 
 
-class _Usage(msgspec.Struct):
+class _TokenCounts(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
+class _CompletionChunk(msgspec.Struct):
+    choices: list[_TextChoice] = []
+    usage: _TokenCounts | None = None
     error: Any = None
 
 
@@ -55,7 +55,7 @@ class Answer:
         return self.chunk_s[0] - self.started_s
 
     @property
-    def gaps_s(self) -> list[float]:
+    def itls_s(self) -> list[float]:
         """Between events with text."""
         return [later - earlier for earlier, later in zip(self.chunk_s, self.chunk_s[1:], strict=False)]
 
@@ -71,7 +71,7 @@ def read_answer(recording: Recording) -> Answer:
         raise LoadError("the server answered without a text")
     reasons = [choice.finish_reason for _, chunk in chunks for choice in chunk.choices if choice.finish_reason]
     # Some servers repeat the usage in every chunk, as it grows: the last one counts.
-    usage = next((chunk.usage for _, chunk in reversed(chunks) if chunk.usage is not None), _Usage())
+    usage = next((chunk.usage for _, chunk in reversed(chunks) if chunk.usage is not None), _TokenCounts())
     return Answer(
         started_s=recording.started_s,
         chunk_s=tuple(at_s for at_s, _ in texts),
@@ -98,7 +98,7 @@ def complaint(body: bytes) -> str:
     return _message(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
 
 
-def _chunks_of(reply: Reply) -> Iterator[tuple[float, _Chunk]]:
+def _chunks_of(reply: Reply) -> Iterator[tuple[float, _CompletionChunk]]:
     is_done = False
     for at_s, chunk in _parsed(reply.pieces):
         if chunk is _END:
@@ -111,20 +111,20 @@ def _chunks_of(reply: Reply) -> Iterator[tuple[float, _Chunk]]:
         raise LoadError("the server broke off the answer")
 
 
-_END = _Chunk()
+_END = _CompletionChunk()
 """Stands for the event that ends the stream."""
 
 
-def _parsed(pieces: list[Read]) -> Iterator[tuple[float, _Chunk]]:
+def _parsed(pieces: list[Read]) -> Iterator[tuple[float, _CompletionChunk]]:
     decoder = Decoder()
     for at_s, raw in pieces:
         for event in decoder.feed(raw):
             yield at_s, _END if event.data == _DONE else _parse(event.data)
 
 
-def _parse(data: str) -> _Chunk:
+def _parse(data: str) -> _CompletionChunk:
     try:
-        return msgspec.json.decode(data, type=_Chunk)
+        return msgspec.json.decode(data, type=_CompletionChunk)
     except msgspec.DecodeError as fault:
         raise LoadError(f"the server sent an event that is no completion: {fault}") from fault
 

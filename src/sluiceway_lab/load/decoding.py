@@ -1,8 +1,8 @@
-"""One decoder on the CPU whose attention can be exchanged: all else of a step is the same, so what differs is its cost.
+"""A decoder on the CPU whose attention can be exchanged. Everything else of a step stays the same.
 
-`Gathered` is the product's way without native kernels, whole. The other two go through `Layers`, which is that decoder
-again with its attention as an argument: `Table` reads keys and values where they lie, through the block table, in a
-native kernel; `Nothing` leaves attention out, so that the cost of the rest is known.
+`GatherDecoder` is the product's decoder without native kernels. `LayerDecoder` computes the same layers, with the
+attention as an argument: `TableAttention` is a native kernel that reads keys and values in place, through the block
+table. `NoAttention` leaves attention out, which shows the cost of the rest.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LANES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """What every way computes with. `dtype` is that of its weights."""
+class DecoderModel:
+    """What every method computes with. `dtype` is that of its weights."""
 
     config: ModelConfig
     weights: DecoderWeights[Linear]
@@ -47,8 +47,8 @@ class Model:
     dtype: torch.dtype
 
 
-class Way(Protocol):
-    """A way to compute steps, with a cache of its own."""
+class DecodeMethod(Protocol):
+    """A method to compute steps, with a cache of its own."""
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
         """The same keys and values (all tokens of the cache, n_kv_heads, head_dim) into every layer."""
@@ -57,10 +57,10 @@ class Way(Protocol):
         """Logits (rows that sample, vocab_size)."""
 
 
-class Gathered:
-    """Implements `Way` as `model.passes.TorchPass` does."""
+class GatherDecoder:
+    """Implements `DecodeMethod` as `model.passes.TorchPass` does."""
 
-    def __init__(self, model: Model, n_blocks: int) -> None:
+    def __init__(self, model: DecoderModel, n_blocks: int) -> None:
         self._model = model
         self._decoder = Decoder(model.config, model.weights, model.rope)
         self._cache = KVCache(model.config, n_blocks, model.dtype, CPU)
@@ -81,9 +81,9 @@ class Attention(Protocol):
     """What stands in a layer between the products with `qkv` and `out`."""
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
-        """See `Way`."""
+        """See `DecodeMethod`."""
 
-    def begin(self, places: Places) -> None:
+    def begin(self, places: TokenPlaces) -> None:
         """Of the step that comes."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Attention(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TokenPlaces:
     """Where each token of a step is: its position, its block, and its slot in that."""
 
     arrays: StepArrays
@@ -100,7 +100,7 @@ class Places:
     slots: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Places:
+    def of(cls, rows: Sequence[Row]) -> TokenPlaces:
         arrays = StepArrays.of(rows)
         row = np.repeat(np.arange(len(rows)), np.diff(arrays.first))
         positions = arrays.start[row] + np.arange(len(row)) - arrays.first[row]
@@ -109,10 +109,10 @@ class Places:
         return cls(arrays, *found)
 
 
-class Layers:
-    """Implements `Way` with an attention that is given."""
+class LayerDecoder:
+    """Implements `DecodeMethod` with an attention that is given."""
 
-    def __init__(self, model: Model, attention: Attention) -> None:
+    def __init__(self, model: DecoderModel, attention: Attention) -> None:
         self._model = model
         self._attention = attention
 
@@ -121,11 +121,11 @@ class Layers:
 
     def step(self, rows: Sequence[Row]) -> Tensor:
         with torch.inference_mode():
-            places = Places.of(rows)
+            places = TokenPlaces.of(rows)
             self._attention.begin(places)
             return self._forward(places)
 
-    def _forward(self, places: Places) -> Tensor:
+    def _forward(self, places: TokenPlaces) -> Tensor:
         config, weights = self._model.config, self._model.weights
         assert weights.embedding is not None
         angles = self._model.rope.angles(places.positions)
@@ -147,23 +147,23 @@ class Layers:
         return rms_norm(x, weight, self._model.config.rms_eps)
 
 
-class Nothing:
+class NoAttention:
     """Implements `Attention` by leaving it out: queries go through as they are."""
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
         """There is no cache."""
 
-    def begin(self, places: Places) -> None:
+    def begin(self, places: TokenPlaces) -> None:
         """All steps are alike."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         return queries.flatten(1)
 
 
-class Table:
+class TableAttention:
     """Implements `Attention` by a native kernel over a paged cache in its layout, see `model/kernels/native/abi.h`."""
 
-    def __init__(self, model: Model, n_blocks: int, kernels: binding.Kernels) -> None:
+    def __init__(self, model: DecoderModel, n_blocks: int, kernels: binding.Kernels) -> None:
         config = model.config
         self._n_layers, self._dtype = config.n_layers, model.dtype
         self._kernels = kernels
@@ -178,7 +178,7 @@ class Table:
             head_dim=config.head_dim,
             window=config.sliding_window or 0,
         )
-        self._places: Places
+        self._places: TokenPlaces
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
         tokens = torch.arange(len(keys))
@@ -186,7 +186,7 @@ class Table:
         for layer in range(self._n_layers):
             self._write(layer, blocks, slots, keys, values)
 
-    def begin(self, places: Places) -> None:
+    def begin(self, places: TokenPlaces) -> None:
         self._places = places
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ _READ_BYTES = 512 * 1024 * 1024
 _MATRIX = 2048
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class FloorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`threads` 0 is one per core. Without files nothing is said of a model."""
 
     threads: int = 0
@@ -37,22 +37,22 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     files: ModelFiles | None = None
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
+class MachineFloor(msgspec.Struct, frozen=True, kw_only=True):
     floor: Floor
     weights: Weights | None
 
 
-def ask(question: Question) -> Ground:
+def ask(question: FloorRequest) -> MachineFloor:
     """Takes seconds. Raises `LoadError` with the last line of what the process said."""
     command = [sys.executable, "-m", "sluiceway_lab.load.floor", msgspec.json.encode(question).decode()]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise LoadError(f"the machine's floor cannot be measured: {reason}")
-    return msgspec.json.decode(done.stdout, type=Ground)
+    return msgspec.json.decode(done.stdout, type=MachineFloor)
 
 
-def answer(question: Question) -> Ground:
+def answer(question: FloorRequest) -> MachineFloor:
     """The same in this process. Loads torch."""
     import torch
 
@@ -67,7 +67,7 @@ def answer(question: Question) -> Ground:
         bfloat16_gflop_per_s=_gflop_per_s(device, torch.bfloat16),
         float32_gflop_per_s=_gflop_per_s(device, torch.float32),
     )
-    return Ground(floor=floor, weights=weights)
+    return MachineFloor(floor=floor, weights=weights)
 
 
 def weights_of(
@@ -120,5 +120,5 @@ def _best_s(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    ground = answer(msgspec.json.decode(sys.argv[1], type=Question))
+    ground = answer(msgspec.json.decode(sys.argv[1], type=FloorRequest))
     sys.stdout.write(msgspec.json.encode(ground).decode())

@@ -17,7 +17,7 @@ from sluiceway.response.backlog import START, Backlog, Missed
 from sluiceway.response.budget import Budget
 from sluiceway.response.readers import WRITE_BYTES
 
-Way = Literal["when made", "when written"]
+FormatTime = Literal["when made", "when written"]
 Spoken = Literal["chat", "completions", "native"]
 
 _STAND_IN = b"-"
@@ -25,7 +25,7 @@ _ID = "cmpl-0123456789abcdef0123456789abcdef"
 _CREATED = 1_800_000_000
 
 
-class Held(Protocol):
+class WaitingEvents(Protocol):
     """Of one reader that has got nothing yet."""
 
     def add(self, delta: Delta) -> None: ...
@@ -38,8 +38,8 @@ class Held(Protocol):
         """So many wait."""
 
 
-class HeldEvents:
-    """Formatted when made. See `Held`."""
+class FormattedEvents:
+    """Formatted when made. See `WaitingEvents`."""
 
     def __init__(self, framer: Framer, budget: Budget) -> None:
         self._framer = framer
@@ -61,8 +61,8 @@ class HeldEvents:
         return bytes(data)
 
 
-class HeldDeltas:
-    """Formatted when written. See `Held`."""
+class UnformattedDeltas:
+    """Formatted when written. See `WaitingEvents`."""
 
     def __init__(self, framer: Framer, budget: Budget) -> None:
         self._framer = framer
@@ -91,8 +91,8 @@ class HeldDeltas:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
 
-def held(way: Way, framer: Framer, budget: Budget) -> Held:
-    return HeldEvents(framer, budget) if way == "when made" else HeldDeltas(framer, budget)
+def held(way: FormatTime, framer: Framer, budget: Budget) -> WaitingEvents:
+    return FormattedEvents(framer, budget) if way == "when made" else UnformattedDeltas(framer, budget)
 
 
 def framer_of(spoken: Spoken, model: str, n_tokens: int) -> Framer:

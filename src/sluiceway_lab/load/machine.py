@@ -1,15 +1,20 @@
-"""Where a measurement was made, and with what: the machine, the versions, the state of the sources."""
+"""Describes where a measurement was made: the machine, the versions, the commit."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import sluiceway
-from sluiceway_lab.load.record import Host
+from sluiceway_lab.load.record import Host, Record, Run, summarize
 
 _PACKAGES = (
     "torch",
@@ -23,6 +28,40 @@ _PACKAGES = (
     "pyzmq",
     "msgspec",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A measurement in progress: it knows when it began, and makes the record when it has ended."""
+
+    started_at: datetime
+    started_s: float
+    load_before: float
+
+    @classmethod
+    def begin(cls) -> Measurement:
+        return cls(datetime.now(UTC), time.perf_counter(), load())
+
+    def record(
+        self, experiment: str, command: Sequence[str], config: Mapping[str, Any], runs: Sequence[Run], **fields: Any
+    ) -> Record:
+        """`fields` are the other fields of the record; those that are left out have their usual values."""
+        git_sha, is_dirty = sources()
+        usual: dict[str, Any] = {"floor": None, "weights": None, "ratios": []}
+        return Record(
+            experiment=experiment,
+            git_sha=git_sha,
+            is_dirty=is_dirty,
+            command=list(command),
+            config=dict(config),
+            host=describe_host(self.load_before),
+            versions=versions(),
+            started_at=self.started_at.isoformat(timespec="seconds"),
+            duration_s=round(time.perf_counter() - self.started_s, 3),
+            runs=list(runs),
+            summary=summarize(runs),
+            **usual | fields,
+        )
 
 
 def describe_host(load_before: float) -> Host:
@@ -39,7 +78,7 @@ def describe_host(load_before: float) -> Host:
 
 
 def load() -> float:
-    """Processes that run or want to, averaged over a minute."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]
 
 
@@ -54,7 +93,7 @@ def versions() -> dict[str, str]:
 
 
 def sources(directory: Path = Path(sluiceway.__file__).parent) -> tuple[str | None, bool | None]:
-    """The commit that this package runs from, and whether something was changed since; None where there is none."""
+    """Return the commit that this package runs from, and whether files changed since. None outside a checkout."""
     git = ["git", "-C", str(directory)]
     if _first_line([*git, "ls-files", "--error-unmatch", "__init__.py"]) is None:
         return None, None
@@ -62,7 +101,7 @@ def sources(directory: Path = Path(sluiceway.__file__).parent) -> tuple[str | No
 
 
 def _first_line(command: list[str]) -> str | None:
-    """None where the program is not there, fails, or says nothing."""
+    """Return the first line of output; None if the program is missing, fails, or prints nothing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

@@ -25,7 +25,7 @@ _POLL_S = 0.02
 _LOG_TAIL_BYTES = 2000
 
 
-class OwnServer:
+class StartedServer:
     """Made by `own_server`. `pid` is that of the supervisor, above all others."""
 
     def __init__(self, process: subprocess.Popen[bytes], target: Target, log: IO[bytes], started_s: float) -> None:
@@ -61,7 +61,7 @@ class OwnServer:
 
 
 @contextlib.contextmanager
-def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
+def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[StartedServer]:
     """Starts one on a free port of this machine; ends it, and all its processes, with the block.
 
     A SIGTERM for us raises `SystemExit` meanwhile: it must not leave a server behind. For the main thread.
@@ -72,7 +72,7 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
 
 
 @contextlib.contextmanager
-def front_server(kind: str, upstream: Target) -> Iterator[OwnServer]:
+def front_server(kind: str, upstream: Target) -> Iterator[StartedServer]:
     """Starts one of `fronts` before that server, in the same way."""
     port = free_port()
     with _started(["-m", "sluiceway_lab.fronts", kind, upstream.url, str(port)], port) as one:
@@ -80,13 +80,13 @@ def front_server(kind: str, upstream: Target) -> Iterator[OwnServer]:
 
 
 @contextlib.contextmanager
-def _started(arguments: Sequence[str], port: int) -> Iterator[OwnServer]:
+def _started(arguments: Sequence[str], port: int) -> Iterator[StartedServer]:
     command = [sys.executable, *arguments]
     with tempfile.TemporaryFile() as log, _termination_raises():
         started_s = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            yield OwnServer(process, Target("127.0.0.1", port), log, started_s)
+            yield StartedServer(process, Target("127.0.0.1", port), log, started_s)
         finally:
             stop(process, STOP_S)
 

@@ -1,4 +1,4 @@
-"""A record as a picture: throughput and gaps over the number of streams."""
+"""A record as a picture: throughput and itls over the number of streams."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def draw(record: Record, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-    for subject in record.subjects:
-        levels = [one for one in record.summary if (one.subject, one.scenario) == (subject.name, "together")]
+    for server in record.servers:
+        levels = [one for one in record.summary if (one.server, one.scenario) == (server.name, "together")]
         levels.sort(key=lambda one: one.streams)
         if levels:
-            _line(left, levels, "tokens_per_s", subject.name, 1.0)
-            _line(right, levels, "gap_p50_s", f"{subject.name}, median", 1e3)
-            _line(right, levels, "gap_p99_s", f"{subject.name}, p99", 1e3)
+            _line(left, levels, "tokens_per_s", server.name, 1.0)
+            _line(right, levels, "itl_p50_s", f"{server.name}, median", 1e3)
+            _line(right, levels, "itl_p99_s", f"{server.name}, p99", 1e3)
     _label(left, "tokens/s")
-    _label(right, "gap between tokens, ms")
+    _label(right, "ITL between tokens, ms")
     figure.suptitle(f"{record.host.cpu}, {record.host.cores} cores; {record.started_at}", fontsize=9)
     try:
         figure.savefig(path, dpi=150)

@@ -16,7 +16,7 @@ _ABSENT = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessUsage:
     """`pss_bytes` divides what several processes share among them, so that it can be added up."""
 
     cpu_s: float
@@ -24,12 +24,12 @@ class Usage:
     pss_bytes: int
 
 
-def usage(pid: int) -> Usage | None:
+def usage(pid: int) -> ProcessUsage | None:
     """None for a process that is not there, or that is not ours to look at."""
     process = _PROC / str(pid)
     try:
         memory = (process / "smaps_rollup").read_text()
-        return Usage(_cpu_s(process), _kilobytes(memory, "Rss"), _kilobytes(memory, "Pss"))
+        return ProcessUsage(_cpu_s(process), _kilobytes(memory, "Rss"), _kilobytes(memory, "Pss"))
     except _ABSENT:
         return None
 

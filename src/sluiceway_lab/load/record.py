@@ -1,41 +1,58 @@
-"""The one form that every measurement of the lab is kept in, and what its raw numbers come to."""
+"""The record of a measurement: one type for `bench`, `check` and every experiment, and the summary of its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from sluiceway_lab.load.statistics import Spread, spread_of
 
-SCHEMA = "sluiceway.lab/1"
+SCHEMA = "sluiceway.lab/2"
+"""Version 1 had other names for some figures (`gap` for ITL), and was otherwise the same."""
+
+Figures = dict[str, float]
+"""Measured values by name. The name ends with the unit. A value that is not known is left out."""
+
+Say = Callable[[str], None]
+"""Shows a line of progress."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario, once, on one server. Figures have their unit in their name; one that is not known is not there."""
+    """One scenario, run once on one server."""
 
-    subject: str
+    server: str = msgspec.field(name="subject")
     scenario: str
     streams: int
     repeat: int
-    figures: dict[str, float]
+    figures: Figures
     errors: list[str] = []
-    """What went wrong, a sentence for each request that failed. The figures are those of the others."""
+    """A sentence for each request that failed. The figures are those of the other requests."""
+
+    @property
+    def place(self) -> str:
+        """Server, scenario and number of streams, as tables and plots name a row."""
+        return place_of(self.server, self.scenario, self.streams)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The repeats of one scenario on one server."""
 
-    subject: str
+    server: str = msgspec.field(name="subject")
     scenario: str
     streams: int
     figures: dict[str, Spread]
     n_errors: int
 
+    @property
+    def place(self) -> str:
+        return place_of(self.server, self.scenario, self.streams)
+
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the first server over the same of the second, from runs that took turns."""
+    """Each figure of the first server divided by that of the second. Their runs were interleaved."""
 
     scenario: str
     streams: int
@@ -43,7 +60,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine gives: the best of several tries, by the library that computes the model."""
+    """What the machine can do: the best of several tries with torch, which also computes the model."""
 
     device: str
     threads: int
@@ -53,7 +70,7 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step reads of a model, whatever its rows; and how much of it is the head, which only some rows need."""
+    """What one step reads of a model, for any number of rows. The head is read only for rows that sample."""
 
     dtype: str
     parameters: int
@@ -61,19 +78,19 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     step_bytes: int
 
 
-class SubjectFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A server that was measured."""
 
     name: str
     url: str
     kind: str | None
-    """Which server it is, by its own numbers; None if they are not known here."""
+    """Which server it is, recognised by its metrics; None if they are unknown."""
     version: str | None
     model: str
     extras: dict[str, Any]
-    """Fields that it was sent, beyond what every server knows."""
+    """Fields of its requests that not every server knows."""
     serve_flags: list[str] | None = None
-    """How it was started; None if it was there already."""
+    """The flags it was started with; None if it was running already."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +101,44 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     gpu: str | None
     load_before: float
-    """Processes that ran or wanted to, averaged over a minute: near 0 on a machine that is ours alone."""
+    """The load average of one minute: near 0 on an idle machine."""
     load_after: float
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether a hypothesis of an experiment held. `stood` is None if the run cannot tell.
+
+    The sentence has the number, or says why there is none.
+    """
+
+    hypothesis: str
+    stood: bool | None
+    sentence: str
+
+
+class Grade(StrEnum):
+    """How a server answered a question of `check`.
+
+    `WARN` is permitted behaviour that is worth knowing. With `UNKNOWN`, the sentence says why it could not be judged.
+    """
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """A question of `check` with its answer. Its figures are those of the run whose scenario has the same name."""
+
+    question: str
+    asks: str
+    grade: Grade = msgspec.field(name="verdict")
+    sentence: str
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement: what was asked of what on which machine, the raw numbers, and their summary."""
+    """A measurement: what was measured where, the raw numbers, their summary, and the conclusions."""
 
     schema: str = SCHEMA
     experiment: str
@@ -104,38 +153,54 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     floor: Floor | None
     weights: Weights | None
-    subjects: list[SubjectFacts]
+    servers: list[ServerFacts] = msgspec.field(name="subjects")
     runs: list[Run]
     summary: list[Summary]
     ratios: list[Ratio]
     is_partial: bool = False
-    """Whether it was stopped before its end: these are the runs that had been made."""
+    """True if the measurement was interrupted. The record then has the runs that had ended."""
+    question: str = ""
+    """The question of the experiment."""
+    verdicts: list[Verdict] = []
+    not_shown: list[str] = []
+    """What the experiment leaves open, a sentence each."""
+    findings: list[Answered] = []
+    """The answers of `check`."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the server failed a question of `check`."""
+        return any(found.grade is Grade.FAIL for found in self.findings)
+
+
+def place_of(server: str, scenario: str, streams: int) -> str:
+    return f"{server}, {scenario} {streams}" if streams else f"{server}, {scenario}"
 
 
 def summarize(runs: Sequence[Run]) -> list[Summary]:
     """In the order of first appearance."""
     groups: dict[tuple[str, int, str], list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.scenario, run.streams, run.subject), []).append(run)
+        groups.setdefault((run.scenario, run.streams, run.server), []).append(run)
     return [
         Summary(
-            subject=subject,
+            server=server,
             scenario=scenario,
             streams=streams,
             figures={name: spread_of(values) for name, values in _series(group).items()},
             n_errors=sum(len(run.errors) for run in group),
         )
-        for (scenario, streams, subject), group in groups.items()
+        for (scenario, streams, server), group in groups.items()
     ]
 
 
 def compare(runs: Sequence[Run], first: str, second: str) -> list[Ratio]:
-    """Each repeat of one server over the same repeat of the other: what disturbed both leaves the ratio alone."""
-    by_place = {(run.scenario, run.streams, run.repeat, run.subject): run.figures for run in runs}
+    """Divides each repeat of one server by the same repeat of the other, so that a disturbance of both cancels out."""
+    by_place = {(run.scenario, run.streams, run.repeat, run.server): run.figures for run in runs}
     ratios: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
         other = by_place.get((run.scenario, run.streams, run.repeat, second))
-        if run.subject == first and other is not None:
+        if run.server == first and other is not None:
             figures = {name: value / other[name] for name, value in run.figures.items() if other.get(name)}
             ratios.setdefault((run.scenario, run.streams), []).append(msgspec.structs.replace(run, figures=figures))
     return [

@@ -13,7 +13,7 @@ from sluiceway_lab.load.calls import Call
 from sluiceway_lab.load.record import Run, Weights
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.streams import observe, together
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import JOINER_WORDS, PREFILL_WORDS, long_prompt, prompts
 
 PREFILL_PROMPTS = 4
@@ -27,35 +27,35 @@ _POLL_S = 0.002
 _PATIENCE_S = 120.0
 
 
-async def prefill(subject: Subject, weights: Weights | None, seed: int, repeat: int) -> Run:
+async def prefill(server: TargetServer, weights: Weights | None, seed: int, repeat: int) -> Run:
     """Four prompts of a thousand words at once, one token each. Needs the server's count of the prompts' tokens."""
     names = [f"prefill/{repeat}/{index}" for index in range(PREFILL_PROMPTS)]
-    requests = [subject.request(long_prompt(seed, name, PREFILL_WORDS), 1) for name in names]
-    seen = await observe(subject, weights, lambda: together(subject, requests))
+    requests = [server.request(long_prompt(seed, name, PREFILL_WORDS), 1) for name in names]
+    seen = await observe(server, weights, lambda: together(server, requests))
     makespan_s = max(one.chunk_s[-1] for one in seen.answers) - min(one.started_s for one in seen.answers)
     figures = {"makespan_s": makespan_s, **seen.costs}
     counts = [answer.prompt_tokens for answer in seen.answers]
     known = [count for count in counts if count is not None]
     if len(known) == len(counts):
         figures |= {"prompt_tokens": float(sum(known)), "prompt_tokens_per_s": sum(known) / makespan_s}
-    return _run(subject, "prefill", PREFILL_PROMPTS, repeat, figures, seen.errors)
+    return _run(server, "prefill", PREFILL_PROMPTS, repeat, figures, seen.errors)
 
 
-async def joiner(subject: Subject, seed: int, repeat: int) -> Run:
+async def joiner(server: TargetServer, seed: int, repeat: int) -> Run:
     """A prompt of 1,500 words joins eight streams: what they notice of it, and when it gets its own first token."""
     residents = [
-        await Call.open(subject.target, subject.request(prompt, _RESIDENT_TOKENS))
+        await Call.open(server.target, server.request(prompt, _RESIDENT_TOKENS))
         for prompt in prompts(seed, f"joiner/{repeat}", RESIDENTS)
     ]
     try:
         await until_settled(residents)
-        newcomer = subject.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
-        joined = read_answer(await (await Call.open(subject.target, newcomer)).end())
+        newcomer = server.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
+        joined = read_answer(await (await Call.open(server.target, newcomer)).end())
         answers = [read_answer(await resident.end()) for resident in residents]
     finally:
         for resident in residents:
             resident.leave()
-    return _run(subject, "joiner", RESIDENTS, repeat, joiner_figures(joined, answers), [])
+    return _run(server, "joiner", RESIDENTS, repeat, joiner_figures(joined, answers), [])
 
 
 def joiner_figures(joined: Answer, residents: Sequence[Answer]) -> dict[str, float]:
@@ -69,44 +69,44 @@ def joiner_figures(joined: Answer, residents: Sequence[Answer]) -> dict[str, flo
                 during_s.append(later_s - earlier_s)
     return {
         "joiner_first_token_s": joined.first_token_s,
-        "resident_longest_gap_s": max(during_s),
-        "resident_longest_gap_before_s": max(before_s),
+        "resident_stall_s": max(during_s),
+        "resident_stall_before_s": max(before_s),
     }
 
 
-async def leaver(subject: Subject, seed: int, repeat: int, *, is_streaming: bool) -> Run:
+async def leaver(server: TargetServer, seed: int, repeat: int, *, is_streaming: bool) -> Run:
     """A client closes its connection in the middle of an answer: how long until nothing runs, by the server's gauges.
 
     Seen from outside, so with the time of a scrape in it. Only for a server whose gauges are known.
     """
     scenario = "close_stream" if is_streaming else "close_plain"
-    await _until_idle(subject)
+    await _until_idle(server)
     prompt = prompts(seed, f"{scenario}/{repeat}", 1)[0]
     fields = {} if is_streaming else {"stream": False, "stream_options": None}
-    call = await Call.open(subject.target, subject.request(prompt, _LEAVER_TOKENS, **fields))
+    call = await Call.open(server.target, server.request(prompt, _LEAVER_TOKENS, **fields))
     try:
         if is_streaming:
             await until_settled([call])
         else:
-            await _until_busy(subject)
+            await _until_busy(server)
     finally:
         call.leave()
     left_s = time.perf_counter()
-    await _until_idle(subject)
+    await _until_idle(server)
     figures = {"until_idle_s": time.perf_counter() - left_s}
     if is_streaming:
         figures["chunks_read"] = float(len(text_times(await call.end())))
-    return _run(subject, scenario, 1, repeat, figures, [])
+    return _run(server, scenario, 1, repeat, figures, [])
 
 
-def memory(subject: Subject) -> Run:
+def memory(server: TargetServer) -> Run:
     """What all processes of the server hold now."""
-    return _run(subject, "memory", 0, 0, memory_figures(subject), [])
+    return _run(server, "memory", 0, 0, memory_figures(server), [])
 
 
-def memory_figures(subject: Subject) -> dict[str, float]:
+def memory_figures(server: TargetServer) -> dict[str, float]:
     """Bytes by process, and of all; empty where they cannot be seen."""
-    usages = subject.usages()
+    usages = server.usages()
     figures = {f"pss_{name}_bytes": float(sum(used.pss_bytes for used in found)) for name, found in usages.items()}
     if figures:
         figures["pss_bytes"] = sum(figures.values())
@@ -114,15 +114,15 @@ def memory_figures(subject: Subject) -> dict[str, float]:
     return figures
 
 
-def start(subject: Subject, ready_s: float) -> Run:
+def start(server: TargetServer, ready_s: float) -> Run:
     """How long it took from its start until it served."""
-    return _run(subject, "start", 0, 0, {"ready_s": ready_s}, [])
+    return _run(server, "start", 0, 0, {"ready_s": ready_s}, [])
 
 
 def _run(
-    subject: Subject, scenario: str, streams: int, repeat: int, figures: dict[str, float], errors: list[str]
+    server: TargetServer, scenario: str, streams: int, repeat: int, figures: dict[str, float], errors: list[str]
 ) -> Run:
-    return Run(subject=subject.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=errors)
+    return Run(server=server.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=errors)
 
 
 async def until_settled(calls: Sequence[Call]) -> None:
@@ -134,18 +134,18 @@ async def until_settled(calls: Sequence[Call]) -> None:
             await asyncio.sleep(_POLL_S)
 
 
-async def _until_idle(subject: Subject) -> None:
-    await _until(subject, is_idle=True, what="the server to be idle")
+async def _until_idle(server: TargetServer) -> None:
+    await _until(server, is_idle=True, what="the server to be idle")
 
 
-async def _until_busy(subject: Subject) -> None:
-    await _until(subject, is_idle=False, what="the server to be busy")
+async def _until_busy(server: TargetServer) -> None:
+    await _until(server, is_idle=False, what="the server to be busy")
 
 
-async def _until(subject: Subject, *, is_idle: bool, what: str) -> None:
+async def _until(server: TargetServer, *, is_idle: bool, what: str) -> None:
     """Polls, as the server tells nobody on its own."""
     async with _patience(what):
-        while await subject.is_idle() != is_idle:  # noqa: ASYNC110
+        while await server.is_idle() != is_idle:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sluiceway_lab.load.record import Run
 from sluiceway_lab.load.scenarios import memory_figures
 from sluiceway_lab.load.streams import attempt, read_all
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 SOAK_PARTS = 10
@@ -18,20 +18,20 @@ _MAX_ERRORS = 100
 """A part with so many failed requests is over: more of them say nothing new."""
 
 
-async def soak(subject: Subject, n_requests: int, streams: int, seed: int, part: int) -> Run:
+async def soak(server: TargetServer, n_requests: int, streams: int, seed: int, part: int) -> Run:
     """One of `SOAK_PARTS` parts: its share of `n_requests`, `streams` at once; then memory, while nothing runs."""
     first, end = (n_requests * edge // SOAK_PARTS for edge in (part, part + 1))
     started_s, errors, indexes = time.perf_counter(), list[str](), iter(range(first, end))
-    await asyncio.gather(*(_ask(subject, seed, indexes, errors) for _ in range(streams)))
+    await asyncio.gather(*(_ask(server, seed, indexes, errors) for _ in range(streams)))
     duration_s = time.perf_counter() - started_s
-    figures = {"requests": float(end - first), "requests_per_s": (end - first) / duration_s, **memory_figures(subject)}
-    return Run(subject=subject.name, scenario="soak", streams=streams, repeat=part, figures=figures, errors=errors)
+    figures = {"requests": float(end - first), "requests_per_s": (end - first) / duration_s, **memory_figures(server)}
+    return Run(server=server.name, scenario="soak", streams=streams, repeat=part, figures=figures, errors=errors)
 
 
-async def _ask(subject: Subject, seed: int, indexes: Iterator[int], errors: list[str]) -> None:
+async def _ask(server: TargetServer, seed: int, indexes: Iterator[int], errors: list[str]) -> None:
     """One request after another, each on a connection of its own. Of the answers nothing is kept."""
     for index in indexes:
-        request = subject.request(prompts(seed, f"soak/{index}", 1)[0], _TOKENS)
-        errors += read_all([await attempt(subject, request)])[1]
+        request = server.request(prompts(seed, f"soak/{index}", 1)[0], _TOKENS)
+        errors += read_all([await attempt(server, request)])[1]
         if len(errors) >= _MAX_ERRORS:
             return

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from sluiceway_lab.load.answers import Answer, read_answer
 from sluiceway_lab.load.calls import record
 from sluiceway_lab.load.engine_work import engine_figures
-from sluiceway_lab.load.processes import Usage
+from sluiceway_lab.load.processes import ProcessUsage
 from sluiceway_lab.load.record import Run, Weights
 from sluiceway_lab.load.replies import LoadError, Recording
 from sluiceway_lab.load.statistics import distribution
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.target_server import TargetServer
 
 Outcome = Recording | LoadError
 """What became of one request."""
@@ -30,35 +30,35 @@ class Observed:
 
 
 async def observe(
-    subject: Subject, weights: Weights | None, work: Callable[[], Awaitable[Sequence[Outcome]]]
+    server: TargetServer, weights: Weights | None, work: Callable[[], Awaitable[Sequence[Outcome]]]
 ) -> Observed:
     """Runs `work` between two looks at the server's numbers and processes. Reading the answers comes after the second.
 
     Raises `LoadError` if no request was answered.
     """
-    samples, usages, own_s = await subject.samples(), subject.usages(), time.process_time()
+    samples, usages, own_s = await server.samples(), server.usages(), time.process_time()
     outcomes = await work()
-    costs = {"cpu_client_s": time.process_time() - own_s, **cpu_figures(usages, subject.usages())}
-    costs |= engine_figures(samples, await subject.samples(), weights)
+    costs = {"cpu_client_s": time.process_time() - own_s, **cpu_figures(usages, server.usages())}
+    costs |= engine_figures(samples, await server.samples(), weights)
     answers, errors = read_all(outcomes)
     if not answers:
-        raise LoadError(f"{subject.name}: {errors[0]}" if errors else f"{subject.name}: nothing was asked")
+        raise LoadError(f"{server.name}: {errors[0]}" if errors else f"{server.name}: nothing was asked")
     return Observed(answers, errors, costs)
 
 
-async def together(subject: Subject, requests: Iterable[bytes]) -> list[Outcome]:
+async def together(server: TargetServer, requests: Iterable[bytes]) -> list[Outcome]:
     """Each on a connection of its own, all at once."""
-    return list(await asyncio.gather(*(attempt(subject, request) for request in requests)))
+    return list(await asyncio.gather(*(attempt(server, request) for request in requests)))
 
 
-async def one_by_one(subject: Subject, requests: Iterable[bytes]) -> list[Outcome]:
+async def one_by_one(server: TargetServer, requests: Iterable[bytes]) -> list[Outcome]:
     """Each on a connection of its own, once the one before has ended."""
-    return [await attempt(subject, request) for request in requests]
+    return [await attempt(server, request) for request in requests]
 
 
-async def attempt(subject: Subject, request: bytes) -> Outcome:
+async def attempt(server: TargetServer, request: bytes) -> Outcome:
     try:
-        return await record(subject.target, request)
+        return await record(server.target, request)
     except LoadError as fault:
         return fault
 
@@ -76,7 +76,7 @@ def read_all(outcomes: Iterable[Outcome]) -> tuple[list[Answer], list[str]]:
     return answers, errors
 
 
-def stream_run(subject: Subject, scenario: str, streams: int, repeat: int, seen: Observed, n_tokens: int) -> Run:
+def stream_run(server: TargetServer, scenario: str, streams: int, repeat: int, seen: Observed, n_tokens: int) -> Run:
     """`n_tokens` is how many each was asked for. Makespan: from the first request to the last token."""
     answers = seen.answers
     makespan_s = max(answer.chunk_s[-1] for answer in answers) - min(answer.started_s for answer in answers)
@@ -87,7 +87,7 @@ def stream_run(subject: Subject, scenario: str, streams: int, repeat: int, seen:
         "makespan_s": makespan_s,
         "tokens_per_s": tokens / makespan_s,
         **distribution("first_token", [answer.first_token_s for answer in answers]),
-        **distribution("gap", [gap_s for answer in answers for gap_s in answer.gaps_s]),
+        **distribution("itl", [itl_s for answer in answers for itl_s in answer.itls_s]),
         "bytes_per_token": sum(answer.n_bytes for answer in answers) / tokens,
         "chunks_per_token": chunks / tokens,
         "short_answers": float(sum(answer.n_tokens < n_tokens for answer in answers)),
@@ -98,7 +98,7 @@ def stream_run(subject: Subject, scenario: str, streams: int, repeat: int, seen:
     if "cpu_tokenizer_s" in figures:
         figures["cpu_tokenizer_per_token_s"] = figures["cpu_tokenizer_s"] / tokens
     return Run(
-        subject=subject.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=seen.errors
+        server=server.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=seen.errors
     )
 
 
@@ -127,7 +127,7 @@ def _chunks(figures: Mapping[str, float]) -> float:
     return figures["chunks_per_token"] * figures["tokens"]
 
 
-def cpu_figures(before: dict[str, list[Usage]], after: dict[str, list[Usage]]) -> dict[str, float]:
+def cpu_figures(before: dict[str, list[ProcessUsage]], after: dict[str, list[ProcessUsage]]) -> dict[str, float]:
     """Seconds of processor time by process name, and of all together."""
     spent = {
         f"cpu_{name}_s": sum(used.cpu_s for used in usages) - sum(used.cpu_s for used in before.get(name, ()))

@@ -37,16 +37,16 @@ _STREAMS = (
     Column("first_token_min_s", "first token ms, min", _MS, 0),
     Column("first_token_p50_s", "p50", _MS, 0),
     Column("first_token_p99_s", "p99", _MS, 0),
-    Column("gap_p50_s", "gap ms, p50", _MS),
-    Column("gap_p99_s", "p99", _MS),
-    Column("gap_max_s", "max", _MS, 0),
+    Column("itl_p50_s", "ITL ms, p50", _MS),
+    Column("itl_p99_s", "p99", _MS),
+    Column("itl_max_s", "max", _MS, 0),
     Column("bytes_per_token", "bytes a token", digits=0),
 )
 _OTHERS = (
     Column("prompt_tokens_per_s", "prompt tokens/s", 1.0, 0, True),
     Column("joiner_first_token_s", "joiner's first token ms", _MS, 0, True),
-    Column("resident_longest_gap_s", "longest gap of others ms", _MS, 0, True),
-    Column("resident_longest_gap_before_s", "before it ms", _MS, 0, True),
+    Column("resident_stall_s", "longest ITL of others ms", _MS, 0, True),
+    Column("resident_stall_before_s", "before it ms", _MS, 0, True),
     Column("until_idle_s", "until idle ms", _MS, 1, True),
     Column("requests_per_s", "requests/s", 1.0, 0, True),
     Column("ready_s", "start to ready s", 1.0, 2, True),
@@ -54,15 +54,15 @@ _OTHERS = (
 _STREAM_RATIOS = (
     Column(_SPEED, "tokens/s", digits=2, is_spread=True),
     Column("first_token_p50_s", "first token", digits=2, is_spread=True),
-    Column("gap_p50_s", "gap", digits=2, is_spread=True),
-    Column("gap_p99_s", "gap p99", digits=2, is_spread=True),
+    Column("itl_p50_s", "itl", digits=2, is_spread=True),
+    Column("itl_p99_s", "ITL p99", digits=2, is_spread=True),
     Column("bytes_per_token", "bytes a token", digits=2),
     Column("cpu_server_s", "processor time", digits=2),
 )
 _OTHER_RATIOS = (
     Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
     Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
-    Column("resident_longest_gap_s", "longest gap of others", digits=2, is_spread=True),
+    Column("resident_stall_s", "longest ITL of others", digits=2, is_spread=True),
     Column("until_idle_s", "until idle", digits=2, is_spread=True),
     Column("requests_per_s", "requests/s", digits=2, is_spread=True),
     Column(_MEMORY, "memory", digits=2),
@@ -80,16 +80,16 @@ def show(record: Record, console: Console) -> None:
     """Medians, with minimum and maximum of what matters most where there were several repeats."""
     streams, others = _divided(record.summary)
     show_table(console, "Streams", _STREAMS, _rows(streams))
-    for subject in record.subjects:
-        own = [row for row in streams if row.subject == subject.name]
-        show_table(console, f"Processor seconds, {subject.name}", _cpu_columns(own), _rows(own))
+    for server in record.servers:
+        own = [row for row in streams if row.server == server.name]
+        show_table(console, f"Processor seconds, {server.name}", _cpu_columns(own), _rows(own))
     show_table(console, "Engine, a step", _engine_columns(record.floor, record.weights), _rows(record.summary))
     show_table(console, "Beside streams", _OTHERS, _rows(others))
-    for subject in record.subjects:
-        own = [row for row in others if row.subject == subject.name]
-        title = f"Memory of {subject.name}, MB (PSS: what is shared is divided)"
+    for server in record.servers:
+        own = [row for row in others if row.server == server.name]
+        title = f"Memory of {server.name}, MB (PSS: what is shared is divided)"
         show_table(console, title, _memory_columns(own), _rows(own))
-    title = " over ".join(subject.name for subject in record.subjects) + " (2.00: twice as much)"
+    title = " over ".join(server.name for server in record.servers) + " (2.00: twice as much)"
     for columns, ratios in zip((_STREAM_RATIOS, _OTHER_RATIOS), _divided(record.ratios), strict=True):
         show_table(console, title, columns, [(_what(one.scenario, one.streams), one.figures) for one in ratios])
     for line in (
@@ -168,7 +168,7 @@ def _memory_columns(rows: Sequence[Summary]) -> list[Column]:
 
 
 def _name(row: Summary) -> str:
-    return f"{row.subject}, {_what(row.scenario, row.streams)}"
+    return f"{row.server}, {_what(row.scenario, row.streams)}"
 
 
 def _what(scenario: str, streams: int) -> str:
@@ -196,13 +196,13 @@ def _floor_lines(floor: Floor | None) -> Iterator[str]:
 def _batching_lines(summary: Sequence[Summary]) -> Iterator[str]:
     """What batching gives, in the numbers that it is made of."""
     alone = {
-        one.subject: one.figures[_SPEED].median for one in summary if one.scenario == "alone" and _SPEED in one.figures
+        one.server: one.figures[_SPEED].median for one in summary if one.scenario == "alone" and _SPEED in one.figures
     }
     for one in summary:
         if "over_alone" in one.figures:
-            batched, single = one.figures[_SPEED].median, alone[one.subject]
+            batched, single = one.figures[_SPEED].median, alone[one.server]
             yield (
-                f"{one.subject}: {one.streams} streams batched {batched:,.1f} tokens/s, one after another "
+                f"{one.server}: {one.streams} streams batched {batched:,.1f} tokens/s, one after another "
                 f"{single:,.1f} tokens/s, ratio {one.figures['over_alone'].median:.2f}."
             )
 
@@ -212,13 +212,13 @@ def _soak_lines(runs: Sequence[Run]) -> Iterator[str]:
     soaks: dict[str, list[Run]] = {}
     for run in runs:
         if run.scenario == "soak":
-            soaks.setdefault(run.subject, []).append(run)
-    for subject, parts in soaks.items():
+            soaks.setdefault(run.server, []).append(run)
+    for server, parts in soaks.items():
         middle, last = parts[len(parts) // 2 - 1].figures, parts[-1].figures
         grown = {name: last[name] / middle[name] - 1 for name in last if name.startswith("pss_") and middle.get(name)}
         said = ", ".join(f"{_process_of(name)} {share:+.2%}" for name, share in grown.items())
         n_requests = sum(part.figures.get("requests", 0.0) for part in parts)
-        yield f"{subject}: {n_requests:,.0f} short requests; memory in the last half: {said or 'not known'}."
+        yield f"{server}: {n_requests:,.0f} short requests; memory in the last half: {said or 'not known'}."
 
 
 def _process_of(figure: str) -> str:
@@ -233,9 +233,9 @@ def _warnings(record: Record) -> Iterator[str]:
     for one in record.summary:
         chunks, short = one.figures.get("chunks_per_token"), one.figures.get("short_answers")
         if chunks is not None and not _ONE_EACH[0] <= chunks.median <= _ONE_EACH[1]:
-            yield f"{_name(one)}: {chunks.median:.2f} events a token, so its gaps are not those between tokens"
+            yield f"{_name(one)}: {chunks.median:.2f} events a token, so its itls are not those between tokens"
         if short is not None and short.max > 0:
             yield f"{_name(one)}: up to {short.max:.0f} answers ended early"
     for run in record.runs:
         for sentence, n in {error: run.errors.count(error) for error in run.errors}.items():
-            yield f"{run.subject}, {run.scenario} {run.streams}, repeat {run.repeat}: {n} failed: {sentence}"
+            yield f"{run.server}, {run.scenario} {run.streams}, repeat {run.repeat}: {n} failed: {sentence}"

@@ -27,7 +27,7 @@ from sluiceway.ipc.messages.codec import Decoder, encode
 from sluiceway.ipc.messages.to_api import Delta, Events, ToApi
 from sluiceway.response.budget import Budget
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.held import Held, Spoken, Way, framer_of, held
+from sluiceway_lab.load.held import FormatTime, Spoken, WaitingEvents, framer_of, held
 from sluiceway_lab.load.processes import usage
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.workload import words
@@ -38,13 +38,13 @@ _NOTSENT_LOWAT = 25
 _PATIENCE_S = 60.0
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class WayOutConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the name that each event of the OpenAI protocols repeats: its length is theirs.
 
     `waits`: no further token is made while an event waits, so that readers that read are never behind.
     """
 
-    way: Way
+    way: FormatTime
     spoken: Spoken
     model: str
     n_readers: int
@@ -84,7 +84,7 @@ class WayOut:
 
 
 @contextlib.asynccontextmanager
-async def way_out(question: Question) -> AsyncIterator[WayOut]:
+async def way_out(question: WayOutConfig) -> AsyncIterator[WayOut]:
     """One on a free port of this machine, for the length of the block. Raises `LoadError`."""
     command = [sys.executable, "-m", "sluiceway_lab.load.way_out", msgspec.json.encode(question).decode()]
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -109,10 +109,12 @@ async def _line(process: asyncio.subprocess.Process) -> bytes:
     return line
 
 
-class _Connection(asyncio.Protocol):
+class _ReaderConnection(asyncio.Protocol):
     """Of one reader: writes what waits while there is room."""
 
-    def __init__(self, waiting: Held, limits: StreamsConfig, opened: asyncio.Semaphore, changed: asyncio.Event) -> None:
+    def __init__(
+        self, waiting: WaitingEvents, limits: StreamsConfig, opened: asyncio.Semaphore, changed: asyncio.Event
+    ) -> None:
         self._limits = limits
         self._opened = opened
         self._changed = changed
@@ -150,14 +152,14 @@ class _Connection(asyncio.Protocol):
         await self._lost.wait()
 
 
-async def answer(question: Question, say: Callable[[object], None]) -> None:
+async def answer(question: WayOutConfig, say: Callable[[object], None]) -> None:
     """The same in this process. `say` gets what the lines are made from."""
     budget = Budget(max_bytes=1 << 40, max_events=1 << 40)
-    opened, changed, connections = asyncio.Semaphore(0), asyncio.Event(), list[_Connection]()
+    opened, changed, connections = asyncio.Semaphore(0), asyncio.Event(), list[_ReaderConnection]()
 
-    def meet() -> _Connection:
+    def meet() -> _ReaderConnection:
         waiting = held(question.way, framer_of(question.spoken, question.model, question.n_tokens), budget)
-        connections.append(_Connection(waiting, StreamsConfig(), opened, changed))
+        connections.append(_ReaderConnection(waiting, StreamsConfig(), opened, changed))
         return connections[-1]
 
     server = await asyncio.get_running_loop().create_server(meet, "127.0.0.1", 0)
@@ -180,7 +182,7 @@ async def answer(question: Question, say: Callable[[object], None]) -> None:
 
 
 async def _make(
-    messages: Sequence[bytes], connections: Sequence[_Connection], changed: asyncio.Event, *, waits: bool
+    messages: Sequence[bytes], connections: Sequence[_ReaderConnection], changed: asyncio.Event, *, waits: bool
 ) -> None:
     """A message a step, as the API process gets them."""
     decoder: Decoder[ToApi] = Decoder(ToApi)
@@ -197,13 +199,13 @@ async def _make(
             await _until_written(connections, changed)
 
 
-async def _until_written(connections: Sequence[_Connection], changed: asyncio.Event) -> None:
+async def _until_written(connections: Sequence[_ReaderConnection], changed: asyncio.Event) -> None:
     while any(connection.waiting.n_events for connection in connections):
         changed.clear()
         await changed.wait()
 
 
-def _messages(question: Question) -> Sequence[bytes]:
+def _messages(question: WayOutConfig) -> Sequence[bytes]:
     """Each with a token for every reader."""
     drawn, ids = words(f"{question.seed}/way-out"), random.Random(question.seed)
     return [
@@ -231,4 +233,4 @@ def _say(value: object) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(answer(msgspec.json.decode(sys.argv[1], type=Question), _say))
+    uvloop.run(answer(msgspec.json.decode(sys.argv[1], type=WayOutConfig), _say))

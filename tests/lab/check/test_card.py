@@ -8,14 +8,14 @@ import msgspec
 from rich.console import Console
 
 from sluiceway_lab.check.card import answered, run_of, show, tally
-from sluiceway_lab.check.question import Finding, Verdict
+from sluiceway_lab.check.question import Finding
 from sluiceway_lab.check.registry import QUESTIONS
-from sluiceway_lab.load.record import SCHEMA, Record
+from sluiceway_lab.load.record import SCHEMA, Grade, Record
 from support.check_records import check_record
 
 FIRST, SECOND = QUESTIONS[:2]
-GOOD = Finding(Verdict.PASS, "all [bold]well[/bold]", {"ratio": 1.0})
-BAD = Finding(Verdict.FAIL, "broke", {})
+GOOD = Finding(Grade.PASS, "all [bold]well[/bold]", {"ratio": 1.0})
+BAD = Finding(Grade.FAIL, "broke", {})
 
 
 def test_card_has_a_line_for_each_question() -> None:
@@ -39,7 +39,7 @@ def test_record_is_one_of_the_lab() -> None:
 
 def test_record_knows_whether_a_question_failed() -> None:
     """A warning is no failure."""
-    warned = Finding(Verdict.WARN, "odd", {})
+    warned = Finding(Grade.WARN, "odd", {})
     assert not check_record([(FIRST, GOOD), (SECOND, warned)]).has_failed
     assert check_record([(FIRST, GOOD), (SECOND, BAD)]).has_failed
 
@@ -47,6 +47,6 @@ def test_record_knows_whether_a_question_failed() -> None:
 def test_finding_is_told_with_its_question() -> None:
     """Verdicts are counted in the order of their names' list."""
     found = answered(FIRST, GOOD)
-    assert (found.question, found.verdict, found.sentence) == ("overlap", Verdict.PASS, GOOD.sentence)
+    assert (found.question, found.grade, found.sentence) == ("overlap", Grade.PASS, GOOD.sentence)
     assert tally([answered(SECOND, BAD), found, found]) == "2 pass, 1 fail"
-    assert run_of("s", FIRST, GOOD).subject == "s"
+    assert run_of("s", FIRST, GOOD).server == "s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluiceway_lab.check.characters import QUESTION, broken_pieces
-from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.load.record import Grade
 from support.model_server import ask
 from support.transcripts import transcript
 
@@ -11,13 +11,13 @@ from support.transcripts import transcript
 async def test_whole_characters_pass() -> None:
     """Three bytes a token, so most borders are in a character of four."""
     found = await ask(QUESTION)
-    assert found.verdict is Verdict.PASS and "characters beyond ASCII" in found.sentence
+    assert found.grade is Grade.PASS and "characters beyond ASCII" in found.sentence
 
 
 async def test_halves_fail() -> None:
     """The stream is not the whole answer either."""
     found = await ask(QUESTION, "half characters")
-    assert found.verdict is Verdict.FAIL and "replacement characters in the stream" in found.sentence
+    assert found.grade is Grade.FAIL and "replacement characters in the stream" in found.sentence
 
 
 def test_nonsense_of_the_model_is_no_fault() -> None:

@@ -7,32 +7,32 @@ import dataclasses
 import msgspec
 
 from sluiceway_lab.check.connections import QUESTION
-from sluiceway_lab.check.question import Verdict
-from support.model_server import SMALL, ask, model_server, peer_of
+from sluiceway_lab.load.record import Grade
+from support.model_server import SMALL, ask, context_of, model_server
 
 
 async def test_connection_that_goes_on_passes() -> None:
     """One after another, and sent together."""
-    assert (await ask(QUESTION)).verdict is Verdict.PASS
+    assert (await ask(QUESTION)).grade is Grade.PASS
 
 
 async def test_connection_that_ends_without_notice_is_worth_a_warning() -> None:
     """Against the rule, but clients have to live with it."""
     found = await ask(QUESTION, "one shot")
-    assert found.verdict is Verdict.WARN
+    assert found.grade is Grade.WARN
     assert "after a plain answer: the server had closed the connection without saying so" in found.sentence
 
 
 async def test_connection_that_ends_with_notice_is_worth_a_warning() -> None:
     """It is the server's right, and costs."""
     found = await ask(QUESTION, "says close")
-    assert found.verdict is Verdict.WARN and "after a stream: the server closes after each answer" in found.sentence
+    assert found.grade is Grade.WARN and "after a stream: the server closes after each answer" in found.sentence
 
 
 async def test_second_request_without_an_answer_fails() -> None:
     """The client would wait for ever."""
     async with model_server("deaf") as (script, _):
-        peer = dataclasses.replace(await peer_of(script), config=msgspec.structs.replace(SMALL, timeout_s=0.4))
-        found = await QUESTION.ask(peer)
-    assert found.verdict is Verdict.FAIL
+        context = dataclasses.replace(await context_of(script), config=msgspec.structs.replace(SMALL, timeout_s=0.4))
+        found = await QUESTION.ask(context)
+    assert found.grade is Grade.FAIL
     assert found.sentence.startswith("a request after a plain answer: the server did not answer within 0.2 s")

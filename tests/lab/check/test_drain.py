@@ -9,8 +9,9 @@ import signal
 import pytest
 
 from sluiceway_lab.check.drain import QUESTION, judge
-from sluiceway_lab.check.question import Finding, Verdict
-from support.model_server import Fault, ask, model_server, peer_of
+from sluiceway_lab.check.question import Finding
+from sluiceway_lab.load.record import Grade
+from support.model_server import Fault, ask, context_of, model_server
 
 
 async def drained(fault: Fault | None) -> Finding:
@@ -19,7 +20,7 @@ async def drained(fault: Fault | None) -> Finding:
     async with model_server(fault) as (script, server):
         loop.add_signal_handler(signal.SIGTERM, script.drain, server)
         try:
-            return await QUESTION.ask(await peer_of(script, drain_pid=os.getpid()))
+            return await QUESTION.ask(await context_of(script, drain_pid=os.getpid()))
         finally:
             loop.remove_signal_handler(signal.SIGTERM)
 
@@ -27,32 +28,32 @@ async def drained(fault: Fault | None) -> Finding:
 async def test_streams_that_end_well_pass() -> None:
     """And a newcomer is refused."""
     found = await drained(None)
-    assert found.verdict is Verdict.PASS and found.sentence.startswith("4 of 4 running streams ended whole")
+    assert found.grade is Grade.PASS and found.sentence.startswith("4 of 4 running streams ended whole")
 
 
 async def test_streams_that_are_cut_fail() -> None:
     """Without a word to anybody."""
     found = await drained("dies")
-    assert found.verdict is Verdict.FAIL and found.sentence.startswith("4 of 4 streams were cut off without a word")
+    assert found.grade is Grade.FAIL and found.sentence.startswith("4 of 4 streams were cut off without a word")
 
 
 async def test_nothing_is_ended_unasked() -> None:
     """The flag is named."""
     found = await ask(QUESTION)
-    assert found.verdict is Verdict.UNKNOWN and "--drain-pid" in found.sentence
+    assert found.grade is Grade.UNKNOWN and "--drain-pid" in found.sentence
 
 
 @pytest.mark.parametrize(
-    ("ends", "newcomer", "gone_s", "verdict"),
+    ("ends", "newcomer", "gone_s", "grade"),
     [
-        (["served", "an error in the stream"], "refused", 1.0, Verdict.PASS),
-        (["served"], "no answer from http://h", 1.0, Verdict.PASS),
-        (["served"], "served", 1.0, Verdict.WARN),
-        (["served"], "the answer broke off", 1.0, Verdict.WARN),
-        (["served"], "refused", None, Verdict.FAIL),
-        (["the answer broke off"], "refused", 1.0, Verdict.FAIL),
+        (["served", "an error in the stream"], "refused", 1.0, Grade.PASS),
+        (["served"], "no answer from http://h", 1.0, Grade.PASS),
+        (["served"], "served", 1.0, Grade.WARN),
+        (["served"], "the answer broke off", 1.0, Grade.WARN),
+        (["served"], "refused", None, Grade.FAIL),
+        (["the answer broke off"], "refused", 1.0, Grade.FAIL),
     ],
 )
-def test_end_is_judged(ends: list[str], newcomer: str, gone_s: float | None, verdict: Verdict) -> None:
+def test_end_is_judged(ends: list[str], newcomer: str, gone_s: float | None, grade: Grade) -> None:
     """By what the streams, a newcomer and the listener did."""
-    assert judge(ends, newcomer, gone_s).verdict is verdict
+    assert judge(ends, newcomer, gone_s).grade is grade

@@ -9,26 +9,27 @@ import pytest
 
 from sluiceway_lab.check import first_byte
 from sluiceway_lab.check.first_byte import HEADERS, SILENCE, enough_to_wait, judge_headers, judge_silence
-from sluiceway_lab.check.question import Question, Verdict
-from support.model_server import SMALL, ask, model_server, peer_of
+from sluiceway_lab.check.question import Question
+from sluiceway_lab.load.record import Grade
+from support.model_server import SMALL, ask, context_of, model_server
 
 
 async def test_headers_at_once_pass() -> None:
     """Long before the first token."""
     found = await ask(HEADERS)
-    assert found.verdict is Verdict.PASS and found.figures["headers_s"] < found.figures["first_token_s"]
+    assert found.grade is Grade.PASS and found.figures["headers_s"] < found.figures["first_token_s"]
 
 
 async def test_headers_with_the_first_token_are_worth_a_warning() -> None:
     """It is lawful, but a client cannot tell whether it was accepted."""
     found = await ask(HEADERS, "late headers")
-    assert found.verdict is Verdict.WARN and "at 100% of the wait" in found.sentence
+    assert found.grade is Grade.WARN and "at 100% of the wait" in found.sentence
 
 
 async def test_silence_is_measured() -> None:
     """A server that is quick leaves nothing to say."""
     found = await ask(SILENCE)
-    assert found.verdict is Verdict.UNKNOWN and found.figures["longest_silence_s"] > 0
+    assert found.grade is Grade.UNKNOWN and found.figures["longest_silence_s"] > 0
 
 
 @pytest.mark.parametrize("question", [HEADERS, SILENCE], ids=["first-byte", "silence"])
@@ -36,19 +37,19 @@ async def test_server_that_says_nothing_for_long_cannot_be_judged(question: Ques
     """Here for a tenth of a second, which is no fault yet."""
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.2)
-        peer = dataclasses.replace(await peer_of(script), config=hurried)
+        context = dataclasses.replace(await context_of(script), config=hurried)
         script.slots = 0
-        assert (await question.ask(peer)).verdict is Verdict.UNKNOWN
+        assert (await question.ask(context)).grade is Grade.UNKNOWN
 
 
 @pytest.mark.parametrize("question", [HEADERS, SILENCE], ids=["first-byte", "silence"])
 async def test_server_that_refuses_long_prompts_cannot_be_judged(question: Question) -> None:
     """A queue may be short."""
     async with model_server() as (script, _):
-        peer = await peer_of(script)
+        context = await context_of(script)
         script.is_draining = True
-        found = await question.ask(peer)
-    assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "none of the long prompts was served")
+        found = await question.ask(context)
+    assert (found.grade, found.sentence) == (Grade.UNKNOWN, "none of the long prompts was served")
 
 
 async def test_more_are_asked_where_few_do_not_wait_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +59,8 @@ async def test_more_are_asked_where_few_do_not_wait_long_enough(monkeypatch: pyt
     async with model_server() as (script, _):
         script.slots, script.n_queued_most = 1, 512
         hurried = msgspec.structs.replace(SMALL, streams=1, tokens=4, prompt_words=100)
-        found = await SILENCE.ask(await peer_of(script, hurried))
-    assert found.verdict is Verdict.WARN and found.figures["longest_silence_s"] > 0.08
+        found = await SILENCE.ask(await context_of(script, hurried))
+    assert found.grade is Grade.WARN and found.figures["longest_silence_s"] > 0.08
 
 
 def test_how_many_wait_long_enough() -> None:
@@ -71,13 +72,13 @@ def test_how_many_wait_long_enough() -> None:
 
 def test_headers_cannot_be_judged_when_the_first_token_is_quick() -> None:
     """Both are then within the noise."""
-    assert judge_headers(0.001, 0.002, 0.01).verdict is Verdict.UNKNOWN
+    assert judge_headers(0.001, 0.002, 0.01).grade is Grade.UNKNOWN
 
 
 @pytest.mark.parametrize(
-    ("longest_s", "n_comments", "verdict"),
-    [(20.0, 1, Verdict.PASS), (20.0, 0, Verdict.WARN), (2.0, 0, Verdict.UNKNOWN)],
+    ("longest_s", "n_comments", "grade"),
+    [(20.0, 1, Grade.PASS), (20.0, 0, Grade.WARN), (2.0, 0, Grade.UNKNOWN)],
 )
-def test_long_silence_needs_comments(longest_s: float, n_comments: int, verdict: Verdict) -> None:
+def test_long_silence_needs_comments(longest_s: float, n_comments: int, grade: Grade) -> None:
     """Proxies cut what says nothing."""
-    assert judge_silence(longest_s, n_comments).verdict is verdict
+    assert judge_silence(longest_s, n_comments).grade is grade

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluiceway_lab.check.overlap import QUESTION, judge, n_at_once
-from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.load.record import Grade
 from support.model_server import ask
 from support.transcripts import transcript
 
@@ -11,19 +11,19 @@ from support.transcripts import transcript
 async def test_streams_that_run_at_once_pass() -> None:
     """All had begun before the first of them ended."""
     found = await ask(QUESTION)
-    assert found.figures["streams_begun"] == 4 and found.verdict in (Verdict.PASS, Verdict.WARN)
+    assert found.figures["streams_begun"] == 4 and found.grade in (Grade.PASS, Grade.WARN)
 
 
 async def test_server_of_one_at_a_time_fails() -> None:
     """Whatever its speed."""
     found = await ask(QUESTION, "serial")
-    assert found.verdict is Verdict.FAIL and found.sentence.startswith("1 of 4 streams had begun")
+    assert found.grade is Grade.FAIL and found.sentence.startswith("1 of 4 streams had begun")
 
 
 def test_few_at_once_or_little_gain_is_worth_a_warning() -> None:
     """Both are lawful."""
-    verdicts = [judge(n, 8, ratio).verdict for n, ratio in ((8, 3.0), (4, 3.0), (8, 1.1), (1, 3.0))]
-    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.WARN, Verdict.FAIL]
+    grades = [judge(n, 8, ratio).grade for n, ratio in ((8, 3.0), (4, 3.0), (8, 1.1), (1, 3.0))]
+    assert grades == [Grade.PASS, Grade.WARN, Grade.WARN, Grade.FAIL]
 
 
 def test_streams_count_that_began_before_the_first_end() -> None:

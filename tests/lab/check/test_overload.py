@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sluiceway_lab.check.context import Silence
 from sluiceway_lab.check.overload import QUESTION, answer_tokens, judge, outcome_of
-from sluiceway_lab.check.peer import Silence
-from sluiceway_lab.check.question import Verdict
+from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.replies import LoadError, Recording
 from sluiceway_lab.load.streams import Outcome
 from support.model_server import ask
@@ -16,13 +16,13 @@ from support.scripted_http import chunk, completion_stream, event, plain, stream
 async def test_refusals_with_a_time_pass() -> None:
     """Eight run and eight wait, so most of forty are refused."""
     found = await ask(QUESTION)
-    assert found.verdict is Verdict.PASS and found.figures["refused"] > 0 < found.figures["served"]
+    assert found.grade is Grade.PASS and found.figures["refused"] > 0 < found.figures["served"]
 
 
 async def test_connections_without_an_answer_fail() -> None:
     """With how many of them."""
     found = await ask(QUESTION, "resets")
-    assert found.verdict is Verdict.FAIL and "of 40 requests at once: the server closed" in found.sentence
+    assert found.grade is Grade.FAIL and "of 40 requests at once: the server closed" in found.sentence
 
 
 def recording(*raw: bytes) -> Recording:
@@ -52,18 +52,18 @@ def test_outcome_has_one_word(outcome: Outcome, word: str) -> None:
 
 def test_refusal_without_a_time_is_worth_a_warning() -> None:
     """The client has to guess when to come again."""
-    assert judge(["served", "refused without retry-after"], is_moving=False).verdict is Verdict.WARN
-    assert judge(["refused", "refused"], is_moving=False).verdict is Verdict.FAIL
+    assert judge(["served", "refused without retry-after"], is_moving=False).grade is Grade.WARN
+    assert judge(["refused", "refused"], is_moving=False).grade is Grade.FAIL
 
 
 def test_long_queue_is_told_from_a_hang() -> None:
     """By whether others were still served when those who waited gave up."""
     outcomes = ["served", "waited without an answer"]
-    assert judge(outcomes, is_moving=True).verdict is Verdict.WARN
+    assert judge(outcomes, is_moving=True).grade is Grade.WARN
     hung = judge(outcomes, is_moving=False)
-    assert (hung.verdict, hung.sentence) == (Verdict.FAIL, "1 of 2 requests at once: waited without an answer")
+    assert (hung.grade, hung.sentence) == (Grade.FAIL, "1 of 2 requests at once: waited without an answer")
 
 
 def test_answers_are_as_long_as_the_pace_allows() -> None:
     """All of them are to be over within the time of one question."""
-    assert [answer_tokens(640, gap_s) for gap_s in (0.0, 0.03, 1.0)] == [256, 8, 4]
+    assert [answer_tokens(640, itl_s) for itl_s in (0.0, 0.03, 1.0)] == [256, 8, 4]

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway_lab.check.question import Finding, Verdict, by_faults, graded, unknown
+from sluiceway_lab.check.question import Finding, by_faults, graded, unknown
+from sluiceway_lab.load.record import Grade
 
 
 @pytest.mark.parametrize(
-    ("faults", "blemishes", "verdict", "sentence"),
+    ("faults", "blemishes", "grade", "sentence"),
     [
-        ([], [], Verdict.PASS, "all well"),
-        ([], ["odd"], Verdict.WARN, "odd"),
-        (["bad"], ["odd"], Verdict.FAIL, "bad; odd"),
-        (["bad", "bad"], [], Verdict.FAIL, "bad"),
+        ([], [], Grade.PASS, "all well"),
+        ([], ["odd"], Grade.WARN, "odd"),
+        (["bad"], ["odd"], Grade.FAIL, "bad; odd"),
+        (["bad", "bad"], [], Grade.FAIL, "bad"),
     ],
 )
 def test_any_fault_fails_and_any_blemish_warns(
-    faults: list[str], blemishes: list[str], verdict: Verdict, sentence: str
+    faults: list[str], blemishes: list[str], grade: Grade, sentence: str
 ) -> None:
     """Each is named once."""
-    assert by_faults(faults, blemishes, "all well", {"n": 1.0}) == Finding(verdict, sentence, {"n": 1.0})
+    assert by_faults(faults, blemishes, "all well", {"n": 1.0}) == Finding(grade, sentence, {"n": 1.0})
 
 
 def test_number_is_graded_by_two_bounds() -> None:
     """Both belong to the better side."""
     found = [graded(value, 1.0, 2.0) for value in (1.0, 1.1, 2.0, 2.1)]
-    assert found == [Verdict.PASS, Verdict.WARN, Verdict.WARN, Verdict.FAIL]
+    assert found == [Grade.PASS, Grade.WARN, Grade.WARN, Grade.FAIL]
 
 
 def test_no_opinion_has_a_reason() -> None:
     """Else nobody could do anything about it."""
-    assert unknown("no gauges") == Finding(Verdict.UNKNOWN, "no gauges")
+    assert unknown("no gauges") == Finding(Grade.UNKNOWN, "no gauges")

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from sluiceway_lab.check.card import CheckRecord
-from sluiceway_lab.check.peer import CheckConfig, Peer
-from sluiceway_lab.check.question import Finding, Question, Verdict
+from sluiceway_lab.check.context import CheckConfig, CheckContext
+from sluiceway_lab.check.question import Finding, Question
 from sluiceway_lab.check.registry import QUESTIONS
 from sluiceway_lab.check.session import CheckSession, finding
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import SCHEMA
+from sluiceway_lab.load.record import SCHEMA, Grade, Record
 from sluiceway_lab.load.replies import LoadError
-from support.model_server import SMALL, model_server, peer_of
+from support.model_server import SMALL, context_of, model_server
 from support.server import Server
 
 OWN = CheckConfig(streams=4, tokens=24, long_tokens=600, burst=100, timeout_s=60.0)
@@ -45,25 +44,25 @@ def test_our_own_server_fails_nothing() -> None:
         )
         record = session.run(lines.append)
         assert server.wait_exit() == 0
-    verdicts = {found.question: found.verdict for found in record.findings}
-    assert list(verdicts) == [question.name for question in QUESTIONS] and len(lines) == 2 * len(QUESTIONS)
-    assert {name for name in NEVER_FAILS if verdicts[name] is Verdict.FAIL} == set(), record.findings
+    grades = {found.question: found.grade for found in record.findings}
+    assert list(grades) == [question.name for question in QUESTIONS] and len(lines) == 2 * len(QUESTIONS)
+    assert {name for name in NEVER_FAILS if grades[name] is Grade.FAIL} == set(), record.findings
     certain = {"isolation", "terminal", "stop-strings", "connections", "bad-requests", "overload", "drain"}
-    assert {verdicts[name] for name in certain} == {Verdict.PASS}, record.findings
-    assert {verdicts[name] for name in UNKNOWN} == {Verdict.UNKNOWN}
-    assert msgspec.json.decode(msgspec.json.encode(record), type=CheckRecord) == record
-    assert (record.schema, record.subjects[0].kind, record.config["burst"]) == (SCHEMA, "sluiceway", 100)
+    assert {grades[name] for name in certain} == {Grade.PASS}, record.findings
+    assert {grades[name] for name in UNKNOWN} == {Grade.UNKNOWN}
+    assert msgspec.json.decode(msgspec.json.encode(record), type=Record) == record
+    assert (record.schema, record.servers[0].kind, record.config["burst"]) == (SCHEMA, "sluiceway", 100)
 
 
 async def test_question_that_breaks_off_has_failed() -> None:
     """The sentence is that of the fault."""
 
-    async def breaks(peer: Peer) -> Finding:
+    async def breaks(context: CheckContext) -> Finding:
         raise LoadError("the server broke off its answer")
 
     async with model_server() as (script, _):
-        found = await finding(Question("x", "?", breaks), await peer_of(script), 60.0)
-    assert found == Finding(Verdict.FAIL, "the server broke off its answer")
+        found = await finding(Question("x", "?", breaks), await context_of(script), 60.0)
+    assert found == Finding(Grade.FAIL, "the server broke off its answer")
 
 
 @pytest.mark.parametrize(
@@ -77,30 +76,30 @@ async def test_question_that_breaks_off_has_failed() -> None:
 async def test_question_that_takes_too_long_has_no_answer(left_s: float, sentence: str) -> None:
     """Each request in it has a limit of its own, so the server did answer. The flag is named."""
 
-    async def hangs(peer: Peer) -> Finding:
+    async def hangs(context: CheckContext) -> Finding:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.05)
-        peer = dataclasses.replace(await peer_of(script), config=hurried)
-        found = await finding(Question("x", "?", hangs), peer, left_s)
-    assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, sentence)
+        context = dataclasses.replace(await context_of(script), config=hurried)
+        found = await finding(Question("x", "?", hangs), context, left_s)
+    assert (found.grade, found.sentence) == (Grade.UNKNOWN, sentence)
 
 
 def test_questions_are_announced_and_answered() -> None:
     """So that whoever waits sees for what. After the time for all of them none is asked."""
 
-    async def passes(peer: Peer) -> Finding:
-        return Finding(Verdict.PASS, "as it should be")
+    async def passes(context: CheckContext) -> Finding:
+        return Finding(Grade.PASS, "as it should be")
 
     lines: list[str] = []
     with served() as target:
         questions = [Question("x", "Is it?", passes)]
         session = CheckSession(target=target, questions=questions, config=SMALL)
-        assert [found.verdict for found in session.run(lines.append).findings] == [Verdict.PASS]
+        assert [found.grade for found in session.run(lines.append).findings] == [Grade.PASS]
         late = dataclasses.replace(session, total_s=0.0)
-        assert [found.verdict for found in late.run(lines.append).findings] == [Verdict.UNKNOWN]
+        assert [found.grade for found in late.run(lines.append).findings] == [Grade.UNKNOWN]
     assert lines[0] == "1/1 x: Is it?" and lines[1].startswith("    pass, as it should be (")
 
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from sluiceway_lab.check.question import Verdict
 from sluiceway_lab.check.slow_reader import CUT, QUESTION, SILENT, TOLD, WHOLE, Stopped, judge
+from sluiceway_lab.load.record import Grade
 from support.model_server import ask
 
 FINE = Stopped(end=WHOLE, unread_bytes=29_000, growth_bytes=None)
@@ -16,31 +16,31 @@ FINE = Stopped(end=WHOLE, unread_bytes=29_000, growth_bytes=None)
 async def test_others_who_notice_nothing_pass() -> None:
     """And the one that stopped gets the rest when it reads on. How long they take depends on the machine."""
     found = await ask(QUESTION)
-    assert found.verdict is not Verdict.FAIL and found.sentence.endswith(f"kB unread it read on and {WHOLE}")
+    assert found.grade is not Grade.FAIL and found.sentence.endswith(f"kB unread it read on and {WHOLE}")
 
 
 async def test_others_who_wait_for_the_slowest_fail() -> None:
     """They hang, which is not waited for."""
     found = await ask(QUESTION, "blocks")
-    assert found.verdict is Verdict.FAIL and "the others failed: they had not ended" in found.sentence
+    assert found.grade is Grade.FAIL and "the others failed: they had not ended" in found.sentence
 
 
 @pytest.mark.parametrize(
-    ("ratio", "stopped", "verdict"),
+    ("ratio", "stopped", "grade"),
     [
-        (1.0, FINE, Verdict.PASS),
-        (2.0, FINE, Verdict.WARN),
-        (5.0, FINE, Verdict.FAIL),
-        (1.0, dataclasses.replace(FINE, end=TOLD), Verdict.PASS),
-        (1.0, dataclasses.replace(FINE, end=CUT), Verdict.WARN),
-        (1.0, dataclasses.replace(FINE, end=SILENT), Verdict.FAIL),
-        (1.0, dataclasses.replace(FINE, growth_bytes=1000), Verdict.PASS),
-        (1.0, dataclasses.replace(FINE, growth_bytes=100_000_000), Verdict.WARN),
+        (1.0, FINE, Grade.PASS),
+        (2.0, FINE, Grade.WARN),
+        (5.0, FINE, Grade.FAIL),
+        (1.0, dataclasses.replace(FINE, end=TOLD), Grade.PASS),
+        (1.0, dataclasses.replace(FINE, end=CUT), Grade.WARN),
+        (1.0, dataclasses.replace(FINE, end=SILENT), Grade.FAIL),
+        (1.0, dataclasses.replace(FINE, growth_bytes=1000), Grade.PASS),
+        (1.0, dataclasses.replace(FINE, growth_bytes=100_000_000), Grade.WARN),
     ],
 )
-def test_verdict(ratio: float, stopped: Stopped, verdict: Verdict) -> None:
+def test_grade(ratio: float, stopped: Stopped, grade: Grade) -> None:
     """By what the others notice, what it is told, and what the server holds."""
-    assert judge(7, ratio, stopped).verdict is verdict
+    assert judge(7, ratio, stopped).grade is grade
 
 
 def test_memory_is_told_where_it_can_be_seen() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway_lab.check.question import Verdict
 from sluiceway_lab.check.stop_strings import QUESTION, faults_of, lost, stops_across
+from sluiceway_lab.load.record import Grade
 from support.model_server import ask
 from support.transcripts import transcript
 
@@ -13,19 +13,19 @@ from support.transcripts import transcript
 async def test_text_that_ends_before_the_stop_string_passes() -> None:
     """Across two pieces and across three."""
     found = await ask(QUESTION)
-    assert (found.verdict, found.sentence[:15]) == (Verdict.PASS, "2 stop strings ")
+    assert (found.grade, found.sentence[:15]) == (Grade.PASS, "2 stop strings ")
 
 
 async def test_leak_fails() -> None:
     """The plain answer is right, the streamed one is not."""
     found = await ask(QUESTION, "leaks stop")
-    assert found.verdict is Verdict.FAIL and "of the stop string" in found.sentence and "whole:" not in found.sentence
+    assert found.grade is Grade.FAIL and "of the stop string" in found.sentence and "whole:" not in found.sentence
 
 
 async def test_lost_end_fails() -> None:
     """The answer has its length while text is held back that may begin a stop string."""
     found = await ask(QUESTION, "loses its end")
-    assert found.verdict is Verdict.FAIL
+    assert found.grade is Grade.FAIL
     assert found.sentence.startswith("the stream lost its last 2 characters ")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway_lab.check.question import Verdict
 from sluiceway_lab.check.terminal import QUESTION, blemishes_of, faults_of
 from sluiceway_lab.check.transcript import Transcript
+from sluiceway_lab.load.record import Grade
 from support.model_server import ask
 from support.transcripts import DONE, said, told
 
@@ -17,13 +17,13 @@ GOOD = told(said("a"), said("b", "stop"), USAGE, DONE)
 async def test_orderly_end_passes() -> None:
     """At a length and at a stop string."""
     found = await ask(QUESTION)
-    assert found.verdict is Verdict.PASS and found.sentence.startswith("2 streams (at the length, at a stop string)")
+    assert found.grade is Grade.PASS and found.sentence.startswith("2 streams (at the length, at a stop string)")
 
 
 async def test_missing_end_fails() -> None:
     """Both streams are named."""
     found = await ask(QUESTION, "no done")
-    assert (found.verdict, found.sentence) == (Verdict.FAIL, "no [DONE] (at the length, at a stop string)")
+    assert (found.grade, found.sentence) == (Grade.FAIL, "no [DONE] (at the length, at a stop string)")
 
 
 @pytest.mark.parametrize(

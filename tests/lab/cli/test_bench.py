@@ -21,7 +21,7 @@ from sluiceway_lab.cli.bench import parse_levels, report
 from sluiceway_lab.load.calls import Target
 from sluiceway_lab.load.processes import family
 from sluiceway_lab.load.record import SCHEMA, Record
-from sluiceway_lab.session import Own, Session, There
+from sluiceway_lab.session import OwnServer, RunningServer, Session
 from support.records import record, run
 
 
@@ -53,7 +53,7 @@ def test_quick_run_measures_a_server_of_its_own(tmp_path: Path) -> None:
     code, out, err = bench("fake", "--quick", *flags)
     assert code == 0, err
     made = msgspec.json.decode(path.read_bytes(), type=Record, strict=True)
-    assert made.schema == SCHEMA and made.subjects[0].kind == "sluiceway"
+    assert made.schema == SCHEMA and made.servers[0].kind == "sluiceway"
     scenarios = ["start", "alone", "together", "together", "together_short", "prefill", "joiner"]
     scenarios += ["close_stream", "close_plain", "memory"]
     assert [one.scenario for one in made.runs] == scenarios
@@ -73,7 +73,7 @@ def test_own_server_is_measured_by_default(sessions: list[Session]) -> None:
     arguments = ["--dtype", "float32", "--threads", "1", "--serve-args", "--max-running '8'", "--no-floor"]
     assert bench("fake", *arguments)[0] == 0
     (made,) = sessions
-    assert isinstance(made.first, Own) and made.rival is None and not made.measures_floor
+    assert isinstance(made.first, OwnServer) and made.rival is None and not made.measures_floor
     assert made.first.files.name == "fake"
     assert (made.first.dtype, made.first.threads, made.first.flags) == ("float32", 1, ("--max-running", "8"))
     assert made.config == BenchConfig(seed=made.config.seed)
@@ -91,8 +91,8 @@ def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
     arguments = ["--url", "http://127.0.0.1:1/v1", "--pid", "7", "--vs", "http://127.0.0.1:2", "--vs-pid", "8"]
     assert bench("their-name", *arguments, "--vs-model", "m", "--api-key", "k")[0] == 0
     (made,) = sessions
-    assert made.first == There(target=Target("127.0.0.1", 1, api_key="k"), model="their-name", pid=7)
-    assert made.rival == There(target=Target("127.0.0.1", 2, api_key="k"), model="m", pid=8)
+    assert made.first == RunningServer(target=Target("127.0.0.1", 1, api_key="k"), model="their-name", pid=7)
+    assert made.rival == RunningServer(target=Target("127.0.0.1", 2, api_key="k"), model="m", pid=8)
     assert made.measures_floor
 
 
@@ -100,7 +100,7 @@ def test_weights_of_a_server_that_runs_can_be_named(sessions: list[Session]) -> 
     """As for serve; a model that is not here is refused."""
     bench("--url", "http://127.0.0.1:1", "--weights", "fake", "--dtype", "float32", "--threads", "1")
     (made,) = sessions
-    assert isinstance(made.first, There) and made.first.files is not None
+    assert isinstance(made.first, RunningServer) and made.first.files is not None
     assert (made.first.files.name, made.first.dtype) == ("fake", "float32")
     assert bench("--url", "http://127.0.0.1:1", "--weights", "nix")[0] == 3
 

@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 from sluiceway.cli.app import app
 from sluiceway.errors import ConfigError
-from sluiceway_lab.check.card import CheckRecord
-from sluiceway_lab.check.question import Finding, Verdict
+from sluiceway_lab.check.question import Finding
 from sluiceway_lab.check.registry import QUESTIONS
 from sluiceway_lab.check.session import TOTAL_S, CheckSession
 from sluiceway_lab.cli.check import report
 from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.record import Grade, Record
 from support.check_records import check_record
 
-GOOD = Finding(Verdict.PASS, "all well", {})
+GOOD = Finding(Grade.PASS, "all well", {})
 URL = "http://127.0.0.1:1"
 
 
@@ -34,10 +34,10 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[CheckSession]:
     """What would have been asked; the server fails one question of two, or none of one."""
     made: list[CheckSession] = []
 
-    def ask(self: CheckSession, say: Any) -> CheckRecord:
+    def ask(self: CheckSession, say: Any) -> Record:
         made.append(self)
         say("asking")
-        findings = [GOOD] + [Finding(Verdict.FAIL, "broke", {})] * (len(self.questions) - 1)
+        findings = [GOOD] + [Finding(Grade.FAIL, "broke", {})] * (len(self.questions) - 1)
         return check_record(list(zip(self.questions, findings, strict=True)))
 
     monkeypatch.setattr(CheckSession, "run", ask)
@@ -63,8 +63,8 @@ def test_flags_reach_the_session(sessions: list[CheckSession], tmp_path: Path) -
     assert code == 0 and "all well" in out
     assert made.target == Target("127.0.0.1", 1, api_key="k") and [one.name for one in made.questions] == ["fin"]
     assert (made.model, made.pid, made.drain_pid, made.config.timeout_s, made.total_s) == ("m", 7, 8, 9.0, 99.0)
-    assert msgspec.json.decode(path.read_bytes(), type=CheckRecord).findings[0].question == "fin"
-    assert json.loads(path.read_bytes())["schema"] == "sluiceway.lab/1"
+    assert msgspec.json.decode(path.read_bytes(), type=Record).findings[0].question == "fin"
+    assert json.loads(path.read_bytes())["schema"] == "sluiceway.lab/2"
 
 
 def test_record_may_have_standard_output_for_itself(sessions: list[CheckSession]) -> None:

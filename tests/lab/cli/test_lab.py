@@ -14,14 +14,13 @@ from sluiceway.config import ModelKind
 from sluiceway.errors import ConfigError
 from sluiceway_lab.cli.lab import report
 from sluiceway_lab.experiments import registry
-from sluiceway_lab.experiments.experiment import LabRecord, Verdict
 from sluiceway_lab.experiments.registry import NAMES
 from sluiceway_lab.experiments.session import LabSession
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import Run
-from sluiceway_lab.session import Own, There
+from sluiceway_lab.load.record import Record, Run, Verdict
+from sluiceway_lab.session import OwnServer, RunningServer
 from support.labs import experiment
-from support.subjects import NOWHERE
+from support.target_servers import NOWHERE
 
 
 def lab(*arguments: str) -> tuple[int, str, str]:
@@ -35,7 +34,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[LabSession]:
     made: list[LabSession] = []
     run = LabSession.run
 
-    def noted(self: LabSession, say: Any) -> LabRecord:
+    def noted(self: LabSession, say: Any) -> Record:
         made.append(self)
         return run(self, say)
 
@@ -50,7 +49,7 @@ def test_fallen_hypothesis_is_a_result(sessions: list[LabSession], tmp_path: Pat
     code, out, err = lab("naps", "--smoke", "--seed", "3", "--json", str(json_file), "--plot", str(plot))
     assert code == 0 and "fell  it is free: it costs 1" in out and err == "s, twice 2, repeat 0\n"
     (made,) = sessions
-    assert isinstance(made.first, Own) and made.first.files.kind is ModelKind.FAKE
+    assert isinstance(made.first, OwnServer) and made.first.files.kind is ModelKind.FAKE
     assert (made.is_smoke, made.seed, made.first.flags) == (True, 3, ("--fake-step", "0.002"))
     assert json.loads(json_file.read_bytes())["verdicts"][1]["stood"] is False
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -60,13 +59,13 @@ def test_model_is_served_without_the_flags_of_a_smoke_run(sessions: list[LabSess
     """As it is."""
     assert lab("naps", "fake")[0] == 0
     (made,) = sessions
-    assert isinstance(made.first, Own) and (made.first.files.name, made.first.flags) == ("fake", ())
+    assert isinstance(made.first, OwnServer) and (made.first.files.name, made.first.flags) == ("fake", ())
 
 
 def test_server_that_runs_already_is_taken(sessions: list[LabSession]) -> None:
     """With the name that it has for its model."""
     assert lab("naps", "m", "--url", "http://127.0.0.1:1/v1", "--api-key", "k")[0] == 0
-    assert sessions[0].first == There(target=Target("127.0.0.1", 1, api_key="k"), model="m")
+    assert sessions[0].first == RunningServer(target=Target("127.0.0.1", 1, api_key="k"), model="m")
 
 
 def test_experiments_are_listed() -> None:
@@ -94,7 +93,7 @@ def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypat
     """What was found is printed all the same."""
 
     async def broken(lab: Any) -> list[Verdict]:
-        lab.note(Run(subject="s", scenario="a", streams=1, repeat=0, figures={"took_s": 1.0}, errors=["it broke"]))
+        lab.note(Run(server="s", scenario="a", streams=1, repeat=0, figures={"took_s": 1.0}, errors=["it broke"]))
         return [Verdict("it holds", True, "so far")]
 
     monkeypatch.setattr(registry, "experiment_of", lambda name: experiment(run=broken))
@@ -104,7 +103,7 @@ def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypat
 
 def test_table_is_printed_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What took minutes is not lost with it."""
-    record = LabSession(experiment=experiment(), first=There(target=NOWHERE)).run(lambda line: None)
+    record = LabSession(experiment=experiment(), first=RunningServer(target=NOWHERE)).run(lambda line: None)
     with pytest.raises(ConfigError, match="^json: cannot write"):
         report(record, experiment(), tmp_path / "none" / "x.json", None)
     assert "stood it is quick" in capsys.readouterr().out

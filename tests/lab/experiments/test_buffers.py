@@ -8,16 +8,16 @@ from sluiceway_lab.experiments.buffers import verdicts
 from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.load.calls import Target
 from sluiceway_lab.load.record import Run
-from sluiceway_lab.session import There
+from sluiceway_lab.session import RunningServer
 
 
 def judged(events: dict[str, int], on_our_side: int = 20) -> list[bool | None]:
     """By how many events of 1 kB were written in each run."""
-    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
+    lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     for scenario, n in events.items():
         figures = {"absorbed_events": float(n), "event_bytes": 1000, "absorbed_bytes": n * 1000}
         figures["events_on_our_side"] = on_our_side
-        lab.note(Run(subject="s", scenario=scenario, streams=0, repeat=0, figures=figures))
+        lab.note(Run(server="s", scenario=scenario, streams=0, repeat=0, figures=figures))
     return [verdict.stood for verdict in verdicts(lab)]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway_lab.experiments.cut_streams import Brought, Course, Resumed, block
-from support.subjects import subject
+from sluiceway_lab.experiments.cut_streams import CutPlan, ReceivedStream, Resumed, block
+from support.target_servers import target_server
 
 
 def event(number: int, text: str) -> bytes:
@@ -34,27 +34,27 @@ def test_streams_are_judged_by_bytes_order_and_text(
     events: bytes, replay: bytes, uncut: bytes, held: tuple[bool, bool, bool]
 ) -> None:
     """Of what its parts came to."""
-    one = Resumed(Brought(events), replay, uncut)
+    one = Resumed(ReceivedStream(events), replay, uncut)
     assert (one.has_same_bytes, one.is_in_order, one.has_same_text) == held
 
 
 def test_cuts_come_before_the_end_whatever_is_drawn() -> None:
     """Together they are no more than there is; each connection brings a byte at least."""
-    course = Course("s", "once", 64, (0.0, 0.999, 0.5, 0.999), (True, False, True, False))
-    assert course.after_events() == [0, 15, 8, 15]
-    assert course.after_bytes(4001) == [1, 1000, 501, 1000]
+    plan = CutPlan("s", "once", 64, (0.0, 0.999, 0.5, 0.999), (True, False, True, False))
+    assert plan.after_events() == [0, 15, 8, 15]
+    assert plan.after_bytes(4001) == [1, 1000, 501, 1000]
 
 
 def test_course_is_drawn_from_its_name() -> None:
     """The same for the same name, and another for another."""
-    course = Course.drawn("s-1", "once", 64, 200)
-    assert course == Course.drawn("s-1", "once", 64, 200) != Course.drawn("s-2", "once", 64, 200)
-    assert len(course.cuts) == len(course.resets) == 200 and {True, False} == set(course.resets)
-    assert all(0 <= share < 1 for share in course.cuts)
+    plan = CutPlan.drawn("s-1", "once", 64, 200)
+    assert plan == CutPlan.drawn("s-1", "once", 64, 200) != CutPlan.drawn("s-2", "once", 64, 200)
+    assert len(plan.cuts) == len(plan.resets) == 200 and {True, False} == set(plan.resets)
+    assert all(0 <= share < 1 for share in plan.cuts)
 
 
 def test_stream_is_asked_for_so_that_it_outlives_its_connection() -> None:
     """Under an id that the client knows before."""
-    body = Course.drawn("s-1", "once", 64, 1).body(subject())
+    body = CutPlan.drawn("s-1", "once", 64, 1).body(target_server())
     assert body["sluiceway"] == {"stream_id": "s-1", "resumable": True, "on_disconnect": "detach"}
     assert (body["prompt"], body["max_tokens"], body["stream"]) == ("once", 64, True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sluiceway_lab.experiments.disconnect import verdicts
-from sluiceway_lab.experiments.experiment import Lab, Verdict
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.experiments.experiment import Lab
+from sluiceway_lab.load.record import Run, Verdict
 from support.labs import lab_of
 
 
 def left(scenario: str, n_steps: float, **figures: float) -> Run:
     given = {"release_s": n_steps * 0.01, "release_steps": n_steps, "step_s": 0.01} | figures
-    return Run(subject="s", scenario=scenario, streams=0, repeat=0, figures=given)
+    return Run(server="s", scenario=scenario, streams=0, repeat=0, figures=given)
 
 
 def ours(n_steps: float, n_unread: float) -> Run:

@@ -15,7 +15,7 @@ PADDED_BYTES = 64 * 64 * 1024
 
 
 def one(scenario: str, **figures: float) -> Run:
-    return Run(subject="s", scenario=scenario, streams=4, repeat=0, figures=figures)
+    return Run(server="s", scenario=scenario, streams=4, repeat=0, figures=figures)
 
 
 def runs(**changes: float) -> list[Run]:

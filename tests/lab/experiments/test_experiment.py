@@ -11,10 +11,9 @@ import pytest
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError
 from sluiceway_lab.experiments import experiment
-from sluiceway_lab.experiments.experiment import Verdict
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import Run
-from sluiceway_lab.session import Own, There
+from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.session import OwnServer, RunningServer
 from support.labs import lab_of
 from support.records import run
 from support.scripted_http import completion_stream, plain, scripted_server
@@ -27,7 +26,7 @@ def test_run_is_kept_and_told() -> None:
     lines: list[str] = []
     lab = lab_of(say=lines.append)
     lab.note(run("s", "a", 2, took_s=1.23456789))
-    lab.note(Run(subject="s", scenario="b", streams=0, repeat=1, figures={}, errors=["it broke", "again"]))
+    lab.note(Run(server="s", scenario="b", streams=0, repeat=1, figures={}, errors=["it broke", "again"]))
     assert lab.runs[0].figures == {"took_s": 1.23457}
     assert lines == ["s, a 2, repeat 0", "s, b, repeat 1: 2 failed (it broke)"]
 
@@ -38,7 +37,7 @@ def test_figures_are_those_of_the_runs_that_have_them() -> None:
     lab.note(run("s", "a", 1, y=5.0))
     assert lab.figures("x", "a") == [1.0, 2.0, 3.0]
     assert lab.figures("x", "a", 1) == [1.0, 3.0]
-    assert lab.figures("x", "a", 1, subject="s") == [1.0]
+    assert lab.figures("x", "a", 1, server="s") == [1.0]
 
 
 def test_times_are_not_judged_in_a_smoke_run() -> None:
@@ -50,11 +49,11 @@ def test_times_are_not_judged_in_a_smoke_run() -> None:
 async def test_server_that_runs_already_is_met() -> None:
     """Its facts are told once, however often it is asked for."""
     async with scripted_server(dict(ROUTES)) as script:
-        lab = lab_of(first=There(target=script.target))
+        lab = lab_of(first=RunningServer(target=script.target))
         for _ in range(2):
-            async with lab.server() as subject:
-                assert (subject.model, subject.target) == ("m", script.target)
-        assert not lab.is_own and [(one.url, one.serve_flags) for one in lab.subjects] == [(script.target.url, None)]
+            async with lab.server() as server:
+                assert (server.model, server.target) == ("m", script.target)
+        assert not lab.is_own and [(one.url, one.serve_flags) for one in lab.servers] == [(script.target.url, None)]
 
 
 async def test_server_that_runs_already_takes_no_flags() -> None:
@@ -88,8 +87,8 @@ async def test_own_server_is_started_with_its_flags(monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(experiment, "own_server", own_server)
         files = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
-        lab = lab_of(first=Own(files=files, flags=("--quiet",)))
-        async with lab.server("--dtype", "int8", name="exact") as subject:
-            assert lab.is_own and subject.name == "exact"
+        lab = lab_of(first=OwnServer(files=files, flags=("--quiet",)))
+        async with lab.server("--dtype", "int8", name="exact") as server:
+            assert lab.is_own and server.name == "exact"
     assert events == ["fake", ["--quiet", "--dtype", "int8"], "ready", "ended"]
-    assert [(one.name, (one.serve_flags or [])[-2:]) for one in lab.subjects] == [("exact", ["--dtype", "int8"])]
+    assert [(one.name, (one.serve_flags or [])[-2:]) for one in lab.servers] == [("exact", ["--dtype", "int8"])]

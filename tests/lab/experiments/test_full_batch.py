@@ -9,7 +9,7 @@ from sluiceway_lab.experiments.full_batch import figures_of, verdicts
 from sluiceway_lab.experiments.readers import LEFT, WHOLE, Reading
 from sluiceway_lab.load.calls import Target
 from sluiceway_lab.load.record import Run
-from sluiceway_lab.session import There
+from sluiceway_lab.session import RunningServer
 
 SERVED = Reading(1.0, token_s=[1.5, 1.6], end=WHOLE)
 WAITED = Reading(1.0, end=LEFT)
@@ -36,9 +36,9 @@ def test_each_fault_fells_its_hypothesis_alone(
     pause_served: int, served: int, first_s: float, held: float, stood: list[bool]
 ) -> None:
     """So that a verdict says what was wrong."""
-    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
+    lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     for policy, n_served in (("pause", pause_served), ("pause-park-drop", served)):
         waits = {"fast_first_token_s": first_s, "fast_first_token_max_s": first_s}
         figures = waits | {"fast_served": n_served, "slots_of_paused": 4, "held_bytes": held}
-        lab.note(Run(subject="s", scenario=policy, streams=4, repeat=0, figures=figures))
+        lab.note(Run(server="s", scenario=policy, streams=4, repeat=0, figures=figures))
     assert [verdict.stood for verdict in verdicts(lab, park_s=2.0)] == stood

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from sluiceway_lab.check.line import dial
 from sluiceway_lab.experiments import gauge as module
 from sluiceway_lab.experiments.gauge import Gauge, is_released
 from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import plain
-from support.subjects import subject
+from support.target_servers import target_server
 
 RELEASED = "sluiceway_close_to_release_seconds"
 
@@ -49,8 +49,8 @@ async def gauge_of(*answers: str | dict[str, Any]) -> AsyncIterator[tuple[Gauge,
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         target = Target("127.0.0.1", server.sockets[0].getsockname()[1])
-        async with dial(target) as line:
-            yield Gauge(subject(target), line), paths
+        async with dial(target) as connection:
+            yield Gauge(target_server(target), connection), paths
         await has_left.wait()
 
 

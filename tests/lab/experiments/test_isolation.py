@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sluiceway_lab.experiments.isolation import Told, compared, verdict
+from sluiceway_lab.experiments.isolation import AnswerTokens, compared, verdict
 from support.labs import lab_of
 from support.records import run
 
 
-def told(*token_ids: int, leads: tuple[float, ...] = (0.5, 0.25, 0.75)) -> Told:
-    return Told(token_ids, leads[: len(token_ids)])
+def told(*token_ids: int, leads: tuple[float, ...] = (0.5, 0.25, 0.75)) -> AnswerTokens:
+    return AnswerTokens(token_ids, leads[: len(token_ids)])
 
 
 def test_answers_are_compared_token_by_token() -> None:

@@ -8,16 +8,15 @@ import pytest
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.experiments import keep_alive as module
-from sluiceway_lab.experiments.experiment import Verdict
-from sluiceway_lab.experiments.keep_alive import EXPERIMENT, Scale, figures_of, verdicts
+from sluiceway_lab.experiments.keep_alive import EXPERIMENT, SilenceScale, figures_of, verdicts
 from sluiceway_lab.load import nginx
-from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError, Recording
 from support.labs import lab_of
 from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, plain, token
 
 COMMENT = chunk(b": \n\n")
-SCALE = Scale(4.0, 2.0, 0.5)
+SCALE = SilenceScale(4.0, 2.0, 0.5)
 
 
 def recording(*reads: tuple[float, bytes], ended_s: float = 10.0) -> Recording:
@@ -83,7 +82,7 @@ GOOD = {
 
 def found(more: dict[str, dict[str, float]] | None = None, *, is_smoke: bool = False) -> Sequence[Verdict]:
     runs = [
-        Run(subject="s", scenario=scenario, streams=0, repeat=0, figures=figures)
+        Run(server="s", scenario=scenario, streams=0, repeat=0, figures=figures)
         for scenario, figures in (GOOD | (more or {})).items()
     ]
     return verdicts(lab_of(*runs, is_smoke=is_smoke), SCALE)

@@ -69,7 +69,7 @@ def judged(after: dict[str, Any], readings: list[Reading], *others: Run) -> list
 
 def run(scenario: str, after: dict[str, Any], readings: list[Reading]) -> Run:
     figures = {"wall_s": 1.0, **figures_of(readings, stats(), after)}
-    return Run(subject="s", scenario=scenario, streams=2, repeat=0, figures=figures)
+    return Run(server="s", scenario=scenario, streams=2, repeat=0, figures=figures)
 
 
 def test_clean_end_stands() -> None:

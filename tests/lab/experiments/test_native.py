@@ -9,7 +9,7 @@ from sluiceway_lab.experiments import native
 from sluiceway_lab.load.replies import LoadError
 from support.labs import native_answer, native_event, native_events
 from support.scripted_http import plain, scripted_server
-from support.subjects import subject
+from support.target_servers import target_server
 
 
 async def test_stream_is_read_with_its_ids() -> None:
@@ -17,7 +17,7 @@ async def test_stream_is_read_with_its_ids() -> None:
     start, first, second, end = native_events(7, 8)
     late = native_event(9, "token", index=1, id=None, text="b")
     async with scripted_server({"/v1/stream": native_answer(start, first, second, late, end)}) as script:
-        found = await native.stream(subject(script.target), "hi", 2, seed=3)
+        found = await native.stream(target_server(script.target), "hi", 2, seed=3)
         (_, _, body), *_ = script.requests
     assert found.token_ids == (7, 8) and found.text == "aab"
     assert found.n_bytes == sum(map(len, (start, first, second, late, end)))
@@ -40,7 +40,7 @@ def test_leads_are_those_of_the_likeliest_tokens() -> None:
 async def test_streams_have_fields_of_their_own() -> None:
     """All at once."""
     async with scripted_server({"/v1/stream": native_answer(*native_events(7))}) as script:
-        found = await native.streams(subject(script.target), ["a", "b"], 1, [{"seed": 1}, {"seed": 2}])
+        found = await native.streams(target_server(script.target), ["a", "b"], 1, [{"seed": 1}, {"seed": 2}])
         sent = {(body["prompt"], body["seed"]) for _, _, body in script.requests}
     assert [one.token_ids for one in found] == [(7,), (7,)] and sent == {("a", 1), ("b", 2)}
 
@@ -48,14 +48,14 @@ async def test_streams_have_fields_of_their_own() -> None:
 async def test_whole_answer_is_an_object() -> None:
     """As it came."""
     async with scripted_server({"/v1/generate": [plain(200, b'{"text":"a","token_ids":[7]}')]}) as script:
-        assert await native.generate(subject(script.target), "hi", 1) == {"text": "a", "token_ids": [7]}
+        assert await native.generate(target_server(script.target), "hi", 1) == {"text": "a", "token_ids": [7]}
 
 
 async def test_refusal_is_a_sentence() -> None:
     """With the server's reason."""
     async with scripted_server({"/v1/stream": [plain(503, b'{"error":{"message":"full"}}')]}) as script:
         with pytest.raises(LoadError, match=r"refused \(503\): full"):
-            await native.stream(subject(script.target), "hi", 1)
+            await native.stream(target_server(script.target), "hi", 1)
 
 
 @pytest.mark.parametrize(("n_events", "said"), [(0, "it was empty"), (2, '"index": 0')])
@@ -64,4 +64,4 @@ async def test_stream_without_its_end_is_a_fault(n_events: int, said: str) -> No
     events = native_events(7)[:n_events]
     async with scripted_server({"/v1/stream": native_answer(*events)}) as script:
         with pytest.raises(LoadError, match=f"did not end with done: .*{said}"):
-            await native.stream(subject(script.target), "hi", 1)
+            await native.stream(target_server(script.target), "hi", 1)

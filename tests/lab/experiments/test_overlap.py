@@ -10,18 +10,18 @@ from support.labs import lab_of
 from support.records import run
 
 
-def level(streams: int, speed: float, gap_s: float, begun: int) -> Run:
-    return run("s", "together", streams, tokens_per_s=speed, gap_p50_s=gap_s, streams_begun=float(begun))
+def level(streams: int, speed: float, itl_s: float, begun: int) -> Run:
+    return run("s", "together", streams, tokens_per_s=speed, itl_p50_s=itl_s, streams_begun=float(begun))
 
 
 def test_batching_stands() -> None:
-    """Each further level is faster, and a stream adds little to the gap."""
+    """Each further level is faster, and a stream adds little to the ITL."""
     lab = lab_of(run("s", "alone", 4, tokens_per_s=100.0), level(1, 100, 0.010, 1), level(2, 190, 0.011, 2))
     lab.note(level(4, 350, 0.013, 4))
     found = verdicts(lab)
     assert [one.stood for one in found] == [True] * 4
     assert found[1].sentence == "4 together make 350 tokens/s, one after another 100: 3.50 x"
-    assert found[3].sentence == "a token's gap is 9.0 ms + 1.00 ms for each stream"
+    assert found[3].sentence == "a token's ITL is 9.0 ms + 1.00 ms for each stream"
 
 
 @pytest.mark.parametrize(

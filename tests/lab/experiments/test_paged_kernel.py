@@ -15,7 +15,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def one(scenario: str, n_rows: int, **figures: float) -> Run:
-    return Run(subject="bfloat16", scenario=scenario, streams=n_rows, repeat=0, figures=figures)
+    return Run(server="bfloat16", scenario=scenario, streams=n_rows, repeat=0, figures=figures)
 
 
 def straight(name: str, fixed_s: float, each_s: float, attention_s: float) -> list[Run]:
@@ -67,7 +67,7 @@ def test_sentences_have_their_numbers() -> None:
 
 
 async def test_server_that_runs_already_is_refused() -> None:
-    """Nothing is asked of any."""
+    """NoAttention is asked of any."""
     with pytest.raises(ConfigError, match="^url: this experiment asks no server: it computes steps of the model"):
         await EXPERIMENT.run(lab_of())
 

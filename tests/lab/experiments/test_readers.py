@@ -78,4 +78,4 @@ def test_token_counts_once_however_its_event_is_cut(size: int) -> None:
     for start in range(0, len(raw), size):
         reading.take(raw[start : start + size])
     assert reading.n_tokens == 5
-    assert len(reading.gaps_s) == 4
+    assert len(reading.itls_s) == 4

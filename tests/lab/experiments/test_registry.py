@@ -11,14 +11,14 @@ from rich.console import Console
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError
-from sluiceway_lab.experiments.experiment import LabRecord
 from sluiceway_lab.experiments.registry import NAMES, experiment_of, experiments
 from sluiceway_lab.experiments.report import draw, show
 from sluiceway_lab.experiments.session import LabSession
-from sluiceway_lab.session import Own
+from sluiceway_lab.load.record import Record
+from sluiceway_lab.session import OwnServer
 from support.system import needs_nginx
 
-FAKE = Own(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), flags=("--fake-step", "0.002"))
+FAKE = OwnServer(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), flags=("--fake-step", "0.002"))
 
 
 _OF_ANSWERS_THAT_PART = {"first_divergence_tokens", "divergence_lead"}
@@ -40,7 +40,7 @@ def test_experiment_runs_to_its_verdicts_in_a_smoke_run(name: str, tmp_path: Pat
     assert {column.figure for column in experiment.columns} <= seen | _OF_ANSWERS_THAT_PART
     assert set(experiment.drawn) <= seen
     assert set(experiment.drawn) <= {column.figure for column in experiment.columns}
-    assert msgspec.json.decode(msgspec.json.encode(record), type=LabRecord) == record
+    assert msgspec.json.decode(msgspec.json.encode(record), type=Record) == record
     out = io.StringIO()
     show(record, experiment, Console(file=out, width=200))
     assert record.question in out.getvalue()

@@ -7,19 +7,19 @@ import re
 import pytest
 
 from sluiceway_lab.experiments import resume as module
-from sluiceway_lab.experiments.cut_streams import Brought, Resumed, block
+from sluiceway_lab.experiments.cut_streams import ReceivedStream, Resumed, block
 from sluiceway_lab.experiments.resume import figures_of, verdicts
 from sluiceway_lab.load.record import Run
 from support.labs import lab_of
-from support.subjects import subject
+from support.target_servers import target_server
 
 WHOLE = b"".join(block(str(number), '{"text":"a"}') for number in (1, 2, 3))
-GOOD = Resumed(Brought(WHOLE, n_cuts=4, n_after_end=1, waits_s=[0.1, 0.3]), WHOLE, WHOLE)
-BAD = Resumed(Brought(WHOLE[1:], n_cuts=3), WHOLE, WHOLE.replace(b"a", b"b"))
+GOOD = Resumed(ReceivedStream(WHOLE, n_cuts=4, n_after_end=1, waits_s=[0.1, 0.3]), WHOLE, WHOLE)
+BAD = Resumed(ReceivedStream(WHOLE[1:], n_cuts=3), WHOLE, WHOLE.replace(b"a", b"b"))
 
 
 def run(scenario: str, *found: Resumed) -> Run:
-    return Run(subject="s", scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found))
+    return Run(server="s", scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found))
 
 
 def test_figures_count_streams_and_cuts() -> None:
@@ -48,7 +48,7 @@ def test_one_stream_of_one_client_is_enough_to_fall() -> None:
 
 def test_browser_must_stop_everywhere() -> None:
     """One that is not told comes back for ever."""
-    mute = Resumed(Brought(WHOLE, n_cuts=4), WHOLE, WHOLE)
+    mute = Resumed(ReceivedStream(WHOLE, n_cuts=4), WHOLE, WHOLE)
     told = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, GOOD)))
     assert [one.stood for one in told] == [True, True, True, True]
     untold = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, mute)))
@@ -58,7 +58,7 @@ def test_browser_must_stop_everywhere() -> None:
 def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was between is in the name of the run."""
     monkeypatch.setattr(module, "nginx_command", lambda: None)
-    server = subject()
+    server = target_server()
     with module._way(server) as (found, way):
         assert found is server and way == "no proxy"
 
@@ -66,8 +66,8 @@ def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytes
 @pytest.mark.parametrize("scenario", ["our client, nginx", "a browser's EventSource, nginx"])
 def test_two_hundred_cuts_are_drawn_for_each_client(scenario: str) -> None:
     """Every stream under an id of its own that a path can hold; a browser's are longer."""
-    courses = module._courses(lab_of(), scenario)
-    assert sum(len(course.cuts) for course in courses) == 200
-    assert len({course.stream_id for course in courses}) == len(courses)
-    assert all(re.fullmatch(r"[a-z0-9-]{1,128}", course.stream_id) for course in courses)
-    assert {course.n_tokens > 300 for course in courses} == {"browser" in scenario}
+    plans = module._plans(lab_of(), scenario)
+    assert sum(len(plan.cuts) for plan in plans) == 200
+    assert len({plan.stream_id for plan in plans}) == len(plans)
+    assert all(re.fullmatch(r"[a-z0-9-]{1,128}", plan.stream_id) for plan in plans)
+    assert {plan.n_tokens > 300 for plan in plans} == {"browser" in scenario}

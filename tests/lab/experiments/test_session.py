@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from sluiceway_lab.experiments.session import LabSession
 from sluiceway_lab.load.record import SCHEMA
-from sluiceway_lab.session import There
+from sluiceway_lab.session import RunningServer
 from support.labs import experiment
-from support.subjects import NOWHERE
+from support.target_servers import NOWHERE
 
 
 def test_record_says_all_of_it() -> None:
     """The question, the runs and their summary, the verdicts, what is not shown, and how to do it again."""
     lines: list[str] = []
-    session = LabSession(experiment=experiment(), first=There(target=NOWHERE), seed=7, command=["sluiceway", "lab"])
+    session = LabSession(
+        experiment=experiment(), first=RunningServer(target=NOWHERE), seed=7, command=["sluiceway", "lab"]
+    )
     record = session.run(lines.append)
     assert (record.schema, record.experiment, record.question) == (SCHEMA, "naps", "How long is a nap?")
     assert (record.seed, record.command, record.config) == (7, ["sluiceway", "lab"], {"smoke": False})

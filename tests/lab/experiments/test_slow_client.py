@@ -6,25 +6,30 @@ import pytest
 
 from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Reading
-from sluiceway_lab.experiments.slow_client import Look, Watch, healthy_figures, slow_figures, verdicts
+from sluiceway_lab.experiments.slow_client import HeldSample, ServerWatch, healthy_figures, slow_figures, verdicts
 from sluiceway_lab.load.calls import Target
 from sluiceway_lab.load.record import Run
-from sluiceway_lab.load.subject import Subject
-from sluiceway_lab.session import There
+from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.session import RunningServer
 
-SUBJECT = Subject(name="s", target=Target("127.0.0.1", 1), model="m", kind="sluiceway", version=None, extras={})
+SUBJECT = TargetServer(name="s", target=Target("127.0.0.1", 1), model="m", kind="sluiceway", version=None, extras={})
 
 
 def test_healthy_readers_are_told_by_their_mean_and_their_worst_gaps() -> None:
-    """One that waits once shows in the gaps, also where it ends in time."""
+    """One that waits once shows in the itls, also where it ends in time."""
     readings = [Reading(0.0, token_s=[1.0, 1.1, 2.0], end=WHOLE), Reading(0.0, token_s=[1.0, 2.0, 4.0], end=WHOLE)]
-    assert healthy_figures(readings) == pytest.approx({"healthy_completion_s": 3.0, "healthy_gap_p99_s": 2.0})
+    assert healthy_figures(readings) == pytest.approx({"healthy_completion_s": 3.0, "healthy_itl_p99_s": 2.0})
 
 
 def test_held_is_what_is_left_when_the_healthy_ones_are_done() -> None:
     """Before that, slots and blocks are those of all; bytes are the most that there were."""
-    looks = [Look(10.5, 8, 40, 900.0), Look(12.0, 2, 10, 500.0), Look(13.0, 1, 5, 100.0), Look(14.0, 0, 0, 0.0)]
-    watch = Watch(SUBJECT, healthy_end_s=11.0, started_s=10.0, looks=looks)
+    looks = [
+        HeldSample(10.5, 8, 40, 900.0),
+        HeldSample(12.0, 2, 10, 500.0),
+        HeldSample(13.0, 1, 5, 100.0),
+        HeldSample(14.0, 0, 0, 0.0),
+    ]
+    watch = ServerWatch(SUBJECT, healthy_end_s=11.0, started_s=10.0, looks=looks)
     readings = [Reading(10.0, end=end) for end in ("slow_client", WHOLE, CUT, LEFT)]
     assert slow_figures(readings, watch) == {
         "slow_out_s": 3.0,
@@ -56,10 +61,10 @@ def test_policies_are_judged_by_the_worst_of_their_levels(
     policy: str, ratios: tuple[float, ...], n_cut: int, stood: list[bool]
 ) -> None:
     """Of one level it is the median that counts; runs without slow ones are what they are compared with."""
-    lab = Lab(first=There(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
+    lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     scenario = f"padded, {policy}"
-    lab.note(Run(subject="s", scenario=scenario, streams=0, repeat=0, figures={"healthy_completion_s": 1.0}))
+    lab.note(Run(server="s", scenario=scenario, streams=0, repeat=0, figures={"healthy_completion_s": 1.0}))
     for place, ratio in enumerate(ratios):
         figures = {"healthy_ratio": ratio, "slow_cut": n_cut}
-        lab.note(Run(subject="s", scenario=scenario, streams=min(place + 1, 2), repeat=place, figures=figures))
+        lab.note(Run(server="s", scenario=scenario, streams=min(place + 1, 2), repeat=place, figures=figures))
     assert [verdict.stood for verdict in verdicts(lab)] == stood

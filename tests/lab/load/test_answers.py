@@ -19,7 +19,7 @@ def test_times_are_those_of_events_with_text() -> None:
     pieces = stream(token("a"), token("b"), token("c", "length"), usage(47, 3), DONE)
     answer = read_answer(recorded(*pieces))
     assert (answer.text, answer.chunk_s, answer.first_token_s) == ("abc", (2.0, 3.0, 4.0), 2.0)
-    assert answer.gaps_s == [1.0, 1.0]
+    assert answer.itls_s == [1.0, 1.0]
     assert (answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.n_tokens) == (
         "length",
         47,
@@ -33,7 +33,7 @@ def test_stream_is_the_same_when_its_bytes_come_one_by_one() -> None:
     """An event in two reads counts when it is complete."""
     whole = b"".join(stream(token("ä"), token("b", "stop"), usage(5, 2), DONE))
     answer = read_answer(recorded(*(whole[i : i + 1] for i in range(len(whole)))))
-    assert (answer.text, answer.n_tokens, len(answer.gaps_s)) == ("äb", 2, 1)
+    assert (answer.text, answer.n_tokens, len(answer.itls_s)) == ("äb", 2, 1)
 
 
 def test_several_events_of_one_chunk_have_one_time() -> None:

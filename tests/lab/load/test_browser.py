@@ -12,8 +12,8 @@ from sluiceway_lab.load.browser import own_page
 from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import plain, scripted_server
 from support.server import is_alive
-from support.subjects import NOWHERE
 from support.system import needs_browser
+from support.target_servers import NOWHERE
 
 
 @needs_browser

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.load import load_model
-from sluiceway_lab.load.decoding import Layers, Nothing, Places
-from sluiceway_lab.load.ways import model_of, ways_of
+from sluiceway_lab.load.decode_methods import methods_of, model_of
+from sluiceway_lab.load.decoding import LayerDecoder, NoAttention, TokenPlaces
 from support.tiny_models import reference_model, row, saved
 
 PROMPTS = ([3, 1, 4, 1, 5] * 9, [2, 7, 1] * 47)
@@ -41,7 +41,7 @@ def logits(step: Callable[[Sequence[Row]], Tensor]) -> Tensor:
 def test_gather_and_table_come_to_the_same_logits(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     """But for rounding; without attention to others."""
     model = model_of(saved(reference_model(kind, **settings), tmp_path), 0)
-    gathered, table, bare = (logits(way.step) for way in ways_of(model, 40, 0))
+    gathered, table, bare = (logits(method.step) for method in methods_of(model, 40, 0))
     assert (gathered - table).norm() < 0.05 * gathered.norm()
     assert (gathered - bare).norm() > 0.2 * gathered.norm()
 
@@ -54,13 +54,13 @@ def test_gather_is_what_the_product_computes(tmp_path: Path) -> None:
     def serve(rows: Sequence[Row]) -> Tensor:
         return product.compute(rows, logits_of=range(sum(row.n_samples for row in rows))).logits
 
-    served, gathered = logits(serve), logits(ways_of(model_of(files, 0), 40, 0)[0].step)
+    served, gathered = logits(serve), logits(methods_of(model_of(files, 0), 40, 0)[0].step)
     assert (gathered - served).norm() < 0.05 * served.norm()
 
 
 def test_place_of_a_token_is_in_its_rows_own_table() -> None:
     """Rows that prefill and rows that decode."""
-    places = Places.of([row(list(range(20)), 14, 4, 7), row(list(range(40)), 33, 1, 2)])
+    places = TokenPlaces.of([row(list(range(20)), 14, 4, 7), row(list(range(40)), 33, 1, 2)])
     assert places.positions.tolist() == [14, 15, 16, 17, 33]
     assert places.blocks.tolist() == [7, 7, 8, 8, 4]
     assert places.slots.tolist() == [14, 15, 0, 1, 1]
@@ -69,7 +69,7 @@ def test_place_of_a_token_is_in_its_rows_own_table() -> None:
 def test_nothing_keeps_nothing(tmp_path: Path) -> None:
     """A token's logits are the same whatever came before it."""
     model = model_of(saved(reference_model(), tmp_path), 0)
-    bare = Layers(model, Nothing())
+    bare = LayerDecoder(model, NoAttention())
     bare.fill(torch.ones(16, 2, 16), torch.ones(16, 2, 16))
     alone, after = (bare.step([row(known, len(known) - 1, 1, 0)]) for known in ([9], [9, 9]))
     assert alone.shape == after.shape == (1, 160)

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway_lab.load import floor
-from sluiceway_lab.load.floor import Question, answer, ask, weights_of
+from sluiceway_lab.load.floor import FloorRequest, answer, ask, weights_of
 from sluiceway_lab.load.record import Weights
 from sluiceway_lab.load.replies import LoadError
 
@@ -42,7 +42,7 @@ def test_untied_embedding_is_read_a_row_at_a_time() -> None:
 @pytest.mark.usefixtures("small")
 def test_floor_is_measured_without_a_model() -> None:
     """Every figure is there."""
-    ground = answer(Question(threads=1))
+    ground = answer(FloorRequest(threads=1))
     assert ground.weights is None and ground.floor.threads == 1
     assert ground.floor.memory_gb_per_s > 0
     assert ground.floor.bfloat16_gflop_per_s > 0 and ground.floor.float32_gflop_per_s > 0
@@ -52,7 +52,7 @@ def test_fault_of_the_process_is_a_sentence(tmp_path: Path) -> None:
     """The last line of what it says."""
     files = ModelFiles(kind=ModelKind.GGUF, path=str(tmp_path / "none.gguf"), name="none")
     with pytest.raises(LoadError, match=r"the machine's floor cannot be measured: .*none\.gguf"):
-        ask(Question(files=files))
+        ask(FloorRequest(files=files))
 
 
 @pytest.mark.usefixtures("small")
@@ -74,7 +74,7 @@ def test_weights_are_those_of_the_models_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(settings))
     save_file({"model.embed_tokens.weight": np.zeros((160, 64), np.float32)}, tmp_path / "model.safetensors")
     files = ModelFiles(kind=ModelKind.DIRECTORY, path=str(tmp_path), name="tiny")
-    weights = answer(Question(threads=1, dtype="float32", files=files)).weights
+    weights = answer(FloorRequest(threads=1, dtype="float32", files=files)).weights
     layer = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 96 * 64 + 2 * 64
     parameters = 160 * 64 + 2 * layer + 64
     assert weights == Weights(

@@ -10,18 +10,18 @@ from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.response.budget import Budget
 from sluiceway.response.readers import WRITE_BYTES
 from sluiceway.sse.decoder import Decoder
-from sluiceway_lab.load.held import Held, Spoken, Way, framer_of, held
+from sluiceway_lab.load.held import FormatTime, Spoken, WaitingEvents, framer_of, held
 
-WAYS: tuple[Way, ...] = get_args(Way)
+WAYS: tuple[FormatTime, ...] = get_args(FormatTime)
 SPOKEN: tuple[Spoken, ...] = get_args(Spoken)
 DELTAS = [Delta(0, f" w{number}", (number,)) for number in range(50)]
 
 
-def waiting(way: Way, spoken: Spoken, *, model: str = "m", budget: Budget | None = None) -> Held:
+def waiting(way: FormatTime, spoken: Spoken, *, model: str = "m", budget: Budget | None = None) -> WaitingEvents:
     return held(way, framer_of(spoken, model, len(DELTAS)), budget or Budget(max_bytes=1 << 30, max_events=1 << 30))
 
 
-def taken(waiting: Held, deltas: list[Delta], every: int) -> list[bytes]:
+def taken(waiting: WaitingEvents, deltas: list[Delta], every: int) -> list[bytes]:
     """What was taken after every so many deltas, until nothing was left."""
     pieces = []
     for number, delta in enumerate(deltas, 1):
@@ -35,7 +35,7 @@ def taken(waiting: Held, deltas: list[Delta], every: int) -> list[bytes]:
 
 @pytest.mark.parametrize("spoken", SPOKEN)
 @pytest.mark.parametrize("way", WAYS)
-def test_reader_gets_every_text_in_order(way: Way, spoken: Spoken) -> None:
+def test_reader_gets_every_text_in_order(way: FormatTime, spoken: Spoken) -> None:
     """However long it has let them wait."""
     for every in (1, 7, len(DELTAS) + 1):
         events = list(Decoder().feed(b"".join(taken(waiting(way, spoken), DELTAS, every))))
@@ -51,7 +51,7 @@ def test_both_ways_give_the_same_bytes(spoken: Spoken) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_one_write_is_of_bounded_length(way: Way) -> None:
+def test_one_write_is_of_bounded_length(way: FormatTime) -> None:
     """One event more than the bound at most: a reader that catches up moves no heap at once."""
     model = "x" * 20_000
     pieces = taken(waiting(way, "chat", model=model), DELTAS, len(DELTAS) + 1)
@@ -59,7 +59,7 @@ def test_one_write_is_of_bounded_length(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_waits_is_counted_and_then_let_go(way: Way) -> None:
+def test_what_waits_is_counted_and_then_let_go(way: FormatTime) -> None:
     """In the budget too, where a delta counts as the one byte of its stand-in."""
     budget = Budget(max_bytes=1 << 30, max_events=1 << 30)
     one = waiting(way, "native", budget=budget)

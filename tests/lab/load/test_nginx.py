@@ -14,8 +14,8 @@ from sluiceway_lab.load.calls import Target, get
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy
 from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import plain, scripted_server
-from support.subjects import NOWHERE
 from support.system import needs_nginx
+from support.target_servers import NOWHERE
 
 
 def test_rules_are_those_of_nginx_where_nothing_is_said() -> None:

@@ -16,7 +16,7 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
     """Of every server that has levels; one that has none leaves no line."""
     made = record(
         *(
-            run("ours", "together", level, tokens_per_s=100.0 * level, gap_p50_s=0.01, gap_p99_s=0.02)
+            run("ours", "together", level, tokens_per_s=100.0 * level, itl_p50_s=0.01, itl_p99_s=0.02)
             for level in (8, 1)
         ),
         run("theirs", "start", 0, ready_s=1.0),

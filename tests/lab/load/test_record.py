@@ -8,24 +8,24 @@ from sluiceway_lab.load.record import Ratio, Run, Summary, compare, summarize
 from sluiceway_lab.load.statistics import Spread
 
 
-def run(subject: str, repeat: int, *, streams: int = 4, errors: int = 0, **figures: float) -> Run:
+def run(server: str, repeat: int, *, streams: int = 4, errors: int = 0, **figures: float) -> Run:
     return Run(
-        subject=subject, scenario="together", streams=streams, repeat=repeat, figures=figures, errors=["no"] * errors
+        server=server, scenario="together", streams=streams, repeat=repeat, figures=figures, errors=["no"] * errors
     )
 
 
 def test_summary_is_over_the_repeats_of_one_scenario_on_one_server() -> None:
     """A figure that some repeats lack is over the others."""
-    runs = [run("a", 0, speed=1.0), run("b", 0, speed=9.0), run("a", 1, speed=3.0, gap=2.0, errors=2)]
+    runs = [run("a", 0, speed=1.0), run("b", 0, speed=9.0), run("a", 1, speed=3.0, itl=2.0, errors=2)]
     assert summarize(runs) == [
         Summary(
-            subject="a",
+            server="a",
             scenario="together",
             streams=4,
-            figures={"speed": Spread(1.0, 2.0, 3.0, 2), "gap": Spread(2.0, 2.0, 2.0, 1)},
+            figures={"speed": Spread(1.0, 2.0, 3.0, 2), "itl": Spread(2.0, 2.0, 2.0, 1)},
             n_errors=2,
         ),
-        Summary(subject="b", scenario="together", streams=4, figures={"speed": Spread(9.0, 9.0, 9.0, 1)}, n_errors=0),
+        Summary(server="b", scenario="together", streams=4, figures={"speed": Spread(9.0, 9.0, 9.0, 1)}, n_errors=0),
     ]
 
 
@@ -38,8 +38,8 @@ def test_levels_are_summarized_apart() -> None:
 def test_ratio_is_of_runs_that_took_turns() -> None:
     """Each repeat against the same repeat; a run without its like is left out, as is a division by nothing."""
     runs = [
-        run("a", 0, speed=2.0, gap=1.0),
-        run("b", 0, speed=1.0, gap=0.0),
+        run("a", 0, speed=2.0, ITL=1.0),
+        run("b", 0, speed=1.0, ITL=0.0),
         run("b", 1, speed=4.0),
         run("a", 1, speed=4.0, only=1.0),
         run("a", 2, speed=7.0),

@@ -24,7 +24,7 @@ from support.scripted_http import (
     stream,
     token,
 )
-from support.subjects import subject
+from support.target_servers import target_server
 
 PATH = "/v1/completions"
 METRICS = "/metrics"
@@ -50,7 +50,7 @@ def answer(started_s: float, *chunk_s: float) -> Answer:
 async def test_prefill_counts_prompt_tokens() -> None:
     """Of four prompts of a thousand words, by the server's usage."""
     async with scripted_server({PATH: completion_stream(1, n_prompt=1005)}) as server:
-        run = await prefill(subject(server.target), None, seed=0, repeat=2)
+        run = await prefill(target_server(server.target), None, seed=0, repeat=2)
     assert (run.scenario, run.streams, run.repeat, run.figures["prompt_tokens"]) == ("prefill", 4, 2, 4020.0)
     assert run.figures["prompt_tokens_per_s"] == pytest.approx(4020.0 / run.figures["makespan_s"])
     prompts = [body["prompt"] for _, _, body in server.requests]
@@ -61,37 +61,37 @@ async def test_prefill_counts_prompt_tokens() -> None:
 async def test_prefill_has_no_rate_when_the_server_does_not_count() -> None:
     """A guess would be compared with counts."""
     async with scripted_server({PATH: stream(token("a"), b"data: [DONE]\n\n")}) as server:
-        run = await prefill(subject(server.target), None, seed=0, repeat=0)
+        run = await prefill(target_server(server.target), None, seed=0, repeat=0)
     assert "makespan_s" in run.figures and "prompt_tokens_per_s" not in run.figures
 
 
 def test_residents_feel_a_newcomer_until_its_first_token() -> None:
-    """Gaps before its request are the measure; gaps after its first token are no longer its doing."""
+    """Gaps before its request are the measure; itls after its first token are no longer its doing."""
     joined = answer(10.0, 12.0, 13.0)
     first = answer(0.0, 8.0, 9.0, 11.0, 12.5, 20.0)
     second = answer(0.0, 9.5, 9.9)
     assert joiner_figures(joined, [first, second]) == {
         "joiner_first_token_s": 2.0,
-        "resident_longest_gap_s": 2.0,
-        "resident_longest_gap_before_s": 1.0,
+        "resident_stall_s": 2.0,
+        "resident_stall_before_s": 1.0,
     }
 
 
 async def test_joiner_comes_when_eight_streams_run() -> None:
     """With a prompt of 1,500 words."""
     async with scripted_server({PATH: completion_stream(64)}) as server:
-        run = await joiner(subject(server.target), seed=0, repeat=0)
+        run = await joiner(target_server(server.target), seed=0, repeat=0)
     assert (run.scenario, run.streams) == ("joiner", 8)
-    assert run.figures["resident_longest_gap_before_s"] > 0
+    assert run.figures["resident_stall_before_s"] > 0
     lengths = [len(body["prompt"].split()) for _, _, body in server.requests]
     assert len(lengths) == 9 and lengths[-1] == 1500 and max(lengths[:8]) < 100
 
 
 async def test_joiner_is_a_fault_when_the_residents_end_at_once() -> None:
-    """There would be nothing to join."""
+    """RunningServer would be nothing to join."""
     async with scripted_server({PATH: [plain(503, b"busy")]}) as server:
         with pytest.raises(LoadError, match="ended after a few tokens"):
-            await joiner(subject(server.target), seed=0, repeat=0)
+            await joiner(target_server(server.target), seed=0, repeat=0)
 
 
 class Leaving:
@@ -123,7 +123,7 @@ async def test_leaver_waits_until_nothing_runs(is_streaming: bool) -> None:
     leaving = Leaving()
     async with scripted_server(leaving.routes()) as server:
         leaving.server = server
-        run = await leaver(subject(server.target, kind="llama.cpp"), 0, 0, is_streaming=is_streaming)
+        run = await leaver(target_server(server.target, kind="llama.cpp"), 0, 0, is_streaming=is_streaming)
         assert server.n_gone == 1
     assert run.figures["until_idle_s"] > 0
     assert run.scenario == ("close_stream" if is_streaming else "close_plain")
@@ -136,17 +136,17 @@ async def test_leaver_gives_up_on_a_server_that_is_never_idle(monkeypatch: pytes
     monkeypatch.setattr(scenarios, "_PATIENCE_S", 0.05)
     async with scripted_server({METRICS: [gauges(1)]}) as server:
         with pytest.raises(LoadError, match=r"0.05 s in vain for the server to be idle"):
-            await leaver(subject(server.target, kind="llama.cpp"), 0, 0, is_streaming=True)
+            await leaver(target_server(server.target, kind="llama.cpp"), 0, 0, is_streaming=True)
 
 
 def test_memory_is_that_of_all_processes() -> None:
     """By name, and in sum."""
-    figures = memory(subject(processes={os.getpid(): "api"})).figures
+    figures = memory(target_server(processes={os.getpid(): "api"})).figures
     assert figures["pss_bytes"] == figures["pss_api_bytes"] > 0
     assert figures["rss_bytes"] >= figures["pss_bytes"]
-    assert memory(subject(processes={2**22 + 1: "gone"})).figures == {}
+    assert memory(target_server(processes={2**22 + 1: "gone"})).figures == {}
 
 
 def test_start_is_what_was_measured() -> None:
     """When the server was started."""
-    assert start(subject(), 1.5).figures == {"ready_s": 1.5}
+    assert start(target_server(), 1.5).figures == {"ready_s": 1.5}

@@ -8,7 +8,7 @@ from typing import Any
 
 from sluiceway_lab.load.soak import SOAK_PARTS, soak
 from support.scripted_http import completion_stream, plain, scripted_server
-from support.subjects import subject
+from support.target_servers import target_server
 
 
 def answering(body: dict[str, Any]) -> Sequence[bytes]:
@@ -18,7 +18,7 @@ def answering(body: dict[str, Any]) -> Sequence[bytes]:
 async def test_parts_are_all_requests_and_none_twice() -> None:
     """Whatever their number."""
     async with scripted_server({"/v1/completions": answering}) as server:
-        parts = [await soak(subject(server.target), 33, 4, 0, part) for part in range(SOAK_PARTS)]
+        parts = [await soak(target_server(server.target), 33, 4, 0, part) for part in range(SOAK_PARTS)]
         prompts = [body["prompt"] for _, _, body in server.requests]
     assert len(prompts) == len(set(prompts)) == 33
     assert sum(part.figures["requests"] for part in parts) == 33
@@ -29,8 +29,8 @@ async def test_parts_are_all_requests_and_none_twice() -> None:
 async def test_memory_is_looked_at_after_a_part() -> None:
     """By process, where it can be seen."""
     async with scripted_server({"/v1/completions": answering}) as server:
-        seen = await soak(subject(server.target, processes={os.getpid(): "api"}), 10, 1, 0, 0)
-        unseen = await soak(subject(server.target), 10, 1, 0, 0)
+        seen = await soak(target_server(server.target, processes={os.getpid(): "api"}), 10, 1, 0, 0)
+        unseen = await soak(target_server(server.target), 10, 1, 0, 0)
     assert seen.figures["pss_bytes"] == seen.figures["pss_api_bytes"] > 0
     assert unseen.figures.keys() == {"requests", "requests_per_s"}
 
@@ -38,6 +38,6 @@ async def test_memory_is_looked_at_after_a_part() -> None:
 async def test_part_is_over_when_too_much_fails() -> None:
     """A server that refuses all is not asked a hundred thousand times."""
     async with scripted_server({"/v1/completions": [plain(503, b"busy")]}) as server:
-        part = await soak(subject(server.target), 10_000, 2, 0, 0)
+        part = await soak(target_server(server.target), 10_000, 2, 0, 0)
         assert len(server.requests) == len(part.errors) == 101
     assert set(part.errors) == {"the server refused (503): busy"}

@@ -36,15 +36,15 @@ def test_percentile_is_not_exceeded_by_so_many(values: list[float], percent: flo
 
 def test_distribution_has_a_name_for_each_point() -> None:
     """With the unit."""
-    assert distribution("gap", [2.0, 1.0]) == {
-        "gap_min_s": 1.0,
-        "gap_p50_s": 1.0,
-        "gap_p90_s": 2.0,
-        "gap_p99_s": 2.0,
-        "gap_max_s": 2.0,
+    assert distribution("itl", [2.0, 1.0]) == {
+        "itl_min_s": 1.0,
+        "itl_p50_s": 1.0,
+        "itl_p90_s": 2.0,
+        "itl_p99_s": 2.0,
+        "itl_max_s": 2.0,
     }
 
 
 def test_distribution_of_nothing_is_nothing() -> None:
-    """Answers of one token have no gaps."""
-    assert distribution("gap", []) == {}
+    """Answers of one token have no itls."""
+    assert distribution("itl", []) == {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from sluiceway_lab.load.answers import Answer
-from sluiceway_lab.load.processes import Usage
+from sluiceway_lab.load.processes import ProcessUsage
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.streams import (
     Observed,
@@ -20,7 +20,7 @@ from sluiceway_lab.load.streams import (
     together,
 )
 from support.scripted_http import completion_stream, plain, scripted_server, stream, token
-from support.subjects import subject
+from support.target_servers import target_server
 
 PATH = "/v1/completions"
 
@@ -40,7 +40,7 @@ def answer(started_s: float, *chunk_s: float, completion_tokens: int | None = No
 async def test_streams_are_read_all_at_once() -> None:
     """Each with its own connection and prompt."""
     async with scripted_server({PATH: completion_stream(5)}) as server:
-        ours = subject(server.target)
+        ours = target_server(server.target)
         requests = [ours.request(f"prompt {index}", 5) for index in range(8)]
         seen = await observe(ours, None, lambda: together(ours, requests))
     assert [one.n_tokens for one in seen.answers] == [5] * 8 and seen.errors == []
@@ -51,7 +51,7 @@ async def test_streams_are_read_all_at_once() -> None:
 async def test_streams_are_read_one_after_another() -> None:
     """The next begins when the one before has ended."""
     async with scripted_server({PATH: completion_stream(2)}) as server:
-        ours = subject(server.target)
+        ours = target_server(server.target)
         answers, _ = read_all(await one_by_one(ours, [ours.request(text, 2) for text in "abc"]))
     assert [body["prompt"] for _, _, body in server.requests] == ["a", "b", "c"]
     ends = [one.chunk_s[-1] for one in answers]
@@ -66,7 +66,7 @@ async def test_failed_request_is_a_sentence_beside_the_others() -> None:
         return broken.get(body["prompt"]) or completion_stream(3)
 
     async with scripted_server({PATH: answering}) as server:
-        ours = subject(server.target)
+        ours = target_server(server.target)
         requests = [ours.request(text, 3) for text in ("good", "refused", "broken")]
         seen = await observe(ours, None, lambda: together(ours, requests))
     assert len(seen.answers) == 1
@@ -76,7 +76,7 @@ async def test_failed_request_is_a_sentence_beside_the_others() -> None:
 async def test_server_that_answers_nothing_is_not_measured() -> None:
     """It is named, with the first complaint."""
     async with scripted_server({PATH: [plain(503, b"busy")]}) as server:
-        ours = subject(server.target)
+        ours = target_server(server.target)
         with pytest.raises(LoadError, match=r"^s: the server refused \(503\): busy"):
             await observe(ours, None, lambda: together(ours, [ours.request("p", 1)]))
         with pytest.raises(LoadError, match="^s: nothing was asked"):
@@ -86,11 +86,11 @@ async def test_server_that_answers_nothing_is_not_measured() -> None:
 
 
 def test_figures_are_of_all_streams_together() -> None:
-    """From the first request to the last token; tokens as the server counts them, gaps as they were felt."""
+    """From the first request to the last token; tokens as the server counts them, itls as they were felt."""
     answers = [answer(10.0, 11.0, 12.0, completion_tokens=4), answer(10.5, 12.0, 12.0, 15.0)]
     seen = Observed(answers, ["one failed"], {"cpu_client_s": 0.5, "cpu_api_s": 2.0, "cpu_tokenizer_s": 1.75})
-    run = stream_run(subject(), "together", 3, 1, seen, 4)
-    assert (run.subject, run.scenario, run.streams, run.repeat, run.errors) == ("s", "together", 3, 1, ["one failed"])
+    run = stream_run(target_server(), "together", 3, 1, seen, 4)
+    assert (run.server, run.scenario, run.streams, run.repeat, run.errors) == ("s", "together", 3, 1, ["one failed"])
     assert (
         run.figures.items()
         >= {
@@ -99,8 +99,8 @@ def test_figures_are_of_all_streams_together() -> None:
             "tokens_per_s": 1.4,
             "first_token_min_s": 1.0,
             "first_token_max_s": 1.5,
-            "gap_min_s": 0.0,
-            "gap_max_s": 3.0,
+            "itl_min_s": 0.0,
+            "itl_max_s": 3.0,
             "bytes_per_token": 200 / 7,
             "chunks_per_token": 5 / 7,
             "short_answers": 1.0,
@@ -113,8 +113,8 @@ def test_figures_are_of_all_streams_together() -> None:
 
 def test_processor_time_is_what_was_added() -> None:
     """A process that came meanwhile started from nothing; one that left is not there."""
-    before = {"api": [Usage(1.0, 0, 0)], "gone": [Usage(9.0, 0, 0)]}
-    after = {"api": [Usage(1.5, 0, 0), Usage(0.25, 0, 0)], "engine": [Usage(2.0, 0, 0)]}
+    before = {"api": [ProcessUsage(1.0, 0, 0)], "gone": [ProcessUsage(9.0, 0, 0)]}
+    after = {"api": [ProcessUsage(1.5, 0, 0), ProcessUsage(0.25, 0, 0)], "engine": [ProcessUsage(2.0, 0, 0)]}
     assert cpu_figures(before, after) == {"cpu_api_s": 0.75, "cpu_engine_s": 2.0, "cpu_server_s": 2.75}
     assert cpu_figures(before, {}) == {}
 

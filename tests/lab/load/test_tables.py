@@ -13,7 +13,7 @@ from support.records import WEIGHTS, record, run
 
 STREAMS = {
     "tokens_per_s": 100.0,
-    "gap_p50_s": 0.0125,
+    "itl_p50_s": 0.0125,
     "cpu_api_s": 0.5,
     "cpu_api_per_chunk_s": 0.00004,
     "cpu_tokenizer_s": 0.25,

@@ -7,29 +7,29 @@ import asyncio
 import pytest
 
 from sluiceway.sse.decoder import Decoder
-from sluiceway_lab.check.line import dial
-from sluiceway_lab.load.held import Way
+from sluiceway_lab.load.held import FormatTime
+from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.replies import LoadError
-from sluiceway_lab.load.way_out import Question, Spent, WriteBacklog, way_out
+from sluiceway_lab.load.way_out import Spent, WayOutConfig, WriteBacklog, way_out
 
 pytestmark = pytest.mark.e2e
 
-SMALL = Question(way="when made", spoken="completions", model="m", n_readers=2, n_tokens=30, waits=True)
-LONG = Question(way="when written", spoken="completions", model="x" * 32_768, n_readers=1, n_tokens=30)
+SMALL = WayOutConfig(way="when made", spoken="completions", model="m", n_readers=2, n_tokens=30, waits=True)
+LONG = WayOutConfig(way="when written", spoken="completions", model="x" * 32_768, n_readers=1, n_tokens=30)
 
 
-async def whole(question: Question, *, waits_for_backlog: bool = False) -> tuple[WriteBacklog, Spent, list[bytes]]:
+async def whole(question: WayOutConfig, *, waits_for_backlog: bool = False) -> tuple[WriteBacklog, Spent, list[bytes]]:
     """What it says, and what each of its readers got."""
     async with way_out(question) as server:
         begin = asyncio.Event()
 
         async def read() -> bytes:
-            async with dial(server.target, is_narrow=True) as line:
+            async with dial(server.target, is_narrow=True) as connection:
                 if waits_for_backlog:
-                    line.stall()
+                    connection.stall()
                     await begin.wait()
-                    line.resume()
-                return await line.read_rest(10)
+                    connection.resume()
+                return await connection.read_rest(10)
 
         readers = [asyncio.create_task(read()) for _ in range(question.n_readers)]
         backlog = await server.backlog()
@@ -47,9 +47,9 @@ async def test_every_reader_gets_every_token() -> None:
 
 
 @pytest.mark.parametrize("way", ["when made", "when written"])
-async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: Way) -> None:
+async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: FormatTime) -> None:
     """It gets all of it in the end. A megabyte waits as events, and next to nothing as what they are made from."""
-    question = Question(way=way, spoken="completions", model=LONG.model, n_readers=1, n_tokens=30)
+    question = WayOutConfig(way=way, spoken="completions", model=LONG.model, n_readers=1, n_tokens=30)
     backlog, spent, (body,) = await whole(question, waits_for_backlog=True)
     assert 10 < backlog.n_events < 30
     assert (backlog.grown_bytes > backlog.n_events * 32_768 / 2) == (way == "when made")
@@ -59,5 +59,5 @@ async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: Way) -> None
 async def test_process_that_ends_says_why() -> None:
     """A port that cannot be had, a system without /proc."""
     with pytest.raises(LoadError, match="^the way out has ended: .*int"):
-        async with way_out(Question(way="when made", spoken="chat", model="m", n_readers="two", n_tokens=1)):  # type: ignore[arg-type]
+        async with way_out(WayOutConfig(way="when made", spoken="chat", model="m", n_readers="two", n_tokens=1)):  # type: ignore[arg-type]
             raise AssertionError("it has started")

@@ -9,57 +9,57 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluiceway_lab.check import peer as peer_module
-from sluiceway_lab.check.peer import CheckConfig, Pace, fitted, paced
+from sluiceway_lab.check import context as context_module
+from sluiceway_lab.check.context import CheckConfig, ServerPace, fitted, paced
 from sluiceway_lab.load.replies import LoadError
-from support.model_server import SMALL, model_server, peer_of
+from support.model_server import SMALL, context_of, model_server
 from support.scripted_http import DONE, completion_stream, scripted_server, stream, token
-from support.subjects import subject
+from support.target_servers import target_server
 
 
 async def test_pace_is_that_of_one_stream() -> None:
     """The best of a few."""
     async with scripted_server({"/v1/completions": completion_stream(8)}) as server:
-        pace = await paced(subject(server.target), SMALL)
+        pace = await paced(target_server(server.target), SMALL)
         assert len(server.requests) == 4
-    assert 0 < pace.gap_s < pace.first_token_s + 1
+    assert 0 < pace.itl_s < pace.first_token_s + 1
 
 
 async def test_pace_is_known_when_all_comes_at_once() -> None:
     """A server that does not stream is still to be judged; one that says nothing cannot be."""
     async with scripted_server({"/v1/completions": stream(token("a", "length"), DONE)}) as server:
-        pace = await paced(subject(server.target), SMALL)
-    assert pace.gap_s == pytest.approx(pace.first_token_s / 32, rel=0.01)
+        pace = await paced(target_server(server.target), SMALL)
+    assert pace.itl_s == pytest.approx(pace.first_token_s / 32, rel=0.01)
     async with scripted_server({"/v1/completions": stream(DONE)}) as server:
         with pytest.raises(LoadError, match="without a text"):
-            await paced(subject(server.target), SMALL)
+            await paced(target_server(server.target), SMALL)
 
 
 async def test_whole_answer_is_that_of_the_stream() -> None:
     """Greedy, so both are the same text; streams keep their order."""
     async with model_server() as (script, _):
-        peer = await peer_of(script)
-        first, second = peer.prompts("x", 2)
-        answers = await peer.streams([first, second], 4)
-        assert [answer.text for answer in answers] == [(await peer.plain(one, 4)).text for one in (first, second)]
-        assert peer.has_usage and await peer.generated() == script.n_generated
+        context = await context_of(script)
+        first, second = context.prompts("x", 2)
+        answers = await context.streams([first, second], 4)
+        assert [answer.text for answer in answers] == [(await context.plain(one, 4)).text for one in (first, second)]
+        assert context.has_usage and await context.generated() == script.n_generated
 
 
 async def test_server_is_idle_or_not_in_time() -> None:
     """By its gauges; a busy one is given a token to compute, in case it only has not looked."""
     async with model_server() as (script, _):
-        peer = await peer_of(script)
-        assert await peer.seconds_until_idle(1.0) is not None
+        context = await context_of(script)
+        assert await context.seconds_until_idle(1.0) is not None
         script.running.append("a request that never ends")
-        await peer.until_busy()
-        assert await peer.seconds_until_idle(0.3) is None
+        await context.until_busy()
+        assert await context.seconds_until_idle(0.3) is None
 
 
 async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asked all the time would never see it idle."""
-    monkeypatch.setattr(peer_module, "FIRST_LOOKS_S", 0.02)
+    monkeypatch.setattr(context_module, "FIRST_LOOKS_S", 0.02)
     async with model_server() as (script, _):
-        peer = await peer_of(script)
+        context = await context_of(script)
         script.running.append("one whose reader has left")
         looks_s: list[float] = []
         usual = script._metrics
@@ -71,7 +71,7 @@ async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.Mon
             return usual()
 
         monkeypatch.setattr(script, "_metrics", metrics)
-        assert await peer.seconds_until_idle(10.0, quiet_s=0.3) is not None
+        assert await context.seconds_until_idle(10.0, quiet_s=0.3) is not None
     assert len(looks_s) > 2
 
 
@@ -79,29 +79,29 @@ async def test_slow_answer_goes_on_and_a_silent_one_is_a_fault() -> None:
     """By what comes within the limit, not by how long the whole takes: here some twelve limits."""
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.1)
-        peer = dataclasses.replace(await peer_of(script), config=hurried)
-        assert (await peer.stream("Once", 300)).finish_reasons == ["length"]
+        context = dataclasses.replace(await context_of(script), config=hurried)
+        assert (await context.stream("Once", 300)).finish_reasons == ["length"]
         script.slots = 0
         with pytest.raises(LoadError, match=r"the server said nothing for 0.05 s"):
-            await peer.plain("Once", 1)
+            await context.plain("Once", 1)
 
 
 def test_slow_server_is_asked_less() -> None:
     """Down to what still can be judged; a quick one is asked all."""
     whole = CheckConfig()
-    assert fitted(whole, Pace(0.1, 0.04)) == whole
-    slow = fitted(whole, Pace(0.1, 0.1))
+    assert fitted(whole, ServerPace(0.1, 0.04)) == whole
+    slow = fitted(whole, ServerPace(0.1, 0.1))
     assert (slow.tokens, slow.long_tokens, slow.burst, slow.prompt_words) == (32, 300, 320, 200)
-    least = fitted(whole, Pace(9.0, 9.0))
+    least = fitted(whole, ServerPace(9.0, 9.0))
     assert (least.tokens, least.long_tokens, least.burst, least.prompt_words) == (16, 240, 64, 100)
-    assert fitted(SMALL, Pace(9.0, 9.0)).burst == SMALL.burst
+    assert fitted(SMALL, ServerPace(9.0, 9.0)).burst == SMALL.burst
 
 
 async def test_server_that_is_never_busy_is_a_fault() -> None:
     """Whoever waits for it must not wait for ever."""
     async with model_server() as (script, _):
-        peer = await peer_of(script)
-        hurried = dataclasses.replace(peer, config=msgspec.structs.replace(SMALL, timeout_s=0.1))
+        context = await context_of(script)
+        hurried = dataclasses.replace(context, config=msgspec.structs.replace(SMALL, timeout_s=0.1))
         with pytest.raises(LoadError, match=r"runs nothing 0.05 s after it was asked"):
             await hurried.until_busy()
 
@@ -112,16 +112,16 @@ async def test_busy_server_may_refuse_the_token() -> None:
     async with scripted_server(
         {"/metrics": [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + busy.encode()]}
     ) as server:
-        ours = await _peer(subject(server.target, kind="vllm"))
+        ours = await _context(target_server(server.target, kind="vllm"))
         assert await ours.seconds_until_idle(0.3) is None
         assert "/v1/completions" in [path for path, _, _ in server.requests]
 
 
 async def test_tokens_of_an_unknown_server_are_not_counted() -> None:
     """Its numbers have other names."""
-    assert await (await _peer(subject())).generated() is None
+    assert await (await _context(target_server())).generated() is None
 
 
-async def _peer(subject: Any) -> Any:
+async def _context(server: Any) -> Any:
     async with model_server() as (script, _):
-        return dataclasses.replace(await peer_of(script, msgspec.structs.replace(SMALL)), subject=subject)
+        return dataclasses.replace(await context_of(script, msgspec.structs.replace(SMALL)), server=server)

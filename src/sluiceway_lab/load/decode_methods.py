@@ -1,4 +1,4 @@
-"""The ways to compute a step of one model that are compared: made from its files, the fake one from chance."""
+"""The methods to compute a step of one model that are compared: made from its files, the fake one from chance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from sluiceway.model.forms import TorchForm, resolve_dtype
 from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.load import load_weights, open_checkpoint
 from sluiceway.model.rope import Rope
-from sluiceway_lab.load.decoding import CPU, Gathered, Layers, Model, Nothing, Table, Way
+from sluiceway_lab.load.decoding import (
+    CPU,
+    DecodeMethod,
+    DecoderModel,
+    GatherDecoder,
+    LayerDecoder,
+    NoAttention,
+    TableAttention,
+)
 from sluiceway_lab.load.replies import LoadError
 
 _TINY = ModelConfig(
@@ -35,17 +43,17 @@ _TINY = ModelConfig(
 _SPREAD = 0.1
 
 
-def model_of(files: ModelFiles, seed: int) -> Model:
+def model_of(files: ModelFiles, seed: int) -> DecoderModel:
     """In the dtype that is best on this machine without native products. Raises `ModelSourceError`."""
     form = TorchForm(resolve_dtype("auto", CPU), CPU)
     checkpoint, config = (RandomCheckpoint(seed), _TINY) if files.kind is ModelKind.FAKE else open_checkpoint(files)
     check_shapes(expected_shapes(config), checkpoint.shapes, files.path)
     weights = load_weights(checkpoint, config, form)
     rope = Rope(config, CPU, form.dtype, checkpoint.frequency_divisors())
-    return Model(config, weights, rope, form.dtype)
+    return DecoderModel(config, weights, rope, form.dtype)
 
 
-def ways_of(model: Model, n_blocks: int, seed: int) -> tuple[Way, Way, Way]:
+def methods_of(model: DecoderModel, n_blocks: int, seed: int) -> tuple[DecodeMethod, DecodeMethod, DecodeMethod]:
     """With the gather, with the kernel, without attention; caches of so many blocks are full of the same numbers.
 
     Raises `LoadError` where there are no kernels.
@@ -53,13 +61,17 @@ def ways_of(model: Model, n_blocks: int, seed: int) -> tuple[Way, Way, Way]:
     kernels = best_kernels()
     if kernels is None:
         raise LoadError("the native kernels, which are one side of this comparison, are not built here")
-    ways = Gathered(model, n_blocks), Layers(model, Table(model, n_blocks, kernels)), Layers(model, Nothing())
+    methods = (
+        GatherDecoder(model, n_blocks),
+        LayerDecoder(model, TableAttention(model, n_blocks, kernels)),
+        LayerDecoder(model, NoAttention()),
+    )
     shape = (n_blocks * BLOCK_TOKENS, model.config.n_kv_heads, model.config.head_dim)
     generator = torch.Generator().manual_seed(seed)
     keys, values = (torch.randn(shape, generator=generator).to(model.dtype) for _ in range(2))
-    for way in ways:
-        way.fill(keys, values)
-    return ways
+    for method in methods:
+        method.fill(keys, values)
+    return methods
 
 
 @contextmanager

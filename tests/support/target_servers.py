@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.subject import Subject
+from sluiceway_lab.load.target_server import TargetServer
 
 NOWHERE = Target("127.0.0.1", 1)
 EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}
 
 
-def subject(target: Target = NOWHERE, **fields: Any) -> Subject:
+def target_server(target: Target = NOWHERE, **fields: Any) -> TargetServer:
     """A server that understands everything and tells nothing of itself, but for the fields given."""
     given: Mapping[str, Any] = {"name": "s", "model": "m", "kind": None, "version": None, "extras": EXTRAS} | fields
-    return Subject(target=target, **given)
+    return TargetServer(target=target, **given)

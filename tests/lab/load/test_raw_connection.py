@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from sluiceway_lab.check.line import HungUp, dial, keeping
 from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.raw_connection import HungUp, dial, keeping
 from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import chunk, plain
 
@@ -60,11 +60,11 @@ def test_request_can_keep_its_connection() -> None:
 async def test_replies_are_read_one_by_one() -> None:
     """By their length or by their chunks, and nothing of the next."""
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"ab") + chunk(b"c") + b"0\r\n\r\n"
-    async with serving(saying(plain(404, b"no") + chunked)) as target, dial(target) as line:
-        await line.send(b"x")
-        first, second = await line.read_reply(LIMIT_S), await line.read_reply(LIMIT_S)
+    async with serving(saying(plain(404, b"no") + chunked)) as target, dial(target) as connection:
+        await connection.send(b"x")
+        first, second = await connection.read_reply(LIMIT_S), await connection.read_reply(LIMIT_S)
         assert (first.status, first.body, second.body, second.is_whole) == (404, b"no", b"abc", True)
-        assert await line.read_some(LIMIT_S) == b""
+        assert await connection.read_some(LIMIT_S) == b""
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ async def test_replies_are_read_one_by_one() -> None:
 )
 async def test_reply_that_is_none_is_a_fault(raw: bytes, words: str) -> None:
     """In a sentence about the server."""
-    async with serving(saying(raw)) as target, dial(target) as line:
-        await line.send(b"x")
+    async with serving(saying(raw)) as target, dial(target) as connection:
+        await connection.send(b"x")
         with pytest.raises(LoadError, match=words):
-            await line.read_reply(LIMIT_S)
+            await connection.read_reply(LIMIT_S)
 
 
 @pytest.mark.parametrize("is_at_once", [False, True])
@@ -92,10 +92,10 @@ async def test_connection_that_has_gone_is_told_from_an_answer_that_breaks_off(i
         await reader.read(1)
         (writer.transport.abort if is_at_once else writer.close)()
 
-    async with serving(leave) as target, dial(target) as line:
-        await line.send(b"xy")  # what is not read makes the end a reset
+    async with serving(leave) as target, dial(target) as connection:
+        await connection.send(b"xy")  # what is not read makes the end a reset
         with pytest.raises(HungUp, match="had closed the connection without saying so"):
-            await line.read_reply(LIMIT_S)
+            await connection.read_reply(LIMIT_S)
 
 
 async def test_silence_is_a_fault() -> None:
@@ -104,8 +104,8 @@ async def test_silence_is_a_fault() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with serving(silent) as target, dial(target) as line:
-        for waiting in (line.read_reply, line.read_some, line.read_rest):
+    async with serving(silent) as target, dial(target) as connection:
+        for waiting in (connection.read_reply, connection.read_some, connection.read_rest):
             with pytest.raises(LoadError, match=r"within 0.01 s"):
                 await waiting(0.01)
 
@@ -131,11 +131,11 @@ async def test_server_tells_an_order_to_leave_from_a_reset() -> None:
             ends.put_nowait("reset")
 
     async with serving(watch) as target:
-        async with dial(target) as line:
-            line.finish()
+        async with dial(target) as connection:
+            connection.finish()
             assert await ends.get() == "end"
-        async with dial(target) as line:
-            line.reset()
+        async with dial(target) as connection:
+            connection.reset()
             assert await ends.get() == "reset"
 
 
@@ -163,13 +163,13 @@ async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
     is_stalled, has_stopped = threading.Event(), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         writing = asyncio.create_task(asyncio.to_thread(write, listener, is_stalled, has_stopped))
-        async with dial(Target("127.0.0.1", listener.getsockname()[1]), is_narrow=True) as line:
-            line.stall()
+        async with dial(Target("127.0.0.1", listener.getsockname()[1]), is_narrow=True) as connection:
+            connection.stall()
             is_stalled.set()
             assert await asyncio.to_thread(has_stopped.wait, LIMIT_S)
             assert sent_bytes < n_bytes / 4
-            line.resume()
-            assert len(await line.read_rest(LIMIT_S)) == n_bytes
+            connection.resume()
+            assert len(await connection.read_rest(LIMIT_S)) == n_bytes
         await writing
 
 
@@ -181,16 +181,16 @@ async def test_line_tells_what_arrived_and_was_not_read() -> None:
         writer.write(b"seven..")
         await reader.read(1)
 
-    async with serving(serve) as target, dial(target) as line:
-        line.stall()
-        await line.send(b"?")
-        raw = line._writer.get_extra_info("socket").fileno()
+    async with serving(serve) as target, dial(target) as connection:
+        connection.stall()
+        await connection.send(b"?")
+        raw = connection._writer.get_extra_info("socket").fileno()
         assert (await asyncio.to_thread(select.select, [raw], [], [], LIMIT_S))[0]
-        assert line.unread_bytes == 7
-        await line.send(b"!")
-        line.resume()
-        assert await line.read_some(LIMIT_S) == b"seven.."
-        assert line.unread_bytes == 0
+        assert connection.unread_bytes == 7
+        await connection.send(b"!")
+        connection.resume()
+        assert await connection.read_some(LIMIT_S) == b"seven.."
+        assert connection.unread_bytes == 0
 
 
 async def test_rest_ends_with_a_reset_too() -> None:
@@ -200,6 +200,6 @@ async def test_rest_ends_with_a_reset_too() -> None:
         await reader.read(1)
         writer.transport.abort()
 
-    async with serving(cut) as target, dial(target) as line:
-        await line.send(b"xy")
-        assert await line.read_rest(LIMIT_S) == b""
+    async with serving(cut) as target, dial(target) as connection:
+        await connection.send(b"xy")
+        assert await connection.read_rest(LIMIT_S) == b""

@@ -36,7 +36,7 @@ def keeping(request: bytes) -> bytes:
     return request.replace(_CLOSE, b"", 1)
 
 
-class Line:
+class RawConnection:
     """Every wait has a limit, and raises `LoadError` when it passes or when the server leaves."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +44,7 @@ class Line:
         self._writer = writer
 
     @classmethod
-    async def open(cls, target: Target, *, is_narrow: bool = False) -> Line:
+    async def open(cls, target: Target, *, is_narrow: bool = False) -> RawConnection:
         """A narrow one fills up when it is not read. Raises `LoadError` where nobody listens."""
         return cls(*await _connect(target, is_narrow))
 
@@ -130,13 +130,13 @@ class Line:
 
 
 @contextlib.asynccontextmanager
-async def dial(target: Target, *, is_narrow: bool = False) -> AsyncIterator[Line]:
-    """A line for the length of the block."""
-    line = await Line.open(target, is_narrow=is_narrow)
+async def dial(target: Target, *, is_narrow: bool = False) -> AsyncIterator[RawConnection]:
+    """A connection for the length of the block."""
+    connection = await RawConnection.open(target, is_narrow=is_narrow)
     try:
-        yield line
+        yield connection
     finally:
-        line.finish()
+        connection.finish()
 
 
 async def _connect(target: Target, is_narrow: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

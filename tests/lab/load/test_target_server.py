@@ -10,7 +10,7 @@ import pytest
 
 from sluiceway_lab.load.calls import Target
 from sluiceway_lab.load.replies import LoadError
-from sluiceway_lab.load.subject import meet
+from sluiceway_lab.load.target_server import meet
 from support.scripted_http import Answering, Pieces, completion_stream, plain, scripted_server
 
 MODELS = plain(200, b'{"object":"list","data":[{"id":"first"},{"id":"second"}]}')
@@ -42,70 +42,70 @@ def only_knows(*fields: str) -> Answering:
 
 async def test_llama_cpp_is_recognized() -> None:
     """By its gauges; its version stands in its properties."""
-    async with scripted_server(routes(metrics=[LLAMA_CPP], props=[plain(200, b'{"build_info":"b1-abc"}')])) as server:
-        subject = await meet(server.target)
-        assert (subject.name, subject.kind, subject.version, subject.model) == (
+    async with scripted_server(routes(metrics=[LLAMA_CPP], props=[plain(200, b'{"build_info":"b1-abc"}')])) as script:
+        server = await meet(script.target)
+        assert (server.name, server.kind, server.version, server.model) == (
             "llama.cpp",
             "llama.cpp",
             "b1-abc",
             "first",
         )
-        assert subject.extras == {"ignore_eos": True, "stream_options": {"include_usage": True}}
-        assert not await subject.is_idle()
-        facts = subject.facts()
-        assert (facts.url, facts.serve_flags) == (server.target.url, None)
+        assert server.extras == {"ignore_eos": True, "stream_options": {"include_usage": True}}
+        assert not await server.is_idle()
+        facts = server.facts()
+        assert (facts.url, facts.serve_flags) == (script.target.url, None)
 
 
 async def test_server_may_stumble_over_what_it_does_not_have() -> None:
     """Only what the protocol has is asked of everybody."""
-    async with scripted_server(routes(metrics=[b"no"], version=[b""], props=[plain(500, b"no")])) as server:
-        subject = await meet(server.target)
-    assert (subject.kind, subject.version) == (None, None)
+    async with scripted_server(routes(metrics=[b"no"], version=[b""], props=[plain(500, b"no")])) as script:
+        server = await meet(script.target)
+    assert (server.kind, server.version) == (None, None)
 
 
 async def test_vllm_is_recognized() -> None:
     """Its version has a page of its own."""
     gauges = plain(200, b'vllm:num_requests_running{engine="0"} 0.0\n', "text/plain")
-    async with scripted_server(routes(metrics=[gauges], version=[plain(200, b'{"version":"0.32.0"}')])) as server:
-        subject = await meet(server.target)
-        assert (subject.kind, subject.version) == ("vllm", "0.32.0")
-        assert await subject.is_idle()
+    async with scripted_server(routes(metrics=[gauges], version=[plain(200, b'{"version":"0.32.0"}')])) as script:
+        server = await meet(script.target)
+        assert (server.kind, server.version) == ("vllm", "0.32.0")
+        assert await server.is_idle()
 
 
 async def test_other_server_has_its_address_for_a_name() -> None:
     """It may have no numbers, and pages that are no JSON."""
     pages: Routes = {"props": [plain(200, b"<html>")], "version": [plain(200, b"[]")]}
-    async with scripted_server(routes(**pages)) as server:
-        subject = await meet(server.target, model="mine")
-        assert (subject.name, subject.kind, subject.version, subject.model) == (server.target.url, None, None, "mine")
-        assert await subject.samples() == {} and subject.usages() == {}
+    async with scripted_server(routes(**pages)) as script:
+        server = await meet(script.target, model="mine")
+        assert (server.name, server.kind, server.version, server.model) == (script.target.url, None, None, "mine")
+        assert await server.samples() == {} and server.usages() == {}
 
 
 async def test_processes_are_those_that_a_server_of_ours_tells() -> None:
     """With the one above them, where it is known."""
     gauges = plain(200, b"sluiceway_requests_running 0\nsluiceway_requests_waiting 0\n", "text/plain")
     stats = plain(200, json.dumps({"processes": {"api": os.getpid()}}).encode())
-    async with scripted_server(routes(metrics=[gauges], stats=[stats])) as server:
-        subject = await meet(server.target)
-        assert subject.processes == {os.getpid(): "api"}
-        assert [used.rss_bytes > 0 for used in subject.usages()["api"]] == [True]
-        assert (await meet(server.target, pid=os.getppid())).processes[os.getppid()] == "supervisor"
-        elsewhere = await meet(Target("localhost", server.port))
-        assert elsewhere.processes == subject.processes
+    async with scripted_server(routes(metrics=[gauges], stats=[stats])) as script:
+        server = await meet(script.target)
+        assert server.processes == {os.getpid(): "api"}
+        assert [used.rss_bytes > 0 for used in server.usages()["api"]] == [True]
+        assert (await meet(script.target, pid=os.getppid())).processes[os.getppid()] == "supervisor"
+        elsewhere = await meet(Target("localhost", script.port))
+        assert elsewhere.processes == server.processes
 
 
 async def test_processes_of_another_server_are_those_below_the_one_given() -> None:
     """By the names that the system has for them."""
-    async with scripted_server(routes()) as server:
-        subject = await meet(server.target, pid=os.getpid())
-        assert os.getpid() in subject.processes
+    async with scripted_server(routes()) as script:
+        server = await meet(script.target, pid=os.getpid())
+        assert os.getpid() in server.processes
 
 
 async def test_process_that_is_not_there_is_refused() -> None:
     """Else all that is known of it would be missing without a word."""
-    async with scripted_server(routes()) as server:
+    async with scripted_server(routes()) as script:
         with pytest.raises(LoadError, match="there is no process 4194305 on this machine"):
-            await meet(server.target, pid=2**22 + 1)
+            await meet(script.target, pid=2**22 + 1)
 
 
 @pytest.mark.parametrize(
@@ -118,15 +118,15 @@ async def test_process_that_is_not_there_is_refused() -> None:
 )
 async def test_extras_are_left_out_when_they_are_refused(known: list[str], extras: dict[str, Any]) -> None:
     """As few as possible."""
-    async with scripted_server(routes() | {"/v1/completions": only_knows(*known)}) as server:
-        assert (await meet(server.target)).extras == extras
+    async with scripted_server(routes() | {"/v1/completions": only_knows(*known)}) as script:
+        assert (await meet(script.target)).extras == extras
 
 
 async def test_request_carries_the_extras_and_leaves_out_what_is_none() -> None:
     """A plain answer has no options of a stream."""
-    async with scripted_server(routes()) as server:
-        subject = await meet(server.target)
-        _, _, raw = subject.request("p", 3, stream=False, stream_options=None).partition(b"\r\n\r\n")
+    async with scripted_server(routes()) as script:
+        server = await meet(script.target)
+        _, _, raw = server.request("p", 3, stream=False, stream_options=None).partition(b"\r\n\r\n")
     body = {"model": "first", "prompt": "p", "max_tokens": 3, "temperature": 0, "stream": False, "ignore_eos": True}
     assert json.loads(raw) == body
 
@@ -143,14 +143,14 @@ async def test_request_carries_the_extras_and_leaves_out_what_is_none() -> None:
 )
 async def test_server_is_refused_when_it_cannot_be_measured(pages: Routes, words: str) -> None:
     """Before anything is measured."""
-    async with scripted_server(routes() | pages) as server:
+    async with scripted_server(routes() | pages) as script:
         with pytest.raises(LoadError, match=words):
-            await meet(server.target)
+            await meet(script.target)
 
 
 def test_process_ids_of_another_machine_mean_nothing_here() -> None:
     """Only an address of this machine is trusted with them."""
-    from sluiceway_lab.load.subject import _is_here
+    from sluiceway_lab.load.target_server import _is_here
 
     assert [_is_here(host) for host in ("127.0.0.9", "::1", "localhost")] == [True] * 3
     assert [_is_here(host) for host in ("192.0.2.1", "host.example")] == [False] * 2

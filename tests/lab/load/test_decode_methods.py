@@ -1,4 +1,4 @@
-"""Models that steps are timed of, and the ways to compute them."""
+"""Models that steps are timed of, and the methods to compute them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sluiceway.config import ModelFiles, ModelKind
-from sluiceway_lab.load import ways
+from sluiceway_lab.load import decode_methods
+from sluiceway_lab.load.decode_methods import methods_of, model_of, torch_threads
 from sluiceway_lab.load.replies import LoadError
-from sluiceway_lab.load.ways import model_of, torch_threads, ways_of
 from support.tiny_models import reference_model, row, saved
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
@@ -35,20 +35,20 @@ def test_model_is_read_from_its_files(tmp_path: Path) -> None:
 
 
 def test_caches_are_full_of_the_same_numbers() -> None:
-    """So that the time of a step is that of reading memory: a row sees what it has not computed, alike either way."""
-    gathered, table, _ = ways_of(model_of(FAKE, 0), 16, 3)
+    """A row attends to tokens that it has not computed, and sees the same ones with every method."""
+    gathered, table, _ = methods_of(model_of(FAKE, 0), 16, 3)
     one = row([5] * 200, 199, 1, 2)
     here, there = gathered.step([one]).float(), table.step([one]).float()
-    emptied = ways_of(model_of(FAKE, 0), 16, 4)[0].step([one]).float()
+    emptied = methods_of(model_of(FAKE, 0), 16, 4)[0].step([one]).float()
     assert (here - there).norm() < 0.03 * here.norm()
     assert (here - emptied).norm() > 0.05 * here.norm()
 
 
 def test_comparison_needs_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation without a compiler has one of them."""
-    monkeypatch.setattr(ways, "best_kernels", lambda: None)
+    monkeypatch.setattr(decode_methods, "best_kernels", lambda: None)
     with pytest.raises(LoadError, match="^the native kernels, which are one side of this comparison, are not built"):
-        ways_of(model_of(FAKE, 0), 1, 0)
+        methods_of(model_of(FAKE, 0), 1, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])

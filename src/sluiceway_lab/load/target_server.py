@@ -10,8 +10,8 @@ import msgspec
 
 from sluiceway_lab.load.answers import complaint
 from sluiceway_lab.load.calls import Target, get, record
-from sluiceway_lab.load.processes import Usage, family, usage
-from sluiceway_lab.load.record import SubjectFacts
+from sluiceway_lab.load.processes import ProcessUsage, family, usage
+from sluiceway_lab.load.record import ServerFacts
 from sluiceway_lab.load.replies import LoadError, parse_reply
 from sluiceway_lab.load.scrape import Samples, kind_of, n_busy, parse_samples
 from sluiceway_lab.load.workload import completion
@@ -32,7 +32,7 @@ class _Models(msgspec.Struct):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class TargetServer:
     """`processes` has names by process id; empty where they cannot be seen."""
 
     name: str
@@ -65,16 +65,16 @@ class Subject:
         assert self.kind is not None
         return n_busy(self.kind, await self.samples()) == 0
 
-    def usages(self) -> dict[str, list[Usage]]:
+    def usages(self) -> dict[str, list[ProcessUsage]]:
         """What its processes use, by name."""
-        found: dict[str, list[Usage]] = {}
+        found: dict[str, list[ProcessUsage]] = {}
         for pid, name in self.processes.items():
             if (used := usage(pid)) is not None:
                 found.setdefault(name, []).append(used)
         return found
 
-    def facts(self, serve_flags: list[str] | None = None) -> SubjectFacts:
-        return SubjectFacts(
+    def facts(self, serve_flags: list[str] | None = None) -> ServerFacts:
+        return ServerFacts(
             name=self.name,
             url=self.target.url,
             kind=self.kind,
@@ -85,14 +85,16 @@ class Subject:
         )
 
 
-async def meet(target: Target, *, name: str | None = None, model: str | None = None, pid: int | None = None) -> Subject:
+async def meet(
+    target: Target, *, name: str | None = None, model: str | None = None, pid: int | None = None
+) -> TargetServer:
     """Ask a server what it is. `name` is its own kind by default. Raises `LoadError` for one that does not answer.
 
     `pid` is its first process; of a server of ours on this machine they are known without.
     """
     model = model or await _first_model(target)
     kind = kind_of(await _samples(target))
-    return Subject(
+    return TargetServer(
         name=name or kind or target.url,
         target=target,
         model=model,
