@@ -128,9 +128,8 @@ class _ReopeningConnection:
 
 
 def post(target: Target, body: bytes) -> bytes:
-    """A request with this body, whatever it is, on a connection that stays."""
-    head = keeping(target.request("POST", _PATH, {})).removesuffix(b"{}")
-    return head.replace(b"Content-Length: 2\r\n", b"Content-Length: %d\r\n" % len(body)) + body
+    """Return a request with this body, for a connection that stays open."""
+    return keeping(target.request("POST", _PATH, body))
 
 
 QUESTION = Question("bad-requests", "Is a wrong request refused with a reason, and the connection kept?", _ask)

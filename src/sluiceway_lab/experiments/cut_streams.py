@@ -158,8 +158,8 @@ async def _part(server: TargetServer, request: bytes, cut: int | None, *, resets
 
 def _resume_request(server: TargetServer, stream_id: str, last_id: bytes) -> bytes:
     """Goes on after that event; without one, from the beginning."""
-    fields = b"\r\nAccept: text/event-stream" + (b"\r\nLast-Event-ID: " + last_id if last_id else b"")
-    return server.target.request("GET", f"{_STREAMS}{stream_id}").replace(_HEAD_END, fields + _HEAD_END, 1)
+    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id.decode()} if last_id else {})
+    return server.target.request("GET", f"{_STREAMS}{stream_id}", headers=headers)
 
 
 async def library_client(server: TargetServer, plan: CutPlan, uncut: bytes) -> ReceivedStream:

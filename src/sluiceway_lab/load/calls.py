@@ -1,4 +1,4 @@
-"""Requests on connections of their own: what arrives is noted with its time, and looked at when all is over."""
+"""Sends requests, each on its own connection, and records what arrives with its time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import h11
 import msgspec
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load.replies import LoadError, Read, Recording, Reply, parse_reply
 
 LIMIT_S = 600.0
-"""A call that takes longer has failed."""
+"""A call that takes longer fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server is. `root` is the path before `/v1`."""
+    """The address of a server. `root` is the path before `/v1`."""
 
     host: str
     port: int
@@ -30,7 +31,7 @@ class Target:
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None, *, flag: str = "url") -> Target:
-        """`url` is the server's root, with or without `/v1`. Raises `ConfigError` that names `flag`."""
+        """Parse the address of a server, with or without `/v1`. Raises `ConfigError` that names `flag`."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -50,19 +51,29 @@ class Target:
     def _authority(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        """A whole request; the end of its connection is the end of the answer."""
-        raw = b"" if body is None else msgspec.json.encode(body)
-        lines = [f"{method} {self.root}{path} HTTP/1.1", f"Host: {self._authority}", "Connection: close"]
-        if body is not None:
-            lines += ["Content-Type: application/json", f"Content-Length: {len(raw)}"]
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Return the bytes of a request. The server closes the connection after its answer (see `keeping`)."""
+        raw = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
+        fields = {"Host": self._authority, "Connection": "close", **(headers or {})}
+        if raw is not None:
+            fields |= {"Content-Type": "application/json", "Content-Length": str(len(raw))}
         if self.api_key:
-            lines.append(f"Authorization: Bearer {self.api_key}")
-        return "\r\n".join([*lines, "", ""]).encode() + raw
+            fields["Authorization"] = f"Bearer {self.api_key}"
+        http = h11.Connection(h11.CLIENT)
+        parts: list[h11.Event] = [h11.Request(method=method, target=self.root + path, headers=list(fields.items()))]
+        if raw:
+            parts.append(h11.Data(data=raw))
+        return b"".join(http.send(part) or b"" for part in (*parts, h11.EndOfMessage()))
 
 
 class Call(asyncio.Protocol):
-    """One request under way. `open` it, then wait for its `end`, or `leave`."""
+    """A request in progress. Create it with `open`, then wait for its `end`, or `leave`."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -74,7 +85,7 @@ class Call(asyncio.Protocol):
 
     @classmethod
     async def open(cls, target: Target, request: bytes) -> Call:
-        """Raises `LoadError` where nobody listens."""
+        """Connect and send the request. Raises `LoadError` if no server listens."""
         call = cls(request)
         try:
             loop = asyncio.get_running_loop()
@@ -89,11 +100,11 @@ class Call(asyncio.Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection is closed, by whichever side."""
+        """True when either side has closed the connection."""
         return self._over.done()
 
     async def end(self, limit_s: float = LIMIT_S) -> Recording:
-        """All that came, once the server has closed. Raises `LoadError`, and leaves, if that takes too long."""
+        """Wait until the server has closed, and return what came. Raises `LoadError` after `limit_s`."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._over
@@ -104,11 +115,11 @@ class Call(asyncio.Protocol):
         return Recording(self._started_s, self._reads, self._ended_s)
 
     def leave(self) -> None:
-        """Close at once, whatever is still to come."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What the loop calls.
+    # The methods of asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -124,12 +135,12 @@ class Call(asyncio.Protocol):
 
 
 async def record(target: Target, request: bytes, limit_s: float = LIMIT_S) -> Recording:
-    """One request from its connection to its end."""
+    """Send a request on a new connection, and record the whole answer."""
     return await (await Call.open(target, request)).end(limit_s)
 
 
 async def get(target: Target, path: str, limit_s: float = 10.0) -> Reply:
-    """A small answer, whole. Raises `LoadError`."""
+    """Get a small answer. Raises `LoadError` if it is incomplete."""
     reply = parse_reply((await record(target, target.request("GET", path), limit_s)).reads)
     if not reply.is_whole:
         raise LoadError(f"{target.url}{path} broke off its answer")

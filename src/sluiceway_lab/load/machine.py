@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import sluiceway
 from sluiceway_lab.load.record import Host, Record, Run, summarize
 
@@ -70,7 +72,7 @@ def describe_host(load_before: float) -> Host:
         platform=platform.platform(),
         cpu=_cpu(Path("/proc/cpuinfo")),
         cores=len(os.sched_getaffinity(0)),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=psutil.virtual_memory().total,
         gpu=_first_line(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]),
         load_before=load_before,
         load_after=load(),
@@ -79,7 +81,7 @@ def describe_host(load_before: float) -> Host:
 
 def load() -> float:
     """Return the load average of the last minute."""
-    return os.getloadavg()[0]
+    return psutil.getloadavg()[0]
 
 
 def versions() -> dict[str, str]:

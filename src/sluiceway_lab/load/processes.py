@@ -1,23 +1,20 @@
-"""What processes use, out of /proc (where there is none, nothing is known and nothing is reported); and their end."""
+"""Measures what processes use, and stops them. psutil reads it from the operating system."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import signal
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
-_PROC = Path("/proc")
-_NAME_LENGTH = 15
-_ABSENT = (FileNotFoundError, ProcessLookupError, PermissionError)
+import psutil
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """`pss_bytes` divides what several processes share among them, so that it can be added up."""
+    """What a process uses. `pss_bytes` divides shared memory among its processes, so it can be summed up.
+
+    Processor time is counted in hundredths of a second, threads that have ended included.
+    """
 
     cpu_s: float
     rss_bytes: int
@@ -25,76 +22,39 @@ class ProcessUsage:
 
 
 def usage(pid: int) -> ProcessUsage | None:
-    """None for a process that is not there, or that is not ours to look at."""
-    process = _PROC / str(pid)
+    """Return None if the process has ended, or belongs to another user."""
     try:
-        memory = (process / "smaps_rollup").read_text()
-        return ProcessUsage(_cpu_s(process), _kilobytes(memory, "Rss"), _kilobytes(memory, "Pss"))
-    except _ABSENT:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            cpu, memory = process.cpu_times(), process.memory_full_info()
+    except (psutil.Error, ProcessLookupError):
         return None
+    # Only Linux knows the proportional share.
+    return ProcessUsage(cpu.user + cpu.system, memory.rss, getattr(memory, "pss", memory.uss))
 
 
 def family(pid: int) -> dict[int, str]:
-    """This process and all below it: their names by id."""
-    parents, names = {}, {}
-    for entry in _PROC.glob("[0-9]*"):
-        try:
-            head, _, tail = (entry / "stat").read_text().rpartition(")")
-        except _ABSENT:
-            continue
-        number = int(entry.name)
-        parents[number], names[number] = int(tail.split()[1]), head.partition("(")[2]
-    found: dict[int, str] = {}
-    frontier = {pid} & names.keys()
-    while frontier:
-        found |= {number: _whole_name(number, names[number]) for number in frontier}
-        frontier = {number for number, parent in parents.items() if parent in frontier} - found.keys()
-    return found
+    """Return the names of a process and of all its descendants, by id."""
+    names = {}
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(pid)
+        for process in (first, *first.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                names[process.pid] = process.name()
+    return names
 
 
 def stop(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """As a person would, and by force where that is not enough: then with all that it has started, as far as seen."""
-    below = family(process.pid)
+    """Send SIGTERM. If the process is still there after `patience_s`, kill it and its descendants."""
+    descendants: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        descendants = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
         process.wait(patience_s)
     except subprocess.TimeoutExpired:
-        for pid in below:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for descendant in descendants:
+            with contextlib.suppress(psutil.Error):
+                descendant.kill()
         process.kill()
         process.wait()
-
-
-def _whole_name(pid: int, name: str) -> str:
-    """The kernel cuts names off; a process that has chosen its own has it whole in place of its command."""
-    if len(name) < _NAME_LENGTH:
-        return name
-    try:
-        said = (_PROC / str(pid) / "cmdline").read_text(errors="replace")
-    except _ABSENT:
-        return name
-    title = said.partition("\0")[0].strip().rpartition("/")[2]
-    return title if title.startswith(name) else name
-
-
-def _cpu_s(process: Path) -> float:
-    """Of all its threads. Those that live are counted in nanoseconds, all that there were in hundredths of a second.
-
-    The greater of both: the fine clock forgets threads that have ended, the coarse one rounds down.
-    """
-    fine_ns = sum(_spent_ns(task) or 0 for task in (process / "task").iterdir())
-    fields = (process / "stat").read_text().rpartition(")")[2].split()
-    return max(fine_ns / 1e9, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-
-
-def _spent_ns(task: Path) -> int | None:
-    try:
-        return int((task / "schedstat").read_text().split()[0])
-    except _ABSENT:
-        return None
-
-
-def _kilobytes(memory: str, name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", memory, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0

@@ -1,31 +1,31 @@
-"""One HTTP answer, read after it is over: bytes with their times in, status, headers and the timed body out.
+"""Parses HTTP answers with h11. Every piece of a body keeps the time at which it arrived.
 
-While a server is measured the client only notes what arrives and when: the two may share a processor.
+While a server is measured, the client only stores what it reads, with times. Parsing comes afterwards, because client
+and server may share a processor.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+
+import h11
 
 from sluiceway.errors import SluicewayError
 
 Read = tuple[float, bytes]
-"""When it arrived, in seconds of a clock that only goes forward, and what."""
+"""What one read from a socket returned, and when, in seconds of a monotonic clock."""
 
-_LINE_END = b"\r\n"
-_HEAD_END = b"\r\n\r\n"
+_MAX_HEAD_BYTES = 1 << 20
 
 
 class LoadError(SluicewayError):
-    """A server that is measured cannot be reached, refuses, breaks off, or does not come to an end."""
+    """A measured server cannot be reached, refuses a request, breaks off an answer, or does not end it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """All that one connection brought, from just before it was opened to its end."""
+    """Everything that was read from one connection, from just before it was opened to its end."""
 
     started_s: float
     reads: Sequence[Read]
@@ -38,79 +38,91 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Header names are in lower case. A piece of the body has the time at which it was complete."""
+    """An HTTP answer. Header names are in lower case.
+
+    In a chunked body each chunk is a piece, with the time of its last byte. Otherwise each read is a piece.
+    """
 
     status: int
     headers: dict[str, str]
     pieces: list[Read]
     is_whole: bool
-    """Whether the framing says that nothing is missing."""
+    """True if the framing says that the body is complete."""
 
     @property
     def body(self) -> bytes:
         return b"".join(raw for _, raw in self.pieces)
 
 
+class ReplyParser:
+    """Reads one HTTP answer, in pieces of any size.
+
+    Raises `LoadError` if the bytes are not an HTTP answer. The last, incomplete chunk of a broken answer is dropped.
+    """
+
+    def __init__(self) -> None:
+        # h11 accepts an answer only after a request.
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._http.send(h11.Request(method="GET", target="/", headers=[("Host", "-")]))
+        self._http.send(h11.EndOfMessage())
+        self._head: h11.Response | None = None
+        self._pieces: list[Read] = []
+        self._chunk = bytearray()
+        self.is_whole = False
+
+    def feed(self, at_s: float, raw: bytes) -> None:
+        """Take bytes as they arrive; empty ones when the server has closed the connection."""
+        if not raw and self._head is None:
+            return
+        try:
+            self._http.receive_data(raw)
+            while not self.is_whole and not isinstance(event := self._http.next_event(), type(h11.NEED_DATA)):
+                self._take(event, at_s)
+        except h11.RemoteProtocolError as fault:
+            if raw:
+                raise LoadError(f"this is no HTTP answer: {fault}") from None
+
+    @property
+    def rest(self) -> bytes:
+        """What arrived after the end of the answer."""
+        return self._http.trailing_data[0]
+
+    def reply(self) -> Reply:
+        """Return what has been read so far. Raises `LoadError` if that is less than the head."""
+        if self._head is None:
+            raise LoadError("the server closed the connection before its answer began")
+        return Reply(self._head.status_code, self._headers, self._pieces, self.is_whole)
+
+    def _take(self, event: object, at_s: float) -> None:
+        match event:
+            case h11.Response():
+                self._head = event
+            case h11.Data():
+                self._chunk += event.data
+                if event.chunk_end or not self._is_chunked:
+                    self._pieces.append((at_s, bytes(self._chunk)))
+                    self._chunk.clear()
+            case h11.EndOfMessage():
+                self.is_whole = True
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        assert self._head is not None
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._head.headers}
+
+    @property
+    def _is_chunked(self) -> bool:
+        return "chunked" in self._headers.get("transfer-encoding", "")
+
+
 def parse_reply(reads: Sequence[Read]) -> Reply:
-    """Raises `LoadError` where this is no HTTP answer. A body that is cut short is no error, but not whole."""
-    raw = b"".join(piece for _, piece in reads)
-    head, head_end, _ = raw.partition(_HEAD_END)
-    if not head_end:
-        raise LoadError("the server closed the connection before its answer began")
-    status, headers = _parse_head(head)
-    body_start = len(head) + len(_HEAD_END)
-    if "chunked" in headers.get("transfer-encoding", ""):
-        pieces = list(_chunks(raw, body_start, _Times(reads)))
-        is_whole = bool(pieces) and not pieces[-1][1]
-        return Reply(status, headers, [piece for piece in pieces if piece[1]], is_whole)
-    pieces = list(_after(reads, body_start))
-    n_bytes = len(raw) - body_start
-    return Reply(status, headers, pieces, n_bytes == int(headers.get("content-length", n_bytes)))
+    """Parse all that a connection brought until the server closed it. Raises `LoadError` if it is no HTTP answer.
 
-
-class _Times:
-    """When the byte before a position had arrived."""
-
-    def __init__(self, reads: Sequence[Read]) -> None:
-        self._ends = list(accumulate(len(raw) for _, raw in reads))
-        self._reads = reads
-
-    def of(self, position: int) -> float:
-        return self._reads[bisect_left(self._ends, position)][0]
-
-
-def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split()
-    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
-        raise LoadError(f"this is no HTTP answer: {first[:80]!r}")
-    pairs = (line.partition(":") for line in lines)
-    return int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
-
-
-def _chunks(raw: bytes, position: int, times: _Times) -> Iterator[Read]:
-    """Every complete chunk; the last one, of length zero, too. https://www.rfc-editor.org/rfc/rfc9112#section-7.1"""
-    while (line_end := raw.find(_LINE_END, position)) >= 0:
-        start = line_end + len(_LINE_END)
-        end = start + _chunk_size(raw[position:line_end])
-        if end > len(raw):
-            return
-        yield times.of(end), raw[start:end]
-        if end == start:
-            return
-        position = end + len(_LINE_END)
-
-
-def _chunk_size(line: bytes) -> int:
-    digits = line.partition(b";")[0].strip()
-    try:
-        return int(digits, 16)
-    except ValueError:
-        raise LoadError(f"this is no length of a chunk: {digits[:20]!r}") from None
-
-
-def _after(reads: Sequence[Read], position: int) -> Iterator[Read]:
+    A body that was cut short is not an error; the reply is then not whole.
+    """
+    parser = ReplyParser()
     for at_s, raw in reads:
-        if len(raw) > position:
-            yield at_s, raw[position:]
-        position = max(0, position - len(raw))
+        parser.feed(at_s, raw)
+    if not parser.is_whole:
+        parser.feed(0.0, b"")
+    return parser.reply()

@@ -184,7 +184,7 @@ async def test_line_tells_what_arrived_and_was_not_read() -> None:
     async with serving(serve) as target, dial(target) as connection:
         connection.stall()
         await connection.send(b"?")
-        raw = connection._writer.get_extra_info("socket").fileno()
+        raw = connection.fileno()
         assert (await asyncio.to_thread(select.select, [raw], [], [], LIMIT_S))[0]
         assert connection.unread_bytes == 7
         await connection.send(b"!")
