@@ -1,4 +1,4 @@
-"""The tokenizer's loop, between pipes: messages pass both ways, and nothing long or broken stops it."""
+"""The tokenizer process between its pipes: messages pass both ways, and nothing slow or broken stops it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from support.snapshots import engine_stats
 
 STATS = engine_stats(step_id=1, running=1, blocks_free=8, blocks_total=8)
 LONG = "x" * 10_000
-"""Encoded beside the loop."""
+"""Long enough to be encoded in a thread."""
 
 
 class Panic(BaseException):
-    """What the library raises when its Rust code panics is no `Exception`."""
+    """Raised by the library when its Rust code panics: it is not an `Exception`."""
 
 
 class Stubborn(ByteTokenizer):
-    """Takes long prompts when it is told to, and breaks over some."""
+    """Encodes long prompts only when the test allows it, and fails for some."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -54,7 +54,7 @@ class Stubborn(ByteTokenizer):
 
 
 class Neighbours:
-    """The API process' and the engine's ends, and a tokenizer in a thread between them."""
+    """The ends of the API process and of the engine, and a tokenizer in a thread between them."""
 
     def __init__(self) -> None:
         self.around = around = Surroundings(Role.TOKENIZER)
@@ -71,14 +71,14 @@ class Neighbours:
         self.to_tokenizer.push(Tokenize(rids=(rid,), prompts=(TextPrompt(text),), sampling=sampling))
 
     def submitted(self) -> Rid:
-        """The next sequence that the engine gets."""
+        """Return the next sequence that the engine gets."""
         (sequence,) = received(self.to_engine, Submit).sequences
         return sequence.rid
 
     def step(
         self, rid: Rid, token_ids: bytes = b"", *, starts: bool = False, reason: FinishReason | None = None
     ) -> None:
-        """What the engine says of one step."""
+        """Send what the engine reports of one step."""
         self.from_engine.push(
             StepOut(
                 rids=[rid] * len(token_ids),
@@ -91,7 +91,7 @@ class Neighbours:
         )
 
     def audit(self) -> tuple[int, int]:
-        """Requests that are being encoded, sequences that are being decoded: the question goes round by the engine."""
+        """Return the number of requests being encoded, and of sequences being decoded. The query passes the engine."""
         self.to_tokenizer.push(AuditQuery(5))
         assert received(self.to_engine, AuditEngine) == AuditEngine(5)
         self.from_engine.push(EngineAudit(query_id=5, stats=STATS, live=(), violations=()))
@@ -107,14 +107,14 @@ def neighbours() -> Iterator[Neighbours]:
     neighbours.around.stop()
 
 
-def test_it_lives(neighbours: Neighbours) -> None:
-    """Also when nobody asks anything of it."""
+def test_it_sends_heartbeats(neighbours: Neighbours) -> None:
+    """Also while it is idle."""
     for _ in range(2):
         neighbours.around.reported(Heartbeat)
 
 
-def test_text_goes_down_as_tokens_and_comes_up_as_text(neighbours: Neighbours) -> None:
-    """One message up for each of the engine's."""
+def test_text_becomes_tokens_and_tokens_become_text(neighbours: Neighbours) -> None:
+    """It sends one message for each message of the engine."""
     neighbours.ask(1, "hi")
     (sequence,) = received(neighbours.to_engine, Submit).sequences
     assert (sequence.rid, sequence.prompt_token_ids) == (1, (BOS_ID, *b"hi"))
@@ -129,7 +129,7 @@ def test_text_goes_down_as_tokens_and_comes_up_as_text(neighbours: Neighbours) -
 
 
 def test_a_cancel_is_passed_on(neighbours: Neighbours) -> None:
-    """The engine's end is the answer."""
+    """The engine answers with the end of the sequence."""
     neighbours.ask(1, "hi")
     assert neighbours.submitted() == 1
     neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
@@ -137,15 +137,14 @@ def test_a_cancel_is_passed_on(neighbours: Neighbours) -> None:
 
 
 def test_a_pause_is_passed_on(neighbours: Neighbours) -> None:
-    """For the sequence that it names."""
     neighbours.ask(1, "hi")
     assert neighbours.submitted() == 1
     neighbours.to_tokenizer.push(SetFlow((1,), Flow.PAUSE))
     assert received(neighbours.to_engine, SetFlow) == SetFlow((1,), Flow.PAUSE)
 
 
-def test_a_long_prompt_delays_nobody(neighbours: Neighbours) -> None:
-    """It is encoded in a thread; what comes after it is served meanwhile, and a cancel answered."""
+def test_a_long_prompt_delays_no_other(neighbours: Neighbours) -> None:
+    """It is encoded in a thread. Later prompts are encoded and cancels are answered meanwhile."""
     neighbours.ask(1, LONG)
     neighbours.ask(2, LONG)
     neighbours.ask(3, "short")
@@ -160,8 +159,8 @@ def test_a_long_prompt_delays_nobody(neighbours: Neighbours) -> None:
 
 
 @pytest.mark.parametrize("text", ["panic", "panic" + LONG])
-def test_a_prompt_over_which_the_library_breaks_is_answered(neighbours: Neighbours, text: str) -> None:
-    """In the loop or in a thread: that request fails, and no other."""
+def test_a_prompt_that_makes_the_library_fail_is_answered(neighbours: Neighbours, text: str) -> None:
+    """In the event loop or in a thread. No other request fails."""
     neighbours.ask(1, text)
     (rejected,) = received(neighbours.from_tokenizer, Events).events
     assert isinstance(rejected, Rejected) and (rejected.rids, rejected.refusal.code) == ((1,), "tokenizer_fault")
@@ -169,7 +168,7 @@ def test_a_prompt_over_which_the_library_breaks_is_answered(neighbours: Neighbou
     assert neighbours.submitted() == 2
 
 
-def test_what_the_engine_can_hold_is_passed_on_and_known(neighbours: Neighbours) -> None:
+def test_the_limits_of_the_engine_are_passed_on_and_used(neighbours: Neighbours) -> None:
     """A prompt that cannot fit is refused here, before it is encoded."""
     facts = EngineFacts(max_model_len=100, max_sequence_tokens=100, vocab_size=258, n_blocks=8, block_tokens=16)
     neighbours.from_engine.push(EngineUp(facts))
@@ -179,10 +178,8 @@ def test_what_the_engine_can_hold_is_passed_on_and_known(neighbours: Neighbours)
     assert isinstance(rejected, Rejected) and rejected.refusal.code == "context_length_exceeded"
 
 
-def test_a_message_over_which_its_handler_breaks_is_passed_over(
-    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever sent it: the next one is served."""
+def test_an_exception_in_a_handler_is_survived(neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next message is handled."""
     broken: set[str] = set()
     handlers = ("tokenize", "cancel", "set_flow", "audit", "step_out", "engine_audit", "api_down", "engine_down")
 
@@ -210,20 +207,20 @@ def test_a_message_over_which_its_handler_breaks_is_passed_over(
 
 
 def test_everything_is_forgotten_when_the_engine_dies(neighbours: Neighbours) -> None:
-    """What is encoded too, though its thread goes on."""
+    """Also a prompt that is being encoded, though its thread continues."""
     neighbours.ask(1, "hi")
     neighbours.ask(2, LONG)
     assert neighbours.submitted() == 1
     neighbours.around.order(PeerDown(Role.ENGINE))
     while neighbours.audit() != (0, 0):
-        pass  # orders come by a way of their own
+        pass  # commands come by another pipe
     neighbours.tokenizer.may_go_on.set()
     neighbours.ask(3, "hi")
     assert neighbours.submitted() == 3
 
 
 def test_everything_is_aborted_when_the_api_process_dies(neighbours: Neighbours) -> None:
-    """Nobody reads it any more. A hung one may come back, and costs nothing."""
+    """A hung API process may come back, so nothing is aborted then."""
     neighbours.ask(1, "hi")
     assert neighbours.submitted() == 1
     neighbours.around.order(PeerDown(Role.API, hung=True), PeerUp(Role.API), PeerDown(Role.API))
@@ -231,6 +228,6 @@ def test_everything_is_aborted_when_the_api_process_dies(neighbours: Neighbours)
 
 
 def test_it_stops_while_a_long_prompt_is_encoded(neighbours: Neighbours) -> None:
-    """The fixture sees that it does; the thread's result finds no loop any more."""
+    """The fixture waits for the end. The result of the thread is dropped."""
     neighbours.ask(1, LONG)
     assert neighbours.audit() == (1, 0)

@@ -1,4 +1,4 @@
-"""Prompts to tokens: what is refused before it costs anything, and what waits for whom."""
+"""Encoding of prompts: which are refused early, and which wait for others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 120.0
 
 
 class WatchedTokenizer(ByteTokenizer):
-    """Notes what it encodes, and in which thread; waits over texts that begin with `wait`."""
+    """Records what it encodes in which thread. Texts that begin with `wait` wait for the test."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -42,7 +42,7 @@ class ChatlessTokenizer(WatchedTokenizer):
 
 
 class FakeRenderer:
-    """Renders when it is told to."""
+    """Renders when the test allows it."""
 
     def __init__(self, text: str | Exception) -> None:
         self.text = text
@@ -63,7 +63,7 @@ class FakeRenderer:
 
 
 class Bench:
-    """An encoder that can hold 100 tokens, and what it was given."""
+    """A prompt encoder with a limit of 100 tokens, and its tokenizer and renderer."""
 
     def __init__(self, tokenizer: WatchedTokenizer, renderer: FakeRenderer | None = None) -> None:
         self.tokenizer, self.renderer = tokenizer, renderer
@@ -97,7 +97,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_each_kind_of_prompt_becomes_tokens(bench: Bench) -> None:
-    """In the order of the request: text as a plain prompt, ids as they are, a chat without further special tokens."""
+    """In the order of the request. Text is a plain prompt, and a chat gets no further special tokens."""
     assert await bench.encoded(TextPrompt("ab"), TokenPrompt((7, 8)), chat("x")) == [
         [BOS_ID, *b"ab"],
         (7, 8),
@@ -120,15 +120,15 @@ async def test_each_kind_of_prompt_becomes_tokens(bench: Bench) -> None:
 async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
     bench: Bench, prompt: Prompt, n_tokens: str
 ) -> None:
-    """By its length, by the number of its messages, or by the length of what they are rendered to."""
+    """By its length, by the number of its messages, or by the length of the rendered text."""
     code, message = await bench.refusal_of(TextPrompt("ok"), prompt)
     assert code == "context_length_exceeded"
     assert f"{n_tokens} tokens" in message and "maximum context length is 100 tokens" in message
     assert bench.tokenizer.calls == []
 
 
-async def test_bytes_of_a_long_text_are_counted_beside_the_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a short one in it."""
+async def test_bytes_of_a_long_text_are_counted_in_a_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of a short text are counted in the event loop."""
     counting: list[str] = []
 
     class Watched(LengthBound, frozen=True):
@@ -151,10 +151,10 @@ async def test_a_prompt_that_fits_is_not_refused(bench: Bench) -> None:
     assert len(ids) == 5001
 
 
-async def test_a_prompt_is_refused_by_its_tokens_when_its_length_says_nothing(
+async def test_a_prompt_is_refused_by_its_tokens_when_there_is_no_length_bound(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No list is made of them. The error has their number."""
+    """The error has the number of tokens."""
     monkeypatch.setattr(bench.tokenizer, "length_bound", LengthBound())
     assert await bench.refusal_of(TextPrompt("x" * 99)) == (
         "context_length_exceeded",
@@ -164,12 +164,11 @@ async def test_a_prompt_is_refused_by_its_tokens_when_its_length_says_nothing(
 
 
 async def test_a_chat_without_messages_is_refused(bench: Bench) -> None:
-    """No message, no chat."""
     assert await bench.refusal_of(chat()) == ("invalid_value", "A chat needs at least one message.")
 
 
-async def test_a_chat_is_refused_and_the_way_out_named_when_there_is_no_chat_format() -> None:
-    """A base model is asked by plain prompts."""
+async def test_a_chat_is_refused_when_there_is_no_chat_format() -> None:
+    """The error names the endpoint for plain prompts."""
     bench = Bench(ChatlessTokenizer())
     code, message = await bench.refusal_of(chat("x"))
     assert code == "no_chat_template" and "completions" in message
@@ -177,7 +176,7 @@ async def test_a_chat_is_refused_and_the_way_out_named_when_there_is_no_chat_for
 
 
 async def test_short_prompts_are_encoded_in_the_loop_and_long_ones_in_threads(bench: Bench) -> None:
-    """Many short ones together are long; huge ones have a thread of their own."""
+    """Many short prompts count as a long one. Huge ones have a separate thread."""
     bench.encoder.max_sequence_tokens = 10**7
     await bench.encoded(TextPrompt("s" * 4000))
     await bench.encoded(TextPrompt("l" * 5000))
@@ -189,7 +188,7 @@ async def test_short_prompts_are_encoded_in_the_loop_and_long_ones_in_threads(be
 
 
 async def test_a_long_prompt_does_not_wait_for_a_huge_one(bench: Bench) -> None:
-    """Nor a short one for either."""
+    """A short one waits for neither."""
     bench.encoder.max_sequence_tokens = 10**7
     huge = asyncio.ensure_future(bench.encoded(TextPrompt("wait" + "h" * 300_000)))
     assert len((await bench.encoded(TextPrompt("l" * 5000)))[0]) == 5001
@@ -199,8 +198,8 @@ async def test_a_long_prompt_does_not_wait_for_a_huge_one(bench: Bench) -> None:
     assert len((await huge)[0]) == 300_005 and len((await waiting)[0]) == 5005
 
 
-async def test_others_have_their_turn_between_the_prompts_of_a_request(bench: Bench) -> None:
-    """A thread takes up to 64 KiB of one request without a break."""
+async def test_other_requests_are_served_between_the_prompts_of_a_request(bench: Bench) -> None:
+    """A thread encodes up to 64 KiB of one request before it serves others."""
     bench.encoder.max_sequence_tokens = 10**7
     many = asyncio.ensure_future(bench.encoded(TextPrompt("wait" + "a" * 50_000), TextPrompt("b" * 50_000)))
     await asyncio.to_thread(bench.tokenizer.has_begun.wait)
@@ -212,8 +211,8 @@ async def test_others_have_their_turn_between_the_prompts_of_a_request(bench: Be
     assert [text for text, _ in bench.tokenizer.calls] == ["waitaaaa", "c" * 8, "b" * 8]
 
 
-async def test_work_that_is_dropped_is_not_done() -> None:
-    """Neither rendered nor encoded, and nobody is told."""
+async def test_cancelled_work_is_not_done() -> None:
+    """The prompt is neither rendered nor encoded, and there is no outcome."""
     renderer = FakeRenderer("x")
     bench = Bench(WatchedTokenizer(), renderer)
     outcomes: list[Encoded] = []
@@ -227,8 +226,8 @@ async def test_work_that_is_dropped_is_not_done() -> None:
     bench.encoder.close()
 
 
-async def test_chats_are_rendered_by_the_renderer_where_there_is_one() -> None:
-    """Others are encoded meanwhile."""
+async def test_chats_are_rendered_by_the_renderer_if_there_is_one() -> None:
+    """Other prompts are encoded meanwhile."""
     renderer = FakeRenderer("rendered")
     bench = Bench(WatchedTokenizer(), renderer)
     waiting = asyncio.ensure_future(bench.encoded(chat("x")))
@@ -244,8 +243,8 @@ async def test_chats_are_rendered_by_the_renderer_where_there_is_one() -> None:
     bench.encoder.close()
 
 
-async def test_closing_drops_all_work(bench: Bench) -> None:
-    """What a thread has begun finds nobody who waits for it."""
+async def test_closing_cancels_all_work(bench: Bench) -> None:
+    """The result of a running thread is dropped."""
     outcomes: list[Any] = []
     bench.encoder.max_sequence_tokens = None
     bench.encoder.encode((TextPrompt("wait" + "l" * 5000),), outcomes.append)

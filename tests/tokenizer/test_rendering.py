@@ -1,4 +1,4 @@
-"""Rendering in children: what a template does to them costs its own chats, and no others."""
+"""Rendering in child processes: a bad template harms its own chats and no others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
+from typing import cast
 
 import msgspec
 import pytest
@@ -16,16 +17,29 @@ from sluiceway.errors import ConfigError, RequestError
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage
 from sluiceway.runtime.worker import WorkerDied, WorkerFault, WorkerPool
 from sluiceway.tokenizer import rendering
-from sluiceway.tokenizer.rendering import ChatRenderer
+from sluiceway.tokenizer.rendering import ChatRenderer, rendering_pool
 from sluiceway.tokenizer.text.tokenizer import TemplateSource
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 ON_REQUEST = "{% if messages[0].content == 'loop' %}" + LOOP + "{% endif %}{{ messages[0].content }}"
 
 
+class DyingPool:
+    """A pool whose next `n_deaths` jobs die with their child."""
+
+    def __init__(self, pool: WorkerPool, n_deaths: int) -> None:
+        self.pool, self.n_deaths = pool, n_deaths
+
+    async def run(self, job: bytes) -> bytes:
+        self.n_deaths -= 1
+        if self.n_deaths >= 0:
+            raise WorkerDied("the child ended with -9")
+        return await self.pool.run(job)
+
+
 @contextlib.asynccontextmanager
 async def renderer_of(source: str) -> AsyncIterator[ChatRenderer]:
-    renderer = ChatRenderer(TemplateSource(source, {}))
+    renderer = ChatRenderer(rendering_pool(TemplateSource(source, {})))
     try:
         yield renderer
     finally:
@@ -45,19 +59,19 @@ async def refusal_of(renderer: ChatRenderer, *contents: str) -> tuple[int, str, 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with much else to do is no fault of a chat."""
+    """Give chats enough time on a busy machine."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=500.0))
     monkeypatch.setattr(rendering, "_WAIT_S", 500.0)
 
 
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch, patience: None) -> None:
-    """A rendering has four seconds: much for those that end, and little to wait for those that do not."""
+    """Give a rendering four seconds: enough for those that end, and a short wait for those that do not."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=4.0))
 
 
 async def test_a_chat_becomes_text() -> None:
-    """Many at once too, long ones and short ones."""
+    """Also many at the same time, long ones and short ones."""
     async with renderer_of("{{ messages[0].content }}") as renderer:
         assert await renderer.render(chat("hi")) == "hi"
         contents = [str(n) * (1 if n % 2 else 80_000) for n in range(8)]
@@ -65,16 +79,15 @@ async def test_a_chat_becomes_text() -> None:
 
 
 async def test_a_refusal_of_the_template_is_the_clients() -> None:
-    """400, and the field."""
     async with renderer_of("{{ raise_exception('no') }}") as renderer:
         assert await refusal_of(renderer, "x") == (400, "invalid_value", "messages")
 
 
 async def test_a_chat_that_is_not_rendered_in_time_is_refused(hurry: None) -> None:
-    """Chats beside it are rendered, and chats after it."""
+    """Other chats are rendered meanwhile and afterwards."""
     async with renderer_of(ON_REQUEST) as renderer:
         looping = asyncio.ensure_future(refusal_of(renderer, "loop"))
-        assert await renderer.render(chat("beside")) == "beside"
+        assert await renderer.render(chat("meanwhile")) == "meanwhile"
         assert await looping == (400, "template_timeout", "messages")
         assert await renderer.render(chat("after")) == "after"
 
@@ -86,28 +99,26 @@ async def test_a_chat_that_is_not_rendered_in_time_is_refused(hurry: None) -> No
 async def test_a_chat_whose_text_is_too_large_is_refused(
     monkeypatch: pytest.MonkeyPatch, limit: str, n_bytes: int, source: str
 ) -> None:
-    """In the child, or on its way here."""
+    """By the limit of memory in the child, or by the limit of the result."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, **{limit: n_bytes}))
     async with renderer_of(source) as renderer:
         assert await refusal_of(renderer, "x") == (400, "invalid_value", "messages")
 
 
 async def test_a_chat_that_waits_for_others_for_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """503: it is not at fault."""
+    """The status is 503, since the chat is not the cause."""
     monkeypatch.setattr(rendering, "_WAIT_S", 0.0)
     async with renderer_of("x") as renderer:
         assert await refusal_of(renderer, "x") == (503, "overloaded", None)
 
 
 async def test_a_chat_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Likewise."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, max_waiting=0))
     async with renderer_of("x") as renderer:
         assert await refusal_of(renderer, "x") == (503, "overloaded", None)
 
 
-async def test_a_chat_that_nobody_waits_for_any_more_is_dropped(hurry: None) -> None:
-    """One that has begun is finished for nobody."""
+async def test_a_cancelled_chat_is_dropped(hurry: None) -> None:
     async with renderer_of(ON_REQUEST) as renderer:
         tasks = [asyncio.ensure_future(renderer.render(chat("loop"))) for _ in range(20)]
         await asyncio.sleep(0)
@@ -116,41 +127,36 @@ async def test_a_chat_that_nobody_waits_for_any_more_is_dropped(hurry: None) -> 
         assert await renderer.render(chat("next")) == "next"
 
 
-async def test_a_chat_is_rendered_again_when_its_child_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Perhaps it was not the chat over which it died. The second time it is a fault, for the log."""
-    async with renderer_of("{{ messages[0].content }}") as renderer:
-        run, n_deaths = renderer._pool.run, 1
-
-        async def die_or_run(job: bytes) -> bytes:
-            nonlocal n_deaths
-            n_deaths -= 1
-            if n_deaths >= 0:
-                raise WorkerDied("the child ended with -9")
-            return await run(job)
-
-        monkeypatch.setattr(renderer._pool, "run", die_or_run)
-        assert await renderer.render(chat("hi")) == "hi"
-        n_deaths = 2
-        with pytest.raises(WorkerDied):
-            await renderer.render(chat("hi"))
+async def test_a_chat_is_rendered_again_when_its_child_dies() -> None:
+    """The chat may not be the cause. If the second child dies too, it is an error for the log."""
+    pool = rendering_pool(TemplateSource("{{ messages[0].content }}", {}))
+    dying = DyingPool(pool, 1)
+    renderer = ChatRenderer(cast(WorkerPool, dying))
+    assert await renderer.render(chat("hi")) == "hi"
+    dying.n_deaths = 2
+    with pytest.raises(WorkerDied):
+        await renderer.render(chat("hi"))
+    await pool.close()
 
 
-async def test_a_chat_over_which_every_child_dies_ends_for_good() -> None:
-    """Real children: whoever kills them, the next chat has one."""
-    async with renderer_of(ON_REQUEST) as renderer:
-        looping = asyncio.ensure_future(renderer.render(chat("loop")))
-        while not looping.done():
-            for pid in renderer._pool.pids:
-                os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.01)
-        with pytest.raises(WorkerDied):
-            await looping
-        assert await renderer.render(chat("hi")) == "hi"
+async def test_a_chat_whose_children_all_die_is_an_error() -> None:
+    """The next chat gets a new child."""
+    pool = rendering_pool(TemplateSource(ON_REQUEST, {}))
+    renderer = ChatRenderer(pool)
+    looping = asyncio.ensure_future(renderer.render(chat("loop")))
+    while not looping.done():
+        for pid in pool.pids:
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0)
+    with pytest.raises(WorkerDied):
+        await looping
+    assert await renderer.render(chat("hi")) == "hi"
+    await renderer.close()
 
 
 @pytest.mark.parametrize("source", ["{% for %}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"])
 async def test_a_template_that_does_not_compile_fails_the_check(source: str) -> None:
-    """The operator learns why in one line, and so does a client that gets so far."""
+    """The error says why in one line. A client that asks nevertheless is refused."""
     async with renderer_of(source) as renderer:
         with pytest.raises(ConfigError, match="^chat_template: is not valid: [^\n]*$"):
             await renderer.check()
@@ -158,7 +164,7 @@ async def test_a_template_that_does_not_compile_fails_the_check(source: str) -> 
 
 
 async def test_a_template_that_takes_too_long_to_compile_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jinja computes constants then: a template need not be rendered to hang."""
+    """Jinja computes constants while it compiles, so compiling can hang."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=0.01))
     async with renderer_of("{% if true %}x{% endif %}" * 20_000) as renderer:
         with pytest.raises(ConfigError, match="^chat_template: is not compiled within 0.01 seconds$"):
@@ -166,7 +172,6 @@ async def test_a_template_that_takes_too_long_to_compile_fails_the_check(monkeyp
 
 
 async def test_a_check_fails_when_no_child_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says whose fault it is."""
 
     async def fail(self: object, payload: bytes) -> bytes:
         raise WorkerFault("no such module")
@@ -184,7 +189,7 @@ async def test_a_check_fails_when_no_child_can_be_started(monkeypatch: pytest.Mo
 async def test_a_template_that_fails_on_a_greeting_passes_the_check_with_a_warning(
     hurry: None, source: str, reason: str
 ) -> None:
-    """The server has other uses, and a template may refuse some chats."""
+    """The server can do other things, and a template may refuse some chats."""
     async with renderer_of(source) as renderer:
         with capture_logs() as lines:
             await renderer.check()
@@ -192,8 +197,7 @@ async def test_a_template_that_fails_on_a_greeting_passes_the_check_with_a_warni
     assert line["event"] == "the chat template fails on a small chat" and reason in str(line["reason"])
 
 
-async def test_a_template_that_renders_passes_the_check_in_silence() -> None:
-    """As nearly all do."""
+async def test_a_template_that_renders_passes_the_check_without_a_warning() -> None:
     async with renderer_of("{{ messages[0].content }}") as renderer:
         with capture_logs() as lines:
             await renderer.check()

@@ -1,4 +1,4 @@
-"""The tokenizer process: the loop and the sockets around a `Translator`."""
+"""The tokenizer process: the event loop and the sockets around a `Translator`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sluiceway.lengths import LengthBound
 from sluiceway.obs.log import log_fault
 from sluiceway.runtime.loops import beat, run_until_first
 from sluiceway.tokenizer.prompts import PromptEncoder
-from sluiceway.tokenizer.rendering import ChatRenderer
+from sluiceway.tokenizer.rendering import ChatRenderer, rendering_pool
 from sluiceway.tokenizer.text.tokenizer import TemplateSource, Tokenizer
 from sluiceway.tokenizer.translator import Translator
 
@@ -43,12 +43,12 @@ _LOG = structlog.get_logger("tokenizer")
 
 
 async def run_tokenizer(context: zmq.Context[Any], addresses: Addresses, tokenizer: Tokenizer) -> None:
-    """Serve until told to stop. Raises `ModelConfigError` for a wrong chat template, and whatever breaks the loop.
+    """Serve until the supervisor stops the process. Raises `ModelConfigError` for a wrong chat template.
 
-    No message does: one over which its handler raises is logged, and the next is served.
+    An exception in the handling of one message is logged, and the next message is handled.
     """
     template = tokenizer.chat_format
-    renderer = ChatRenderer(template) if isinstance(template, TemplateSource) else None
+    renderer = ChatRenderer(rendering_pool(template)) if isinstance(template, TemplateSource) else None
     try:
         if renderer is not None:
             await renderer.check()
@@ -84,8 +84,8 @@ async def _serve(
 
 
 @contextlib.contextmanager
-def _survived(message: object) -> Iterator[None]:
-    """A fault in the handling of one message is logged, and costs no other request anything."""
+def _log_faults(message: object) -> Iterator[None]:
+    """Log an exception in the handling of one message, so that other requests go on."""
     try:
         yield
     except Exception as error:
@@ -95,7 +95,7 @@ def _survived(message: object) -> Iterator[None]:
 async def _read_api(inlet: AsyncInlet[FromApi], translator: Translator) -> None:
     while True:
         message = await inlet.take()
-        with _survived(message):
+        with _log_faults(message):
             match message:
                 case Tokenize():
                     translator.tokenize(message)
@@ -121,14 +121,14 @@ async def _read_engine(
 ) -> None:
     while True:
         message = await inlet.take()
-        with _survived(message):
+        with _log_faults(message):
             match message:
                 case StepOut():
                     translator.step_out(message)
                 case EngineAudit():
                     translator.engine_audit(message)
                 case EngineUp(facts):
-                    while not to_engine.has_peer():  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
+                    while not to_engine.has_peer():  # noqa: ASYNC110 - ZeroMQ has no event for a pipe that has connected
                         await asyncio.sleep(_CONNECT_POLL_S)
                     prompts.max_sequence_tokens = facts.max_sequence_tokens
                     to_api.push(EngineIsUp(facts, length_bound))
@@ -139,9 +139,9 @@ async def _read_engine(
 async def _obey(control: AsyncControlClient, translator: Translator) -> None:
     control.report(Ready({"vocab_size": translator.vocab_size}))
     while True:
-        order = await control.take()
-        with _survived(order):
-            match order:
+        command = await control.take()
+        with _log_faults(command):
+            match command:
                 case PeerDown(Role.ENGINE, hung=False):
                     translator.engine_down()
                 case PeerDown(Role.API, hung=False):
@@ -151,4 +151,4 @@ async def _obey(control: AsyncControlClient, translator: Translator) -> None:
                 case Stop():
                     return
                 case _:
-                    assert_never(order)
+                    assert_never(command)

@@ -1,9 +1,9 @@
-"""Prompts to tokens, in the tokenizer process. What a prompt costs is paid away from the loop, or it is refused before.
+"""Turns prompts into tokens, in the tokenizer process, without blocking the event loop.
 
-A chat becomes text first: by the model's own template, in a child process (`tokenizer.rendering`). The text is encoded
-in the loop if it is short, else in a thread. What cannot fit into a sequence is refused as early as that is known: by
-the number of messages, by the length of what they say, by the length of the rendered text, and by the number of tokens
-before a list is made of them.
+A chat becomes text first, by the model's own template, in a child process (`tokenizer.rendering`). A short text is
+encoded in the event loop, a long one in a thread. A prompt that cannot fit into a sequence is refused as early as
+possible: by the number of messages, by the length of their contents, by the length of the rendered text, and by the
+number of tokens, before a list is made of them.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ Encoded: TypeAlias = list[Sequence[TokenId]] | BaseException
 """The tokens of each prompt, or what encoding raised."""
 
 _INLINE_CHARS = 4096
-"""Up to here encoding costs a few milliseconds, most often less than the way to a thread and back under load."""
+"""Encoding a shorter text takes a few milliseconds, usually less than a switch to a thread and back under load."""
 
 _CALL_CHARS = 64
-"""What one call of the library costs, in characters: many short prompts are as much work as a long one."""
+"""The cost of one call of the library, expressed in characters: many short prompts cost as much as a long one."""
 
 _BATCH_CHARS = 64 * 1024
-"""How much of one request a thread encodes before others have their turn. A prompt is never split."""
+"""How much of one request a thread encodes before it serves other requests. A prompt is never split."""
 
 _HUGE_CHARS = 256 * 1024
-"""A longer prompt may take seconds. Such prompts have a thread of their own, so that others do not wait for them."""
+"""A longer prompt may take seconds. A separate thread encodes such prompts, so that others do not wait for them."""
 
 
-class _Job(NamedTuple):
-    """A prompt that is ready to be encoded. The library's encoder releases the interpreter lock meanwhile."""
+class _EncodeJob(NamedTuple):
+    """A prompt that is ready to be encoded. The encoder of the library releases the interpreter lock."""
 
     n_chars: int
     encode: Callable[[], Sequence[TokenId]]
 
 
 class PromptEncoder:
-    """Encodes the prompts of requests. Belongs to the asyncio loop in which it is made.
+    """Encodes the prompts of requests. Belongs to the event loop in which it is made.
 
-    `max_sequence_tokens` is set when the engine has said it; until then no prompt is too long. `renderer` is None where
-    the tokenizer's chat format is no template.
+    `max_sequence_tokens` is set when the engine has reported it; until then no prompt is too long. `renderer` is None
+    if the tokenizer's chat format is not a template.
     """
 
     def __init__(self, tokenizer: Tokenizer, renderer: ChatRenderer | None) -> None:
@@ -64,7 +64,7 @@ class PromptEncoder:
         self.max_sequence_tokens: int | None = None
 
     def encode(self, prompts: Sequence[Prompt], done: Callable[[Encoded], None]) -> Callable[[], object]:
-        """Calls `done` with the outcome, in the loop, later. The function that it returns drops the work instead."""
+        """Encode in the background, then call `done` in the event loop. The returned function cancels the work."""
 
         def finished(task: asyncio.Task[list[Sequence[TokenId]]]) -> None:
             self._tasks.discard(task)
@@ -77,7 +77,7 @@ class PromptEncoder:
         return task.cancel
 
     def close(self) -> None:
-        """Drops all work. A thread that is encoding finishes its batch."""
+        """Cancel all work. A thread that is encoding finishes its batch."""
         for task in self._tasks:
             task.cancel()
         for thread in (self._thread, self._thread_for_huge, self._thread_for_counting):
@@ -93,19 +93,19 @@ class PromptEncoder:
             encoded += await self._loop.run_in_executor(thread, partial(_encode_batch, batch))
         return encoded
 
-    async def _job(self, prompt: Prompt) -> _Job:
+    async def _job(self, prompt: Prompt) -> _EncodeJob:
         match prompt:
             case TokenPrompt(token_ids):
                 self._require_room_for(len(token_ids))
-                return _Job(0, lambda: token_ids)
+                return _EncodeJob(0, lambda: token_ids)
             case TextPrompt(text):
                 return await self._text_job(text, add_special_tokens=True)
             case ChatPrompt(messages):
                 return await self._text_job(await self._rendered(messages), add_special_tokens=False)
 
-    async def _text_job(self, text: str, *, add_special_tokens: bool) -> _Job:
+    async def _text_job(self, text: str, *, add_special_tokens: bool) -> _EncodeJob:
         await self._require_room_for_text(text)
-        return _Job(len(text) + _CALL_CHARS, lambda: self._encode(text, add_special_tokens))
+        return _EncodeJob(len(text) + _CALL_CHARS, lambda: self._encode(text, add_special_tokens))
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[TokenId]:
         max_tokens = None if self.max_sequence_tokens is None else self.max_sequence_tokens - 1
@@ -115,7 +115,7 @@ class PromptEncoder:
             self._refuse_as_too_long(f"{error.n_tokens}")
 
     async def _rendered(self, messages: tuple[ChatMessage, ...]) -> str:
-        """The chat as text. Each message costs at least one token, whatever the template makes of it."""
+        """Render the chat as text. Each message has at least one token, whatever the template makes of it."""
         if not messages:
             raise invalid("A chat needs at least one message.", "messages")
         self._require_room_for(len(messages))
@@ -132,7 +132,7 @@ class PromptEncoder:
         return chat_format([msgspec.to_builtins(message) for message in messages])
 
     async def _require_room_for_text(self, text: str) -> None:
-        """The bytes of a long text are counted beside the loop."""
+        """Refuse a text that is too long. The bytes of a long text are counted in a thread."""
         if self.max_sequence_tokens is None:
             return
         min_tokens_of = self._tokenizer.length_bound.min_tokens_of
@@ -143,9 +143,9 @@ class PromptEncoder:
         self._require_room_for(at_least)
 
     def _require_room_for(self, at_least: int) -> None:
-        """Raises `RequestError` if a prompt of at least this many tokens cannot fit.
+        """Raise `RequestError` if a prompt of at least this many tokens cannot fit.
 
-        This holds for token ids too: reading a million of them would stop the engine's loop.
+        Token ids are checked too: a million of them would block the loop of the engine.
         """
         if self.max_sequence_tokens is not None and at_least >= self.max_sequence_tokens:
             self._refuse_as_too_long(f"at least {at_least}")
@@ -155,9 +155,9 @@ class PromptEncoder:
         raise RequestError(prompt_too_long(n_tokens, self.max_sequence_tokens))
 
 
-def _batches(jobs: Iterable[_Job]) -> Iterator[list[_Job]]:
-    """Neighbours together, up to `_BATCH_CHARS`; a longer one by itself."""
-    batch: list[_Job] = []
+def _batches(jobs: Iterable[_EncodeJob]) -> Iterator[list[_EncodeJob]]:
+    """Group consecutive jobs, up to `_BATCH_CHARS`. A longer job is a batch of its own."""
+    batch: list[_EncodeJob] = []
     n_chars = 0
     for job in jobs:
         if batch and n_chars + job.n_chars > _BATCH_CHARS:
@@ -168,5 +168,5 @@ def _batches(jobs: Iterable[_Job]) -> Iterator[list[_Job]]:
     yield batch
 
 
-def _encode_batch(batch: Iterable[_Job]) -> list[Sequence[TokenId]]:
+def _encode_batch(batch: Iterable[_EncodeJob]) -> list[Sequence[TokenId]]:
     return [job.encode() for job in batch]

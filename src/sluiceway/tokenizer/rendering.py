@@ -1,7 +1,7 @@
-"""Renders chats by a model's template, in child processes.
+"""Renders chats with a model's template, in child processes.
 
-A template may loop for ever or make gigabytes out of a letter, for every chat or for some. So each rendering has a time
-and a memory, and what does not keep to them is killed, with its child.
+A template may loop for ever, or make gigabytes out of one letter, for every chat or for some. So each rendering has
+limits of time and memory, and a child that exceeds them is killed.
 """
 
 from __future__ import annotations
@@ -29,28 +29,33 @@ from sluiceway.tokenizer.text.tokenizer import TemplateSource
 
 LIMITS = WorkerLimits(
     deadline_s=5.0,  # published templates take a millisecond for a hundred messages
-    memory_bytes=512 << 20,  # for the messages of a request as large as requests may be, and for their text
-    result_bytes=256 << 20,  # the memory bounds it
+    memory_bytes=512 << 20,  # enough for the largest request and its text
+    result_bytes=256 << 20,  # already bounded by the memory
     n_children=2,
-    max_waiting=100_000,  # the hub bounds the requests, and `_WAIT_S` their time
+    max_waiting=100_000,  # the API process bounds the requests, `_WAIT_S` their time
     large_bytes=64 << 10,
-    nice=0,  # an answer waits for it
+    nice=0,  # a client waits for it
 )
 
 _WAIT_S = 2 * LIMITS.deadline_s
-"""How long a chat waits for those before it and for its own rendering."""
+"""The time that a chat has to wait for earlier ones and to be rendered."""
 
 _FAILS = "The model's chat template does not render these messages"
 
 
-class ChatRenderer:
-    """Renders by one template. Belongs to the loop in which it is used; close it."""
+def rendering_pool(template: TemplateSource) -> WorkerPool:
+    """Make the child processes that render chats with a template."""
+    return WorkerPool("sluiceway.tokenizer.text.rendering:build", msgspec.msgpack.encode(template), LIMITS)
 
-    def __init__(self, template: TemplateSource) -> None:
-        self._pool = WorkerPool("sluiceway.tokenizer.text.rendering:build", msgspec.msgpack.encode(template), LIMITS)
+
+class ChatRenderer:
+    """Renders chats with one template. Belongs to the event loop in which it is used, and must be closed."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
 
     async def check(self) -> None:
-        """Raises `ModelConfigError` for a template that cannot be compiled. Logs that another fails on a greeting."""
+        """Raise `ModelConfigError` if the template cannot be compiled. If it fails on a greeting, log a warning."""
         try:
             result = _rendering(await self._pool.run(msgspec.msgpack.encode(())))
         except WorkerTimeout:
@@ -66,9 +71,9 @@ class ChatRenderer:
             log.warning("the chat template fails on a small chat", reason=error.refusal.message)
 
     async def render(self, messages: tuple[ChatMessage, ...]) -> str:
-        """The chat as text. `RequestError` where the template refuses it, fails, or takes too long.
+        """Render the chat as text. Raises `RequestError` if the template refuses it, fails, or takes too long.
 
-        Cancelling is safe: a waiting chat is dropped, and a chat that is being rendered runs on within its deadline.
+        It may be cancelled: a waiting chat is dropped then, and a chat that is being rendered ends by its deadline.
         """
         job = msgspec.msgpack.encode(messages)
         try:
@@ -78,22 +83,22 @@ class ChatRenderer:
             message = f"{_FAILS} within {LIMITS.deadline_s:g} seconds."
             raise invalid(message, "messages", code="template_timeout") from None
         except (WorkerMemoryError, WorkerResultError):
-            raise invalid(f"{_FAILS} in the memory that it may have.", "messages") from None
+            raise invalid(f"{_FAILS} within its limit of memory.", "messages") from None
         except (WorkerBusy, TimeoutError):
-            raise RequestError(OVERLOADED) from None  # chats before this one took their time
+            raise RequestError(OVERLOADED) from None  # earlier chats took too long
         if isinstance(result, Refused):
             raise invalid(result.message, "messages")
         return result.text
 
     async def close(self) -> None:
-        """End the children. What is being rendered is given up."""
+        """End the children. Chats that are being rendered are abandoned."""
         await self._pool.close()
 
     async def _run(self, job: bytes) -> bytes:
         try:
             return await self._pool.run(job)
         except WorkerDied:
-            return await self._pool.run(job)  # once more: perhaps it was not the job over which it died
+            return await self._pool.run(job)  # a second time, since the cause of the death may not have been this job
 
 
 def _rendering(result: bytes) -> Rendering:

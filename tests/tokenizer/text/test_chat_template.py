@@ -30,8 +30,8 @@ def refusal_of(source: str, *messages: dict[str, Any]) -> str:
     return caught.value.refusal.message
 
 
-def test_render_opens_the_assistants_turn_when_the_conversation_is_over() -> None:
-    """The generation prompt is always asked for, and nothing is escaped."""
+def test_render_ends_with_the_beginning_of_the_assistants_turn() -> None:
+    """Nothing is escaped."""
     assert render(CHATML) == "<|im_start|>user\nHi <b> & 'you'<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -55,7 +55,7 @@ def test_render_opens_the_assistants_turn_when_the_conversation_is_over() -> Non
         ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
     ],
 )
-def test_render_speaks_the_dialect_of_published_templates(source: str, text: str) -> None:
+def test_render_supports_the_dialect_of_published_templates(source: str, text: str) -> None:
     """Trimmed blocks, special tokens, dates, plain JSON, loop controls, generation blocks."""
     assert render(source, bos_token="<s>", eos_token="</s>") == text
 
@@ -114,7 +114,7 @@ def test_render_equals_the_reference_library_on_templates_in_published_styles(st
 
 
 def test_render_refuses_in_the_templates_words_when_it_raises() -> None:
-    """A template without a system role says so to the client."""
+    """For example, a template without a system role says so to the client."""
     source = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     assert "System role not supported" in refusal_of(source, {"role": "system", "content": "Be brief"})
 
@@ -130,7 +130,7 @@ def test_render_refuses_in_the_templates_words_when_it_raises() -> None:
     ],
 )
 def test_render_refuses_when_the_template_fails_on_the_messages(source: str) -> None:
-    """Any fault of the template's code becomes a 400, none a traceback."""
+    """Any error in the template's code becomes a 400."""
     assert "chat template" in refusal_of(source)
 
 
@@ -144,13 +144,13 @@ def test_render_refuses_when_the_template_fails_on_the_messages(source: str) -> 
         "{% for i in range(10**7) %}{% endfor %}",
     ],
 )
-def test_render_refuses_when_the_template_reaches_out_of_the_sandbox(source: str) -> None:
+def test_render_refuses_a_template_that_leaves_the_sandbox(source: str) -> None:
     """Attributes that lead to Python, changes of the messages, and huge ranges are refused while rendering."""
     refusal_of(source)
 
 
-def test_render_refuses_when_the_output_grows_without_measure() -> None:
-    """The bound is a multiple of the conversation, so long conversations are no problem and nested loops are."""
+def test_render_refuses_output_that_is_too_long() -> None:
+    """The limit is a multiple of the chat's length, so long chats pass and nested loops do not."""
     flood = "{% for i in range(2000) %}{% for j in range(2000) %}xx{{ messages[0].content }}{% endfor %}{% endfor %}"
     assert str(MIN_OUTPUT_CHARS) in refusal_of(flood)
     long = {"role": "user", "content": "x" * (MIN_OUTPUT_CHARS // 2)}
@@ -161,7 +161,7 @@ def test_render_refuses_when_the_output_grows_without_measure() -> None:
 
 
 def test_render_leaves_the_callers_messages_alone() -> None:
-    """Templates see copies; any mapping will do."""
+    """Templates get copies. Messages may be any mapping."""
     message = {"role": "user", "content": "x"}
     render("{% set m = messages[0] %}{{ m.content }}", message)
     assert message == {"role": "user", "content": "x"}
@@ -177,17 +177,16 @@ def test_render_leaves_the_callers_messages_alone() -> None:
     ],
 )
 def test_render_refuses_in_a_short_line_whatever_the_template_says(source: str, words: str) -> None:
-    """Its words reach a client, in JSON, and the log."""
+    """The text of the error reaches a client, as JSON, and the log."""
     assert refusal_of(source).endswith(words)
 
 
 def test_render_refuses_when_the_rendering_is_not_unicode() -> None:
-    """A template can spell half of a surrogate pair."""
+    """A template can write half of a surrogate pair."""
     assert "cannot render" in refusal_of("{{ '\\ud800' }}")
 
 
-def test_render_refuses_an_error_that_cannot_be_put_into_words() -> None:
-    """It is known by its name."""
+def test_render_names_the_type_of_an_error_without_text() -> None:
 
     class Wordless:
         def __radd__(self, other: str) -> str:
@@ -206,7 +205,7 @@ DEEP = "{% for a in messages %}" * 30 + "{% endfor %}" * 30
 
 @pytest.mark.parametrize("source", ["{% for %}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", DEEP])
 def test_template_is_refused_at_load_when_it_does_not_compile(source: str) -> None:
-    """A broken file is the operator's problem, and said in one line. Python nests twenty loops and no more."""
+    """The error is one line. Python nests no more than twenty loops."""
     with pytest.raises(ConfigError, match="chat_template") as caught:
         ChatTemplate(TemplateSource(source, {}))
     assert "\n" not in str(caught.value)

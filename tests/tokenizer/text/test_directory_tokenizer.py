@@ -1,4 +1,4 @@
-"""Tokenizers out of model directories: which file says what, and what happens when one is wrong."""
+"""Tokenizers of model directories: what each file says, and errors in them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_load_gives_the_tokens_and_the_chat_format_of_the_files(tmp_path: Path) 
 def test_end_tokens_are_all_that_the_files_name(
     tmp_path: Path, generation_config: dict[str, Any], config: dict[str, Any], expected: tuple[int, ...]
 ) -> None:
-    """Generation's own first, each once."""
+    """Those of the generation come first. None comes twice."""
     path = write_directory(tmp_path, generation_config=generation_config, config=config)
     assert load_directory_tokenizer(str(path)).eos_token_ids == expected
 
 
 def test_special_tokens_come_from_the_map_when_the_configuration_has_none(tmp_path: Path) -> None:
-    """`special_tokens_map.json` is the older place."""
+    """`special_tokens_map.json` is the older file."""
     tokens_map = {"bos_token": {"content": BOS}, "eos_token": EOS}
     path = write_directory(tmp_path, special_tokens_map=tokens_map, tokenizer_config={"chat_template": TEMPLATE})
     assert rendered(path).startswith(BOS)
@@ -61,7 +61,7 @@ def test_special_tokens_come_from_the_map_when_the_configuration_has_none(tmp_pa
 
 
 def test_a_named_end_token_is_hidden_even_if_the_vocabulary_calls_it_ordinary(tmp_path: Path) -> None:
-    """What the configuration calls special is special; what the vocabulary does not have is not added."""
+    """The configuration decides which tokens are special. Tokens that the vocabulary lacks are not added."""
     listed = {"additional_special_tokens": ["<nor this>", 7], "extra_special_tokens": ["o"]}
     write_directory(tmp_path, tokenizer_config={"eos_token": "x", "pad_token": "<not there>"} | listed)
     tokenizer = load_directory_tokenizer(str(tmp_path))
@@ -70,35 +70,35 @@ def test_a_named_end_token_is_hidden_even_if_the_vocabulary_calls_it_ordinary(tm
 
 
 def test_the_template_file_wins_over_the_configuration(tmp_path: Path) -> None:
-    """`chat_template.jinja` is the newer place."""
+    """`chat_template.jinja` is the newer file."""
     write_directory(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{{ eos_token }}!", encoding="utf-8")
     assert rendered(tmp_path) == f"{EOS}!"
 
 
 def test_the_default_of_several_templates_is_taken(tmp_path: Path) -> None:
-    """Some models have one more for tools."""
+    """Some models have another one for tools."""
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "chat"}]
     assert rendered(write_directory(tmp_path, tokenizer_config={"chat_template": named})) == "chat"
 
 
 @pytest.mark.parametrize("template", [None, [{"name": "tool_use", "template": "tools"}]])
 def test_there_is_no_chat_format_when_there_is_no_default_template(tmp_path: Path, template: object) -> None:
-    """A base model, or one with templates for tools alone."""
+    """As in a base model, or in a model with templates for tools only."""
     path = write_directory(tmp_path, tokenizer_config={"chat_template": template})
     assert load_directory_tokenizer(str(path)).chat_format is None
 
 
 @pytest.mark.parametrize("template", [[1], ["x"], [{"name": "default"}], [{"name": [], "template": "x"}], 5, {}, True])
 def test_a_template_of_another_form_is_refused(tmp_path: Path, template: object) -> None:
-    """A text, or a list of named texts."""
+    """It must be a text, or a list of named texts."""
     with pytest.raises(ModelSourceError, match=r"tokenizer_config.json: chat_template must be"):
         load_directory_tokenizer(str(write_directory(tmp_path, tokenizer_config={"chat_template": template})))
 
 
 @pytest.mark.parametrize("named", [[{"name": "default", "template": 5}]])
 def test_a_default_template_that_is_no_text_is_refused(tmp_path: Path, named: object) -> None:
-    """As one without a name."""
+    """So is one without a name."""
     with pytest.raises(ModelSourceError, match="chat_template must be"):
         load_directory_tokenizer(str(write_directory(tmp_path, tokenizer_config={"chat_template": named})))
 
@@ -115,14 +115,14 @@ def test_a_special_token_that_is_no_text_is_refused(tmp_path: Path, stem: str, t
 @pytest.mark.parametrize("token_id", ["x", 1.5, True, [None], [[1]], {}])
 @pytest.mark.parametrize("stem", ["generation_config", "config"])
 def test_an_end_token_that_is_no_id_is_refused(tmp_path: Path, stem: str, token_id: object) -> None:
-    """An answer that does not end would be the price of passing over it."""
+    """If it were ignored, answers would not end."""
     path = write_directory(tmp_path, **{stem: {"eos_token_id": token_id}})
     with pytest.raises(ModelSourceError, match=rf"{stem}.json: eos_token_id must be"):
         load_directory_tokenizer(str(path))
 
 
 def with_normalizer(path: Path, normalizer: object) -> str:
-    """A directory whose tokenizer.json has this normaliser."""
+    """Write a directory whose tokenizer.json has this normaliser."""
     write_directory(path)
     tokenizer = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
     (path / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": normalizer}), encoding="utf-8")
@@ -130,13 +130,13 @@ def with_normalizer(path: Path, normalizer: object) -> str:
 
 
 def charsmap(n_units: int, *, size: int | None = None, replacements: bytes = b"") -> str:
-    """The table of a Precompiled normaliser, whose trie has this many empty units."""
+    """Make the table of a Precompiled normaliser, whose trie has `n_units` empty units."""
     n_bytes = 4 * n_units if size is None else size
     return base64.b64encode(n_bytes.to_bytes(4, "little") + bytes(4 * n_units) + replacements).decode()
 
 
 def test_a_precompiled_normaliser_is_loaded_when_it_is_whole(tmp_path: Path) -> None:
-    """SentencePiece models in this form have one; an empty trie changes no text."""
+    """SentencePiece models in this format have one. An empty trie changes no text."""
     normalizer = {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": charsmap(256)}]}
     tokenizer = load_directory_tokenizer(with_normalizer(tmp_path, normalizer))
     assert tokenizer.encode("the fox") == vocabularies.byte_level().encode("the fox").ids
@@ -157,7 +157,7 @@ def test_a_precompiled_normaliser_is_loaded_when_it_is_whole(tmp_path: Path) -> 
     ],
 )
 def test_a_precompiled_normaliser_that_is_broken_is_refused(tmp_path: Path, table: object) -> None:
-    """The library panics over one, which prints a traceback and raises what is no `Exception`."""
+    """It would make the library panic, which prints a traceback and raises something that is not an `Exception`."""
     normalizer = {"type": "Precompiled", "precompiled_charsmap": table}
     with pytest.raises(ModelSourceError, match=r"tokenizer.json: has a Precompiled normaliser"):
         load_directory_tokenizer(with_normalizer(tmp_path, normalizer))
@@ -167,13 +167,13 @@ def test_a_precompiled_normaliser_that_is_broken_is_refused(tmp_path: Path, tabl
     "normalizer", [{"type": "Precompiled"}, {"type": "Sequence", "normalizers": [1, "Precompiled"]}]
 )
 def test_a_normaliser_of_another_form_is_refused(tmp_path: Path, normalizer: object) -> None:
-    """Whichever of us finds it."""
+    """By the library or by this project."""
     with pytest.raises(ModelSourceError, match=r"tokenizer.json: "):
         load_directory_tokenizer(with_normalizer(tmp_path, normalizer))
 
 
 def test_prompts_are_neither_cut_nor_padded_whatever_the_file_says(tmp_path: Path) -> None:
-    """Limits of a training run stay out of serving."""
+    """The limits of a training run do not apply."""
     write_directory(tmp_path)
     tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     tokenizer.enable_truncation(4)
@@ -185,7 +185,7 @@ def test_prompts_are_neither_cut_nor_padded_whatever_the_file_says(tmp_path: Pat
 
 
 def test_one_file_is_enough(tmp_path: Path) -> None:
-    """A base model in its barest form."""
+    """As in a minimal base model."""
     vocabularies.byte_level().save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_directory_tokenizer(str(tmp_path))
     assert tokenizer.decode(tokenizer.encode("fox")) == "fox"
@@ -196,9 +196,9 @@ def test_one_file_is_enough(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("tokenizer.json", None, "needs a tokenizer.json"),
-        ("tokenizer.json", b"{}", "not a tokenizer"),
+        ("tokenizer.json", b"{}", "not a readable tokenizer"),
         ("tokenizer.json", b"\xff\xfe", "cannot be read"),
-        ("tokenizer.json", b"[" * 100_000, "not a tokenizer"),
+        ("tokenizer.json", b"[" * 100_000, "not a readable tokenizer"),
         ("tokenizer.json", b'{"Precompiled":' * 100_000, "cannot be read"),
         ("tokenizer_config.json", b"{", "not JSON"),
         ("tokenizer_config.json", b"[" * 100_000, "not JSON"),
@@ -208,7 +208,7 @@ def test_one_file_is_enough(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str, content: bytes | None, reason: str) -> None:
-    """The operator learns which file, and what is wrong with it."""
+    """The error names the file and says what is wrong."""
     write_directory(tmp_path)
     if content is None:
         (tmp_path / name).unlink()
@@ -223,7 +223,7 @@ N = vocabularies.byte_level().get_vocab_size()
 
 
 def token(content: str, **flags: bool) -> dict[str, Any]:
-    """As tokenizer_config.json describes one; flags that it leaves out are false."""
+    """Describe a token as tokenizer_config.json does. Missing flags are false."""
     return {
         "content": content,
         **dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False),
@@ -274,8 +274,8 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_tokens_of_the_files_beside_the_vocabulary_are_those_of_transformers(tmp_path: Path, name: str) -> None:
-    """Ids, what is hidden, and what strips spaces around it."""
+def test_tokens_of_the_other_files_equal_those_of_transformers(tmp_path: Path, name: str) -> None:
+    """The same ids, hidden tokens, and stripped spaces."""
     from transformers import AutoTokenizer
 
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS} | ADDED[name].get("tokenizer_config", {})
@@ -302,8 +302,8 @@ def test_tokens_of_the_files_beside_the_vocabulary_are_those_of_transformers(tmp
     ],
 )
 @pytest.mark.parametrize("is_framed", [True, False])
-def test_a_prompt_is_framed_as_by_transformers(tmp_path: Path, settings: dict[str, Any], is_framed: bool) -> None:
-    """By tokenizer.json alone: what tokenizer_config.json says of it was for the program that wrote that file."""
+def test_bos_and_eos_are_added_as_by_transformers(tmp_path: Path, settings: dict[str, Any], is_framed: bool) -> None:
+    """Only tokenizer.json counts: the settings of tokenizer_config.json are for the program that wrote the file."""
     from transformers import AutoTokenizer
 
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS} | settings
@@ -327,8 +327,8 @@ def test_a_prompt_is_framed_as_by_transformers(tmp_path: Path, settings: dict[st
         ({"added_tokens": {"<tool>": True}}, "must map texts to ids"),
         ({"tokenizer_config": {"added_tokens_decoder": {"7": token("<tool>")}}}, f"has the id 7, but .* {N}$"),
         ({"tokenizer_config": {"added_tokens_decoder": []}}, "added_tokens_decoder must be an object"),
-        ({"tokenizer_config": {"added_tokens_decoder": {"x": token("<tool>")}}}, "'x' is no id of a token"),
-        ({"tokenizer_config": {"added_tokens_decoder": {"9" * 99: token("<tool>")}}}, "is no id of a token"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"x": token("<tool>")}}}, "'x' is not a token id"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"9" * 99: token("<tool>")}}}, "is not a token id"),
         ({"tokenizer_config": {"added_tokens_decoder": {"7": "<tool>"}}}, "id 7 must be an object with a text"),
         ({"tokenizer_config": {"added_tokens_decoder": {"7": token("")}}}, "id 7 must be an object with a text"),
         ({"tokenizer_config": decoder(token("<t>") | {"special": 1})}, "flags of id .* must be true or false"),
@@ -346,8 +346,8 @@ def test_added_tokens_that_contradict_the_vocabulary_are_refused(
         load_directory_tokenizer(str(write_directory(tmp_path, **files)))
 
 
-def test_damaged_files_beside_the_vocabulary_load_or_are_an_error_of_ours(tmp_path: Path) -> None:
-    """Values that do not belong: one line, no other exception."""
+def test_other_damaged_files_load_or_raise_a_source_error(tmp_path: Path) -> None:
+    """Unexpected values raise no other exception."""
     draw = random.Random(0)
     whole: dict[str, dict[str, Any]] = {
         "tokenizer_config": decoder(token("<tool>")) | {"bos_token": BOS, "additional_special_tokens": ["the", BOS]},
@@ -363,7 +363,7 @@ def test_damaged_files_beside_the_vocabulary_load_or_are_an_error_of_ours(tmp_pa
 
 
 def test_tokens_and_renderings_equal_those_of_transformers(tmp_path: Path) -> None:
-    """The library that defines the directory's form, on the same directory."""
+    """The reference library loads the same directory."""
     from transformers import PreTrainedTokenizerFast
 
     config = {"bos_token": BOS, "eos_token": EOS, "chat_template": TEMPLATE}

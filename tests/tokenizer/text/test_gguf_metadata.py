@@ -1,4 +1,4 @@
-"""Reading the head of GGUF files: every type, and every way to be damaged."""
+"""Reading the head of GGUF files: every type, and every kind of damage."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def read(tmp_path: Path, data: bytes, **options: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_read_metadata_gives_every_type_in_the_order_of_the_file(tmp_path: Path, version: int) -> None:
-    """Scalars of all widths, strings, arrays of each."""
+    """Scalars of all widths, strings, and arrays of each."""
     data = head([(key, type_id, content) for key, type_id, content, _ in EVERY_TYPE], version=version)
     assert list(read(tmp_path, data).items()) == [(key, expected) for key, _, _, expected in EVERY_TYPE]
 
 
-def test_read_metadata_skips_long_arrays_when_told_to(tmp_path: Path) -> None:
-    """Only the length of a long array is kept, and what follows is read as ever."""
+def test_read_metadata_skips_long_arrays_on_request(tmp_path: Path) -> None:
+    """Only the length of a long array is kept, and the next key is read."""
     metadata = read(tmp_path, WHOLE, skip_arrays_over=1)
     assert metadata["strings"] == SkippedArray(3)
     assert metadata["numbers"] == SkippedArray(2)
@@ -61,19 +61,18 @@ def test_read_metadata_skips_long_arrays_when_told_to(tmp_path: Path) -> None:
 
 
 def test_read_metadata_ignores_what_follows_the_pairs(tmp_path: Path) -> None:
-    """Tensors are not looked at."""
     assert read(tmp_path, head([("a", 4, 1)]) + os.urandom(64)) == {"a": 1}
 
 
 def test_read_metadata_refuses_when_the_file_is_cut_anywhere(tmp_path: Path) -> None:
-    """Every proper beginning of a file is refused, by name."""
+    """The error names the file."""
     for n_bytes in range(len(WHOLE)):
         with pytest.raises(ModelSourceError, match="m.gguf"):
             read(tmp_path, WHOLE[:n_bytes])
 
 
 def test_read_metadata_gives_a_value_or_a_source_error_when_any_byte_is_changed(tmp_path: Path) -> None:
-    """Damage never shows as another exception, nor as a huge allocation."""
+    """Damage causes no other exception and no huge allocation."""
     for position in range(len(WHOLE)):
         damaged = bytearray(WHOLE)
         damaged[position] ^= 0xFF
@@ -100,16 +99,16 @@ def test_read_metadata_gives_a_value_or_a_source_error_when_any_byte_is_changed(
     ],
 )
 def test_read_metadata_says_what_is_wrong_with_a_damaged_file(tmp_path: Path, data: bytes, reason: str) -> None:
-    """Wrong magic, version, byte order, lengths, types, text."""
+    """Wrong magic, version, byte order, lengths, types and text."""
     with pytest.raises(ModelSourceError, match=reason):
         read(tmp_path, data)
 
 
-def test_read_metadata_bounds_what_a_large_file_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lengths that the file could hold, but no model has: entries of an array, bytes of the head."""
+def test_read_metadata_limits_the_cost_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It limits the entries of an array and the bytes of the head."""
     data = head([("a", ARRAY, (4, [1, 2, 3]))])
     monkeypatch.setattr(gguf_metadata, "MAX_ARRAY_LENGTH", 2)
-    with pytest.raises(ModelSourceError, match="an array of 3 entries.*at most 2 may be"):
+    with pytest.raises(ModelSourceError, match="an array of 3 entries.*the limit is 2"):
         read(tmp_path, data)
     monkeypatch.setattr(gguf_metadata, "MAX_ARRAY_LENGTH", 3)
     assert read(tmp_path, data) == {"a": [1, 2, 3]}
@@ -119,7 +118,6 @@ def test_read_metadata_bounds_what_a_large_file_may_cost(tmp_path: Path, monkeyp
 
 
 def test_read_metadata_refuses_arrays_nested_without_end(tmp_path: Path) -> None:
-    """Depth is bounded, whatever the file says."""
     nested = struct.pack("<IQ", ARRAY, 1) * 5000 + struct.pack("<IQ", 4, 0)
     data = head([], n_pairs=1) + gguf_files.string("a") + struct.pack("<I", ARRAY) + nested
     with pytest.raises(ModelSourceError, match="nested deeper"):
@@ -127,7 +125,7 @@ def test_read_metadata_refuses_arrays_nested_without_end(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["absent.gguf", "."])
-def test_read_metadata_refuses_what_cannot_be_opened(tmp_path: Path, name: str) -> None:
+def test_read_metadata_refuses_a_path_that_cannot_be_opened(tmp_path: Path, name: str) -> None:
     """A missing file and a directory."""
     with pytest.raises(ModelSourceError, match="cannot be read"):
         read_metadata(str(tmp_path / name))

@@ -1,4 +1,4 @@
-"""Tokenizers out of GGUF metadata, against independent references in plain Python."""
+"""Tokenizers of GGUF metadata, compared with independent references in plain Python."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SENTENCEPIECE = vocabularies.sentencepiece_gguf()
 
 
 def changed(metadata: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """The metadata with other values under `tokenizer.ggml.`; None removes a key."""
+    """Change values under `tokenizer.ggml.`; None removes a key."""
     both = {**metadata, **{f"tokenizer.ggml.{key}": value for key, value in changes.items()}}
     return {key: value for key, value in both.items() if value is not None}
 
 
 def test_load_gives_the_tokenizer_of_a_file(tmp_path: Path) -> None:
-    """From bytes on disk to tokens."""
+    """Read from disk."""
     path = gguf_files.write(tmp_path / "m.gguf", BYTE_LEVEL)
     tokenizer = load_gguf_tokenizer(str(path))
     assert tokenizer.encode("the fox") == vocabularies.byte_level().encode("the fox").ids
@@ -37,14 +37,14 @@ def test_load_gives_the_tokenizer_of_a_file(tmp_path: Path) -> None:
 
 
 def test_byte_level_tokens_equal_the_vocabulary_they_were_taken_from() -> None:
-    """The file's lists rebuild the very tokenizer."""
+    """The lists of the file rebuild the same tokenizer."""
     tokenizer = tokenizer_of(BYTE_LEVEL)
     for text in random_texts(400, seed=5):
         assert tokenizer.encode(text) == vocabularies.byte_level().encode(text).ids, text
 
 
 def test_sentencepiece_tokens_equal_merging_by_score() -> None:
-    """The best-scored neighbours first, space marks, fallback bytes; special tokens apart."""
+    """With space marks, fallback bytes and special tokens."""
     tokenizer = tokenizer_of(SENTENCEPIECE)
     reference = SentencePieceReference(SENTENCEPIECE)
     rng = random.Random(2)
@@ -54,7 +54,7 @@ def test_sentencepiece_tokens_equal_merging_by_score() -> None:
 
 
 def test_sentencepiece_adds_no_space_when_the_file_says_so() -> None:
-    """`add_space_prefix` false: the first word is taken as it is, and its space shown."""
+    """With `add_space_prefix` false, the first word keeps its space."""
     tokenizer = tokenizer_of(changed(SENTENCEPIECE, add_space_prefix=False))
     with_space, without = tokenizer.encode(" hello"), tokenizer.encode("hello")
     assert with_space != without
@@ -62,7 +62,7 @@ def test_sentencepiece_adds_no_space_when_the_file_says_so() -> None:
 
 
 def test_words_are_taken_whole_when_the_pre_tokenizer_says_so() -> None:
-    """Llama 3 knows words that no merge leads to."""
+    """Llama 3 has words that no merge makes."""
     tokens = [*BYTE_LEVEL["tokenizer.ggml.tokens"], "zqzqzq"]
     more = changed(BYTE_LEVEL, tokens=tokens, token_type=[*BYTE_LEVEL["tokenizer.ggml.token_type"], 1])
     assert len(tokenizer_of(changed(more, pre="llama-bpe", add_bos_token=False)).encode("zqzqzq")) == 1
@@ -70,7 +70,7 @@ def test_words_are_taken_whole_when_the_pre_tokenizer_says_so() -> None:
 
 
 def test_letters_are_composed_when_the_pre_tokenizer_says_so() -> None:
-    """Qwen 2 encodes `e` and an accent as the one letter that they are."""
+    """Qwen 2 encodes `e` and an accent as one letter."""
     qwen, gpt_2 = tokenizer_of(changed(BYTE_LEVEL, pre="qwen2")), tokenizer_of(changed(BYTE_LEVEL, pre="gpt-2"))
     assert qwen.encode("e\u0301") == qwen.encode("é")
     assert gpt_2.encode("e\u0301") != gpt_2.encode("é")
@@ -88,17 +88,15 @@ def test_letters_are_composed_when_the_pre_tokenizer_says_so() -> None:
         ({"pre": "llama-bpe", "add_bos_token": False}, [], []),
     ],
 )
-def test_a_plain_prompt_is_framed_as_the_file_says(
-    changes: dict[str, Any], before: list[int], behind: list[int]
-) -> None:
-    """BOS and EOS by the file's flags, else by the kind of vocabulary; never in a chat."""
+def test_bos_and_eos_are_added_as_the_file_says(changes: dict[str, Any], before: list[int], behind: list[int]) -> None:
+    """The flags of the file decide, else the kind of vocabulary. Chats get neither."""
     tokenizer = tokenizer_of(changed(BYTE_LEVEL, **changes))
     plain = tokenizer.encode("fox", add_special_tokens=False)
     assert tokenizer.encode("fox") == [*before, *plain, *behind]
 
 
 def test_special_tokens_are_parsed_in_text_and_hidden_in_the_answer() -> None:
-    """Control tokens show nothing; user-defined ones are single tokens and show themselves."""
+    """Control tokens have no text. User-defined ones are single tokens with a text."""
     tokenizer = tokenizer_of(SENTENCEPIECE)
     user = SENTENCEPIECE["tokenizer.ggml.tokens"].index("<user>")
     control = SENTENCEPIECE["tokenizer.ggml.tokens"].index("<|im_end|>")
@@ -108,14 +106,14 @@ def test_special_tokens_are_parsed_in_text_and_hidden_in_the_answer() -> None:
 
 
 def test_end_tokens_are_those_named_and_those_that_end_a_turn() -> None:
-    """EOS, end of turn, end of message, and a control token spelled like one; each once."""
+    """EOS, end of turn, end of message, and control tokens with known spellings, without repetition."""
     assert tokenizer_of(changed(BYTE_LEVEL, eot_token_id=2, eom_token_id=0)).eos_token_ids == (1, 2, 0)
     ordinary = [3, 3, 1, *BYTE_LEVEL["tokenizer.ggml.token_type"][3:]]
     assert tokenizer_of(changed(BYTE_LEVEL, token_type=ordinary)).eos_token_ids == (1,)
     assert tokenizer_of(changed(BYTE_LEVEL, token_type=ordinary, eos_token_id=10**6)).eos_token_ids == ()
 
 
-def test_the_template_gets_the_special_tokens_spellings() -> None:
+def test_the_template_gets_the_texts_of_special_tokens() -> None:
     """`bos_token` in the template is the file's token."""
     rendered = render_chat(tokenizer_of(BYTE_LEVEL), [{"role": "user", "content": "hi"}])
     assert rendered == "<s>[user] hi<|im_end|>[assistant]"
@@ -127,8 +125,8 @@ def test_there_is_no_chat_format_when_the_file_has_no_template() -> None:
     assert tokenizer_of(metadata).chat_format is None
 
 
-def test_ids_without_a_token_are_passed_over() -> None:
-    """Empty entries, as padded vocabularies have them, stand for nothing, whatever their type."""
+def test_ids_without_a_token_are_ignored() -> None:
+    """Padded vocabularies have empty entries, of any type."""
     tokens, types = BYTE_LEVEL["tokenizer.ggml.tokens"], BYTE_LEVEL["tokenizer.ggml.token_type"]
     padded = changed(BYTE_LEVEL, tokens=["", *tokens, "", "pad"], token_type=[3, *types, 1, 1])
     tokenizer = tokenizer_of(padded)
@@ -137,13 +135,13 @@ def test_ids_without_a_token_are_passed_over() -> None:
 
 
 def test_types_may_be_missing() -> None:
-    """Old files have no `token_type`: every token is an ordinary one."""
+    """In old files without `token_type`, every token is ordinary."""
     tokenizer = tokenizer_of(changed(BYTE_LEVEL, token_type=None))
     assert tokenizer.decode(tokenizer.encode("<s>")) == "<s>"
 
 
 def test_an_unknown_token_may_be_missing() -> None:
-    """With all fallback bytes there, none is needed."""
+    """It is not needed if all fallback bytes are there."""
     tokenizer = tokenizer_of(changed(SENTENCEPIECE, unknown_token_id=None))
     assert tokenizer.decode(tokenizer.encode("漢 the")) == "漢 the"
 
@@ -169,13 +167,13 @@ def test_an_unknown_token_may_be_missing() -> None:
 def test_a_tokenizer_that_cannot_be_rebuilt_is_refused_with_the_reason(
     metadata: dict[str, Any], error: type[Exception], reason: str
 ) -> None:
-    """Unknown kinds name the kind; damage names the list."""
+    """The error names the unknown kind, or the damaged list."""
     with pytest.raises(error, match=reason):
         tokenizer_of(metadata)
 
 
 def test_real_tokens_equal_a_plain_reference() -> None:
-    """SmolLM2's own definition (single digits, GPT-2 words, merges by rank) in plain Python, on generated text."""
+    """The reference has SmolLM2's rules (single digits, GPT-2 words, merges by rank) in plain Python."""
     path = vocabularies.real_model()
     tokenizer, reference = load_gguf_tokenizer(path), GptTwoReference(read_metadata(path))
     for text in random_texts(2500, seed=11):
@@ -183,7 +181,7 @@ def test_real_tokens_equal_a_plain_reference() -> None:
 
 
 def test_real_chat_has_the_default_system_prompt_and_special_tokens() -> None:
-    """What the file's template says: a system prompt of its own unless there is one."""
+    """The template of the file adds a system prompt unless there is one."""
     tokenizer = load_gguf_tokenizer(vocabularies.real_model())
     rendered = render_chat(tokenizer, [{"role": "user", "content": "Hi"}])
     assert rendered == (
@@ -227,8 +225,8 @@ def test_real_tokens_and_chats_equal_those_of_transformers() -> None:
             )
 
 
-def test_end_tokens_are_refused_where_the_tokenizer_is(tmp_path: Path) -> None:
-    """The engine asks for them alone, in a process of its own."""
+def test_end_tokens_are_refused_if_the_tokenizer_is(tmp_path: Path) -> None:
+    """The engine process reads only the end tokens."""
     lists = (gguf_files.ARRAY, [(gguf_files.STRING, ["a"])])
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf_files.head([("tokenizer.ggml.tokens", gguf_files.ARRAY, lists)]))

@@ -1,4 +1,4 @@
-"""The lower bound on a text's tokens: it must hold for every text, and say nothing where it cannot."""
+"""The lower bound on the number of tokens: it must hold for every text, and be absent if it is unknown."""
 
 from __future__ import annotations
 

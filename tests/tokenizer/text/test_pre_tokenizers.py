@@ -1,4 +1,4 @@
-"""How text is split before merging; the expected words are those of the models' own `tokenizer.json`."""
+"""How text is split before merging. The expected words come from the models' own `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEXT = "I'M 12345 camelCASE don't\r\n\n  漢字, x+=1//a"
 
 
 def words(name: str, text: str) -> list[str]:
-    """The pieces of the text itself, whatever the byte alphabet makes of them."""
+    """Return the pieces of the text, not in the byte alphabet."""
     return [text[start:end] for _, (start, end) in splitting_named(name).pre_tokenizer().pre_tokenize_str(text)]
 
 
@@ -29,19 +29,19 @@ def words(name: str, text: str) -> list[str]:
     ],
 )
 def test_text_is_split_as_the_named_model_splits_it(name: str, expected: str) -> None:
-    """Contractions, digits, capitals, line breaks, spaces, ideographs, operators."""
+    """With contractions, digits, capitals, line breaks, spaces, ideographs and operators."""
     assert "|".join(words(name, TEXT)) == expected
 
 
 @pytest.mark.parametrize("name", sorted(SPLITTINGS))
 def test_no_text_is_lost_whatever_the_splitting(name: str) -> None:
-    """The words joined are the text."""
+    """The joined words are the text."""
     text = TEXT + "\t\u3000é\u0301 ٣٤ Ⅷ ½ \U00010428 👩‍🚀 \x00…"
     assert "".join(words(name, text)) == text
 
 
 def test_only_qwen_composes_letters() -> None:
-    """Its `tokenizer.json` asks for NFC; the others take text as it comes."""
+    """Its `tokenizer.json` asks for NFC."""
     normalizer = splitting_named("qwen2").normalizer()
     assert normalizer is not None and normalizer.normalize_str("e\u0301") == "é"
     assert splitting_named("smollm").normalizer() is None

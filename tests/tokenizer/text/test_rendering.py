@@ -1,4 +1,4 @@
-"""The jobs of a child that renders chats."""
+"""The jobs of a child process that renders chats."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def worker(source: str) -> Work:
 
 
 def test_chats_are_rendered_one_after_another() -> None:
-    """By the template and its variables; what a message does not have is not there."""
+    """With the variables of the template. Missing fields of a message are not defined."""
     render = worker("{{ bos_token }}{% for m in messages %}{{ m.content }}{{ 'name' in m }}{% endfor %}")
     assert render(CHAT) == Rendered("<s>HiFalse")
     assert render([*CHAT, {"role": "user", "content": "é", "name": "Bob"}]) == Rendered("<s>HiFalseéTrue")
 
 
 def test_a_job_without_messages_compiles_the_template() -> None:
-    """Nothing is rendered: a template may refuse that."""
+    """It renders nothing, because a template may refuse an empty chat."""
     assert worker("{{ raise_exception('no') }}")([]) == Rendered("")
 
 
-def test_what_the_template_refuses_is_refused_in_its_words() -> None:
-    """And the next chat is rendered."""
+def test_an_error_of_the_template_is_passed_on() -> None:
+    """The next chat is rendered."""
     render = worker("{% if messages|length > 1 %}{{ raise_exception('One at a time') }}{% endif %}ok")
     assert render(CHAT * 2) == Refused("The model's chat template refuses these messages: One at a time.")
     assert render(CHAT) == Rendered("ok")
@@ -41,7 +41,7 @@ def test_what_the_template_refuses_is_refused_in_its_words() -> None:
 
 @pytest.mark.parametrize("messages", [[], CHAT])
 def test_a_template_that_does_not_compile_refuses_everything(messages: list[dict[str, str]]) -> None:
-    """Each time; the field is named by whoever raises it."""
+    """Each time. The name of the field is left to the caller."""
     render = worker("{% for %}")
     for _ in range(2):
         result = render(messages)

@@ -1,4 +1,4 @@
-"""The text of one sequence: what is certain comes at once, and nothing comes after a stop string."""
+"""The text of one sequence: certain text comes immediately, and nothing comes after a stop string."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def text_of(*stops: str, min_tokens: int = 0) -> SequenceText:
 
 
 def pushed(text: SequenceText, characters: str) -> str:
-    """The text that these bytes make certain."""
+    """Push the bytes and return the text that is certain."""
     for byte in characters.encode():
         text.push(byte)
     return text.take()[0]
 
 
 def test_text_comes_with_its_tokens() -> None:
-    """What was taken does not come again."""
+    """`take` returns everything once."""
     text = text_of()
     text.push(104)
     text.push(105)
@@ -29,8 +29,7 @@ def test_text_comes_with_its_tokens() -> None:
     assert text.n_tokens == 2
 
 
-def test_token_that_ends_the_sequence_is_counted_and_not_shown() -> None:
-    """Even one that has a text."""
+def test_token_that_ends_the_sequence_is_counted_but_adds_no_text() -> None:
     text = text_of()
     text.push(104)
     text.push(EOS_ID, is_text=False)
@@ -39,7 +38,7 @@ def test_token_that_ends_the_sequence_is_counted_and_not_shown() -> None:
 
 
 def test_text_ends_before_a_stop_string() -> None:
-    """Its beginning is held back until it is clear; the end adds nothing."""
+    """Its beginning is held back until it is complete. `end` adds nothing."""
     text = text_of("STOP")
     assert pushed(text, "a ST") == "a "
     assert [text.push(byte) for byte in b"OP"] == [False, True]
@@ -49,8 +48,8 @@ def test_text_ends_before_a_stop_string() -> None:
     assert text.take() == ("", (), ())
 
 
-def test_what_was_held_back_is_text_when_the_sequence_ends() -> None:
-    """The beginning of a stop string that never came, half a character."""
+def test_held_text_is_released_when_the_sequence_finishes() -> None:
+    """The beginning of a stop string, or half a character."""
     text = text_of("STOP")
     assert pushed(text, "a ST") == "a "
     text.push("é".encode()[0])
@@ -61,7 +60,7 @@ def test_what_was_held_back_is_text_when_the_sequence_ends() -> None:
 
 
 def test_end_of_the_text_may_complete_a_stop_string() -> None:
-    """Half a character becomes U+FFFD, and the one stop was pending behind a longer one."""
+    """Half a character becomes U+FFFD, and one stop was pending because of a longer one."""
     text = text_of("a\ufffd")
     text.push(ord("a"))
     text.push("é".encode()[0])
@@ -73,36 +72,36 @@ def test_end_of_the_text_may_complete_a_stop_string() -> None:
     assert (pending.take()[0], pending.stop_match) == ("a", "bc")
 
 
-def test_stop_string_is_text_before_the_least_number_of_tokens() -> None:
-    """It is looked for in what comes from that token on."""
+def test_stop_string_before_min_tokens_is_text() -> None:
+    """Stop strings are searched only in text from that token on."""
     text = text_of("x", min_tokens=3)
     assert pushed(text, "axx") == "ax"
     assert (text.stop_match, text.n_tokens) == ("x", 3)
 
 
 def told_of(text: SequenceText, data: bytes) -> list[tuple[bytes, int, int | None]]:
-    """What is told of a token for each byte, as they are pushed."""
+    """Push each byte as a token with logprobs, and return the logprobs."""
     for byte in data:
         text.push(byte, Logprobs(-0.5, (), ()))
     return [(one.token.data, one.text_start, one.text_end) for one in text.take()[2]]
 
 
-def test_token_is_told_with_its_place() -> None:
-    """Those of one character begin where it does, and end with it."""
+def test_logprobs_have_the_place_of_the_token_in_the_text() -> None:
+    """Tokens of one character begin where it begins, and end where it ends."""
     first, second = "é".encode()[:1], "é".encode()[1:]
     assert told_of(text_of(), "aéb".encode()) == [(b"a", 0, 1), (first, 1, 2), (second, 1, 2), (b"b", 2, 3)]
 
 
-def test_token_is_told_at_once_when_its_text_is_held_back() -> None:
-    """The text may come with a later one, or never."""
+def test_logprobs_come_immediately_though_the_text_is_held_back() -> None:
+    """The text may come with a later token, or never."""
     text = text_of("STOP")
     assert told_of(text, b"aST") == [(b"a", 0, 1), (b"S", 1, 2), (b"T", 2, 3)]
     assert told_of(text, b"OP") == [(b"O", 3, 4), (b"P", 4, 5)]
     assert text.is_over
 
 
-def test_token_is_told_without_an_end_when_it_is_no_text() -> None:
-    """It ended the answer."""
+def test_logprobs_of_a_token_without_text_have_no_end() -> None:
+    """Such a token ends the answer."""
     text = text_of()
     text.push(104, Logprobs(-0.5, (), ()))
     assert not text.push(105, Logprobs(-1.5, (), ()), is_text=False)
@@ -113,8 +112,8 @@ def test_token_is_told_without_an_end_when_it_is_no_text() -> None:
     ]
 
 
-def test_likeliest_tokens_are_told_in_their_order() -> None:
-    """As they would be in this place: special ones by name and without bytes."""
+def test_the_likeliest_tokens_keep_their_order() -> None:
+    """Special tokens are shown by name and have no bytes."""
     text = text_of()
     text.push(104, Logprobs(-0.5, (104, EOS_ID, 0xC3), (-0.5, -1.0, -2.0)))
     (one,) = text.take()[2]
@@ -126,15 +125,14 @@ def test_likeliest_tokens_are_told_in_their_order() -> None:
     assert text.take()[2] == ()
 
 
-def test_nothing_is_told_when_nobody_asks() -> None:
-    """No token has log-probabilities."""
+def test_there_are_no_logprobs_if_none_are_pushed() -> None:
     text = text_of()
     text.push(104)
     assert text.take() == ("h", (104,), ())
 
 
-def test_bytes_of_a_cut_character_are_told_though_its_text_is_a_replacement() -> None:
-    """The one case in which the bytes, joined, are not the text."""
+def test_logprobs_have_the_bytes_of_a_cut_character() -> None:
+    """Its text is U+FFFD: only then are the joined bytes not the text."""
     text = text_of()
     for byte in "a🦆".encode()[:3]:
         text.push(byte, Logprobs(-1.0, (), ()))

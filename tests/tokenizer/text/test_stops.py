@@ -1,4 +1,4 @@
-"""Stop strings: what is held back, what wins, and that neither depends on how the text was split."""
+"""Stop strings: what is held back, which stop wins, and that neither depends on how the text is split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT_STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size
 
 
 def run(stops: Sequence[str], pushes: Iterable[str]) -> StopResult:
-    """All that a reader gets, and the stop, after the pushes and the flush."""
+    """Push the pieces, flush, and return the whole text and the stop."""
     matcher = StopMatcher(stops)
     parts: list[str] = []
     for text in pushes:
@@ -30,7 +30,7 @@ def run(stops: Sequence[str], pushes: Iterable[str]) -> StopResult:
 
 
 def expected(stops: Sequence[str], text: str) -> StopResult:
-    """The rule said in one line: the smallest start, then the smallest length."""
+    """Apply the rule in one line: the smallest start wins, then the smallest length."""
     found = [(text.find(stop), len(stop), stop) for stop in stops if stop in text]
     if not found:
         return StopResult(text)
@@ -39,7 +39,7 @@ def expected(stops: Sequence[str], text: str) -> StopResult:
 
 
 def every_split(text: str) -> Iterable[list[str]]:
-    """All ways to cut a text into consecutive pieces."""
+    """Yield all ways to cut a text into consecutive pieces."""
     for cuts in itertools.product((False, True), repeat=max(len(text) - 1, 0)):
         borders = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), len(text)]
         yield [text[a:b] for a, b in itertools.pairwise(borders)]
@@ -68,7 +68,7 @@ def every_split(text: str) -> Iterable[list[str]]:
     ],
 )
 def test_result_is_the_earliest_stop_however_the_text_is_split(stops: list[str], text: str) -> None:
-    """Every split of every example gives what the rule says."""
+    """For every split of every example."""
     for pieces in every_split(text[:11]):
         assert run(stops, [*pieces, text[11:]]) == expected(stops, text), pieces
 
@@ -78,7 +78,7 @@ def test_result_is_the_earliest_stop_however_the_text_is_split(stops: list[str],
 def test_result_is_the_earliest_stop_for_random_stops_texts_and_splits(
     stops: list[str], text: str, cuts: list[int]
 ) -> None:
-    """The same rule on what nobody thought of, on a small alphabet so that stops overlap."""
+    """A small alphabet makes stops overlap."""
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
     assert run(stops, pieces) == expected(stops, text)
@@ -87,8 +87,8 @@ def test_result_is_the_earliest_stop_for_random_stops_texts_and_splits(
 
 @settings(deadline=None, derandomize=True)
 @given(SHORT_STOPS, SHORT_TEXT)
-def test_held_text_is_a_true_prefix_of_a_stop_whenever_no_stop_is_near(stops: list[str], text: str) -> None:
-    """Nothing is held back but what a stop may still need."""
+def test_held_text_is_always_the_beginning_of_a_stop(stops: list[str], text: str) -> None:
+    """Nothing else is held back."""
     matcher = StopMatcher(stops)
     emitted = ""
     for i, char in enumerate(text):
@@ -102,15 +102,15 @@ def test_held_text_is_a_true_prefix_of_a_stop_whenever_no_stop_is_near(stops: li
 
 
 def test_push_emits_at_once_when_a_long_stop_cannot_begin_there() -> None:
-    """A long stop does not delay text that shares nothing with its beginning."""
+    """A long stop does not delay text that differs from its beginning."""
     matcher = StopMatcher(["x" * 60])
     assert matcher.push("hello ") == StopResult("hello ")
     assert matcher.push("xxx") == StopResult("")
     assert matcher.push("y") == StopResult("xxxy")
 
 
-def test_push_repeats_the_stop_when_more_text_follows_it() -> None:
-    """Tokens that were under way when the text ended change nothing."""
+def test_push_repeats_the_stop_after_the_end() -> None:
+    """Text that is pushed after the end changes nothing."""
     matcher = StopMatcher(["."])
     assert matcher.push("a.b") == StopResult("a", ".")
     assert matcher.push("c.") == StopResult("", ".")
@@ -118,7 +118,7 @@ def test_push_repeats_the_stop_when_more_text_follows_it() -> None:
 
 
 def test_flush_gives_the_held_prefix_when_the_text_ends_inside_a_stop() -> None:
-    """Half a stop is text."""
+    """Half of a stop is text."""
     matcher = StopMatcher(["END"])
     assert matcher.push("the EN") == StopResult("the ")
     assert matcher.flush() == StopResult("EN")
@@ -126,7 +126,7 @@ def test_flush_gives_the_held_prefix_when_the_text_ends_inside_a_stop() -> None:
 
 
 def test_flush_reports_a_pending_stop_when_the_longer_one_never_came() -> None:
-    """A complete stop inside an unfinished earlier one counts when the text ends."""
+    """A complete stop within an unfinished earlier one counts when the text ends."""
     matcher = StopMatcher(["abcd", "bc"])
     assert matcher.push("xab") == StopResult("x")
     assert matcher.push("c") == StopResult("")
@@ -134,14 +134,14 @@ def test_flush_reports_a_pending_stop_when_the_longer_one_never_came() -> None:
 
 
 def test_matcher_refuses_an_empty_stop() -> None:
-    """An empty stop would match everywhere; it is refused by name."""
+    """An empty stop would match everywhere."""
     with pytest.raises(RequestError) as caught:
         StopMatcher(["a", ""])
     assert caught.value.refusal.param == "stop"
 
 
 def test_push_finds_the_longest_when_hundreds_of_stops_are_nested() -> None:
-    """Stops that share prefixes and suffixes, and a text that keeps all of them alive."""
+    """The stops share prefixes and suffixes, and the text continues all of them."""
     stops = ["a" * n + "b" for n in range(1, 300)]
     matcher = StopMatcher(stops)
     text = "a" * 50_000
@@ -150,8 +150,8 @@ def test_push_finds_the_longest_when_hundreds_of_stops_are_nested() -> None:
 
 
 @pytest.mark.parametrize("stops", [(), ("END", "QED")])
-def test_a_matcher_made_anew_begins_at_the_beginning(stops: Sequence[str]) -> None:
-    """It shares the automaton and nothing else, whatever the first one has seen."""
+def test_a_copied_matcher_starts_a_new_text(stops: Sequence[str]) -> None:
+    """It shares only the automaton with the first one."""
     first = StopMatcher(stops)
     first.push("x E")
     second = first.anew()

@@ -1,4 +1,4 @@
-"""Reading the bytes of tokens off a vocabulary; the `tokenizers` library's own decoder is the reference."""
+"""The bytes of tokens. The decoder of the `tokenizers` library is the reference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokenizer_with(decoder: decoders.Decoder | None, tokens: list[str]) -> token
 
 
 def test_byte_level_alphabet_is_the_librarys() -> None:
-    """256 different characters, the same as the library has."""
+    """It has 256 different characters."""
     alphabet = byte_level_alphabet()
     assert sorted(alphabet) == list(range(256))
     assert set(alphabet.values()) == set(pre_tokenizers.ByteLevel.alphabet())
@@ -40,7 +40,7 @@ def test_byte_level_alphabet_is_the_librarys() -> None:
 
 
 def test_decode_equals_the_librarys_for_random_ids_of_a_byte_level_vocabulary() -> None:
-    """Thousands of random sequences: most of them invalid UTF-8, cut characters, special tokens."""
+    """Thousands of random sequences, most of them with invalid UTF-8, cut characters and special tokens."""
     tokenizer = vocabularies.byte_level()
     table = token_bytes_of(tokenizer)
     rng = random.Random(3)
@@ -50,7 +50,7 @@ def test_decode_equals_the_librarys_for_random_ids_of_a_byte_level_vocabulary() 
 
 
 def test_decode_equals_the_librarys_for_every_pair_of_bytes() -> None:
-    """The library and this decoder replace invalid bytes in the same way, also at the very end."""
+    """Both replace invalid bytes in the same way, also at the end."""
     tokenizer = vocabularies.byte_level()
     table = token_bytes_of(tokenizer)
     vocab = tokenizer.get_vocab()
@@ -62,7 +62,7 @@ def test_decode_equals_the_librarys_for_every_pair_of_bytes() -> None:
 
 
 def test_added_tokens_are_shown_as_they_are_spelled_unless_special() -> None:
-    """Text with a space is no byte-level token; `ï` would name a byte, but stands in an added token as itself."""
+    """Text with a space is not a byte-level token. `ï` would mean a byte, but in an added token it means itself."""
     tokenizer = tokenizers.Tokenizer.from_str(vocabularies.byte_level().to_str())
     tokenizer.add_tokens([AddedToken("two words", special=False), AddedToken("日本", special=False)])
     tokenizer.add_special_tokens([AddedToken("<hidden>", special=True)])
@@ -72,15 +72,15 @@ def test_added_tokens_are_shown_as_they_are_spelled_unless_special() -> None:
     assert [table.shown(token_id) for token_id in ids] == ["two words", "日本", "<hidden>"]
 
 
-def test_ids_without_a_token_stand_for_nothing() -> None:
-    """A vocabulary may have holes."""
+def test_ids_without_a_token_have_no_bytes() -> None:
+    """Vocabularies may have unused ids."""
     tokenizer = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 5}, []))
     tokenizer.decoder = decoders.ByteLevel()
     assert list(token_bytes_of(tokenizer).of) == [b"a", b"", b"", b"", b"", b"b"]
 
 
 def test_sentencepiece_tokens_give_spaces_and_bytes() -> None:
-    """Marks are spaces, byte tokens are bytes, the first space is not text."""
+    """Marks become spaces, byte tokens become bytes, and the first space is not text."""
     tokenizer = tokenizer_with(LLAMA, ["▁a", "b", "<0xC3>", "<0xA9>", "▁▁", "<0xc3>", "<0xzz>"])
     table = token_bytes_of(tokenizer)
     assert list(table.of) == [b" a", b"b", b"\xc3", b"\xa9", b"  ", b"\xc3", b"<0xzz>"]
@@ -90,14 +90,14 @@ def test_sentencepiece_tokens_give_spaces_and_bytes() -> None:
 
 
 def test_valid_characters_stay_when_a_run_of_fallback_bytes_holds_an_invalid_one() -> None:
-    """Where the library replaces the whole run, this decoder, which cannot wait for a run's end, replaces less."""
+    """The library replaces the whole run. This decoder cannot wait for the end of a run, so it replaces less."""
     tokenizer = tokenizer_with(LLAMA, ["a", "<0xC3>", "<0xA9>", "<0xFF>"])
     assert tokenizer.decode([0, 1, 2, 3]) == "a\ufffd\ufffd\ufffd"
     assert token_bytes_of(tokenizer).decode([0, 1, 2, 3]) == "aé\ufffd"
 
 
 def test_metaspace_tokens_give_spaces_but_no_bytes() -> None:
-    """Without a byte fallback `<0x41>` is plain text."""
+    """Without byte fallback, `<0x41>` is plain text."""
     tokenizer = tokenizer_with(METASPACE, ["▁a", "<0x41>"])
     assert token_bytes_of(tokenizer).decode([0, 1, 0]) == "a<0x41> a" == tokenizer.decode([0, 1, 0])
     kept = tokenizer_with(decoders.Metaspace(replacement="▁", prepend_scheme="never"), ["▁a"])
@@ -116,20 +116,19 @@ def test_metaspace_tokens_give_spaces_but_no_bytes() -> None:
     ],
 )
 def test_other_decoders_are_refused_by_name(decoder: decoders.Decoder | None, name: str) -> None:
-    """A vocabulary that would be decoded wrongly is not served."""
+    """Their vocabularies would be decoded wrongly."""
     with pytest.raises(ConfigError, match=name):
         token_bytes_of(tokenizer_with(decoder, ["a"]))
 
 
-def test_steps_are_opened_however_deep_sequences_are_nested() -> None:
-    """`Sequence` of `Sequence` is a sequence."""
+def test_steps_of_nested_sequences_are_found() -> None:
     nested = decoders.Sequence([decoders.Sequence([decoders.Fuse()]), decoders.ByteFallback()])
     assert [step["type"] for step in steps_of(component_state(nested))] == ["Fuse", "ByteFallback"]
     assert list(steps_of(component_state(None))) == []
 
 
 def test_an_id_far_beyond_the_vocabulary_is_refused() -> None:
-    """The table has an entry for each id below the highest: one token more would cost gigabytes."""
+    """The table has an entry for each id up to the highest, so one token could cost gigabytes."""
     tokenizer = tokenizers.Tokenizer(models.BPE({"a": 0, "b": MAX_VOCAB_SIZE}, []))
     tokenizer.decoder = decoders.ByteLevel()
     with pytest.raises(ConfigError, match=f"token id {MAX_VOCAB_SIZE}"):

@@ -1,4 +1,4 @@
-"""What every tokenizer keeps, whatever its vocabulary: one suite, run on each kind."""
+"""Tests that every kind of tokenizer must pass."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_decode_gives_back_the_text_that_was_encoded(tokenizer: Tokenizer, text: str) -> None:
-    """Nothing that these texts hold is lost on the way."""
+    """Nothing is lost."""
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_encode_stays_within_the_bounds_that_are_promised(tokenizer: Tokenizer, text: str) -> None:
-    """The length bound holds, ids are below the vocabulary's size."""
+def test_encode_keeps_the_promised_bounds(tokenizer: Tokenizer, text: str) -> None:
+    """The length bound holds, and ids are below the size of the vocabulary."""
     ids = tokenizer.encode(text)
     assert len(ids) >= tokenizer.length_bound.min_tokens_of(text)
     assert all(0 <= token_id < tokenizer.vocab_size for token_id in ids)
@@ -65,30 +65,30 @@ def test_encode_stays_within_the_bounds_that_are_promised(tokenizer: Tokenizer, 
     assert ids[len(ids) - len(plain) :] == plain
 
 
-def test_min_tokens_grows_with_the_text_so_that_a_hopeless_prompt_is_known(tokenizer: Tokenizer) -> None:
-    """A bound that is always nought would be true and useless."""
+def test_min_tokens_grows_with_the_text(tokenizer: Tokenizer) -> None:
+    """A bound that is always 0 would be true and useless."""
     n_chars = 1_000_000
     assert tokenizer.length_bound.min_tokens_of("x" * n_chars) >= n_chars // tokenizer.length_bound.max_token_bytes
 
 
 @pytest.mark.parametrize("text", ["\ud800", "ok \udfff\ud800 ok"])
 def test_encode_refuses_text_that_is_not_unicode(tokenizer: Tokenizer, text: str) -> None:
-    """A lone surrogate is a 400, and its length can still be asked for."""
+    """A lone surrogate is a 400. Its length bound can be computed."""
     with pytest.raises(RequestError, match="lone surrogate"):
         tokenizer.encode(text)
     assert tokenizer.length_bound.min_tokens_of(text) >= 0
 
 
 def test_a_rendered_chat_is_encoded_without_further_special_tokens(tokenizer: Tokenizer) -> None:
-    """The chat format writes the special tokens, so none is added twice."""
+    """The chat format writes the special tokens itself."""
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}]
     rendered = render_chat(tokenizer, messages)
     assert "hello" in rendered and "yes" in rendered
     assert len(encode_chat(tokenizer, messages)) <= len(tokenizer.encode(rendered))
 
 
-def test_encode_gives_no_more_tokens_than_its_caller_can_use(tokenizer: Tokenizer) -> None:
-    """The error says how many there are, so that a client can be told."""
+def test_encode_gives_no_more_than_max_tokens(tokenizer: Tokenizer) -> None:
+    """The error has the number of tokens."""
     text = "one two three"
     n_tokens = len(tokenizer.encode(text))
     assert len(tokenizer.encode(text, max_tokens=n_tokens)) == n_tokens
@@ -97,15 +97,15 @@ def test_encode_gives_no_more_tokens_than_its_caller_can_use(tokenizer: Tokenize
     assert caught.value.n_tokens == n_tokens
 
 
-def test_special_tokens_stand_for_no_text(tokenizer: Tokenizer) -> None:
-    """The end token is never shown."""
+def test_special_tokens_have_no_text(tokenizer: Tokenizer) -> None:
+    """The end token is never part of the text."""
     assert tokenizer.eos_token_ids
     assert tokenizer.decode(tokenizer.eos_token_ids) == ""
     assert all(0 <= token_id < tokenizer.vocab_size for token_id in tokenizer.eos_token_ids)
 
 
 def test_pushes_and_flush_are_the_decoded_text_for_random_ids(tokenizer: Tokenizer) -> None:
-    """Any ids, in the vocabulary or beyond: the stream's text is the whole's text, and nothing raises."""
+    """Also for ids outside the vocabulary."""
     rng = random.Random(7)
     for _ in range(300):
         ids = [rng.randrange(-1, tokenizer.vocab_size + 8) for _ in range(rng.randrange(60))]
@@ -114,8 +114,8 @@ def test_pushes_and_flush_are_the_decoded_text_for_random_ids(tokenizer: Tokeniz
         assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(ids)
 
 
-def test_encode_gives_the_same_ids_when_threads_encode_at_once(tokenizer: Tokenizer) -> None:
-    """The decode loop and long prompts share one tokenizer."""
+def test_encode_gives_the_same_ids_in_parallel_threads(tokenizer: Tokenizer) -> None:
+    """The event loop and the threads for long prompts share one tokenizer."""
     texts = [text * 20 for text in TEXTS]
     expected = [tokenizer.encode(text) for text in texts]
     results: list[list[list[int]]] = []
@@ -132,5 +132,5 @@ def test_encode_gives_the_same_ids_when_threads_encode_at_once(tokenizer: Tokeni
 @settings(deadline=None, derandomize=True)
 @given(text=st.text(max_size=40))
 def test_encode_accepts_any_unicode_text(tokenizer: Tokenizer, text: str) -> None:
-    """No text makes an encoder fail or break its length bound."""
+    """The length bound holds for all of it."""
     assert len(tokenizer.encode(text)) >= tokenizer.length_bound.min_tokens_of(text)

@@ -1,4 +1,4 @@
-"""A tokenizer without a model: one token per UTF-8 byte. For the fake runner, for tests, for the lab."""
+"""A tokenizer without a model, with one token for each UTF-8 byte: for the fake runner, for tests, for the lab."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOKEN_BYTES = TokenBytes(
 
 
 class ByteTokenizer:
-    """Ids 0 to 255 are bytes, then EOS and BOS. A plain prompt is BOS and its bytes; a chat is its bytes alone."""
+    """Encodes text as its bytes: ids 0 to 255, then EOS and BOS. A plain prompt begins with BOS, a chat does not."""
 
     vocab_size = 258
     eos_token_ids: tuple[TokenId, ...] = (EOS_ID,)
@@ -33,7 +33,7 @@ class ByteTokenizer:
         return [BOS_ID, *data] if add_special_tokens else list(data)
 
     def chat_format(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """One line a message, `role: content`, and the opening of the assistant's line."""
+        """Write one line for each message, `role: content`, and the beginning of the assistant's line."""
         return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant: "
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:

@@ -1,15 +1,15 @@
 """A model's chat template: Jinja from the model's files, run in a sandbox.
 
-The sandbox keeps a template away from Python. It bounds neither time nor memory: a template may loop for ever or make
-gigabytes out of a letter, already while it is compiled, since Jinja computes constant expressions then. So this module
-runs in a child process that can be killed (`tokenizer.rendering`), and nowhere else.
+The sandbox keeps a template away from Python. It limits neither time nor memory: a template may loop for ever, or make
+gigabytes out of one letter, even while it is compiled, because Jinja computes constant expressions then. So this module
+runs only in child processes that can be killed (`tokenizer.rendering`).
 
 The dialect is that of the Hugging Face templates (https://huggingface.co/docs/transformers/chat_templating_writing):
 trimmed blocks, `break` and `continue`, `raise_exception`, `strftime_now`, `tojson` without HTML escapes, and the
 `generation` block, which marks training data and renders as its body.
 
-A template comes with the model and never with a request. What it is given does come with requests, so whatever goes
-wrong while it runs is answered as the client's fault (400), in the template's own words where it has any.
+A template comes with the model and never with a request. Its input comes with requests, so an error while it runs is
+answered as an error of the client (400), with the text of the error if there is one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sluiceway.tokenizer.text.tokenizer import TemplateSource
 
 MIN_OUTPUT_CHARS = 1 << 20
 OUTPUT_GROWTH = 8
-"""A rendering may be this many times as long as the conversation, or `MIN_OUTPUT_CHARS` if that is more."""
+"""The rendered text may be this many times as long as the chat, or `MIN_OUTPUT_CHARS` if that is more."""
 
 _MAX_ERROR_CHARS = 300
-"""How much of an error's own words is passed on: a template can make a text of any length its error."""
+"""How much of the text of an error is passed on, since a template can raise an error of any length."""
 
 
 class ChatTemplate:
-    """Compiled once. `ModelConfigError` where the source is not a template.
+    """Renders chats with a template, which it compiles once. Raises `ModelConfigError` if that fails.
 
     `now` gives the time to templates that write today's date.
     """
@@ -46,22 +46,22 @@ class ChatTemplate:
         self._variables = dict(template.variables)
         try:
             self._template = _environment(now).from_string(template.source)
-        except Exception as error:  # Jinja writes Python: its compiler may object too, or have no memory left
-            raise ModelConfigError("chat_template", f"is not valid: {_words_of(error)}") from error
+        except Exception as error:  # Jinja generates Python, so its compiler may fail too, or run out of memory
+            raise ModelConfigError("chat_template", f"is not valid: {_text_of(error)}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The conversation as text, up to the opening of the assistant's turn; `RequestError` if that cannot be."""
+        """Render the chat as text, up to the beginning of the assistant's turn. Raises `RequestError`."""
         limit = max(MIN_OUTPUT_CHARS, OUTPUT_GROWTH * sum(len(str(message.get("content"))) for message in messages))
         try:
             text = _join_up_to(limit, self._template.generate(self._context(messages)))
-            text.encode()  # raises: a template can spell half of a surrogate pair, which is no text
+            text.encode()  # raises if a template has written a lone surrogate
             return text
         except RequestError:
             raise
         except jinja2.TemplateError as error:
-            raise _refusal(f"The model's chat template refuses these messages: {_words_of(error)}.") from error
-        except Exception as error:  # the template's code may raise anything on content that it did not expect
-            raise _refusal(f"The model's chat template cannot render these messages: {_words_of(error)}.") from error
+            raise _refusal(f"The model's chat template refuses these messages: {_text_of(error)}.") from error
+        except Exception as error:  # the code of a template may raise anything on unexpected content
+            raise _refusal(f"The model's chat template cannot render these messages: {_text_of(error)}.") from error
 
     def _context(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {
@@ -84,11 +84,11 @@ def _join_up_to(limit: int, pieces: Iterable[str]) -> str:
     return "".join(parts)
 
 
-def _words_of(error: Exception) -> str:
-    """What the error says, as one short line of text that can be encoded."""
+def _text_of(error: Exception) -> str:
+    """Return the text of the error as one short line that can be encoded."""
     try:
         line = " ".join(str(error)[: 2 * _MAX_ERROR_CHARS].split())
-    except Exception:  # it says something that cannot be built
+    except Exception:  # its text cannot be made
         line = ""
     words = line[:_MAX_ERROR_CHARS].removesuffix(".").encode("utf-8", "backslashreplace").decode()
     return words or type(error).__name__
@@ -119,12 +119,12 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Not Jinja's own filter: that one escapes `<`, `>`, `&` and `'` for use inside HTML."""
+    """Write JSON. Jinja's own filter would escape `<`, `>`, `&` and `'` for use in HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}...{% endgeneration %}`: a scope of its own, rendered as it is."""
+    """Renders the body of `{% generation %}...{% endgeneration %}` in a scope of its own."""
 
     tags = {"generation"}
 

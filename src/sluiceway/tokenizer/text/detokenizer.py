@@ -1,17 +1,17 @@
-"""Token ids to text, one at a time: never half a character, nothing lost at the end; pure.
+"""Turns token ids into text, one at a time: never half a character, and nothing is lost at the end; pure.
 
 Theory of operation
 -------------------
-Every token stands for some bytes (`TokenBytes`), and the text is those bytes decoded as UTF-8. A character may be
-spread over several tokens, so the bytes go through an incremental decoder that keeps at most the three bytes of an
-unfinished character. Bytes that can never become a character turn into U+FFFD at once (one for each maximal invalid
-part, as the Unicode standard recommends in section 3.9), so a model that emits garbage is never held back. A character
-that is unfinished when the text ends becomes one U+FFFD.
+Every token means some bytes (`TokenBytes`), and the text is those bytes decoded as UTF-8. The bytes of a character may
+come in several tokens, so an incremental decoder keeps the bytes of an unfinished character, three at most. Bytes that
+can never become a character turn into U+FFFD immediately (one for each maximal invalid part, as the Unicode standard
+recommends in section 3.9), so the text of a model that emits garbage is not delayed. A character that is unfinished
+when the text ends becomes one U+FFFD.
 
-For all ids, the pushes and the flush joined are the text of all ids. For byte-level vocabularies that is exactly what
-the `tokenizers` library decodes. For vocabularies with byte *fallback* it differs where a run of fallback bytes is not
-valid UTF-8 as a whole: the library then replaces every byte of the run, valid characters too, and can only know at the
-end of the run; here valid characters stay.
+For all ids, the results of `push` and `flush` together are the text of all ids. For byte-level vocabularies this is
+exactly what the `tokenizers` library decodes. For vocabularies with byte *fallback* it differs if a run of fallback
+bytes is not valid UTF-8 as a whole: the library then replaces every byte of the run, even those of valid characters,
+and can decide that only at the end of the run. Here, valid characters stay.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sluiceway.types import TokenId
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What the ids of a vocabulary stand for; one for all streams.
+    """Maps the ids of a vocabulary to bytes; all streams share it.
 
-    `of[i]` are the bytes of token i, empty for special tokens and for ids without a token. `drops_first_space`: the
-    vocabulary writes a space before the first word of a text, which is not part of the text. `specials` are the names
-    of special tokens.
+    `of[i]` has the bytes of token i; they are empty for special tokens and for ids without a token. With
+    `drops_first_space`, the vocabulary puts a space before the first word of a text, which is not part of the text.
+    `specials` has the names of special tokens.
     """
 
     of: Sequence[bytes]
@@ -37,24 +37,24 @@ class TokenBytes:
     specials: Mapping[TokenId, str] = field(default_factory=dict)
 
     def data(self, token_id: TokenId) -> bytes:
-        """The bytes of any id; unknown ones stand for nothing."""
+        """Return the bytes of any id; unknown ids have none."""
         return self.of[token_id] if 0 <= token_id < len(self.of) else b""
 
     def shown(self, token_id: TokenId) -> str:
-        """A token by itself: half a character as `\\xf0`, special ones by name, unknown ids by number."""
+        """Show a token by itself: half a character as `\\xf0`, a special token by its name, an unknown id by number."""
         data = self.data(token_id)
         if data:
             return data.decode("utf-8", "backslashreplace")
         return self.specials.get(token_id, f"token_id:{token_id}")
 
     def decode(self, ids: Iterable[TokenId]) -> str:
-        """The text of all ids, special tokens left out."""
+        """Return the text of all ids, without special tokens."""
         detokenizer = Detokenizer(self)
         return "".join([detokenizer.push(token_id) for token_id in ids]) + detokenizer.flush()
 
 
 class Detokenizer:
-    """The decode state of one stream. `continues`: a text goes on here, so its first space belongs to it."""
+    """Decodes the tokens of one stream. With `continues` the text continues another, so its first space is kept."""
 
     __slots__ = ("_bytes_of", "_drops_space", "_tail", "token_bytes")
 
@@ -66,16 +66,16 @@ class Detokenizer:
 
     @property
     def is_inside_character(self) -> bool:
-        """Whether the last token ended within a character, which is in no text so far."""
+        """True if the last token ended within a character, which is not part of any text yet."""
         return bool(self._tail)
 
     def data(self, token_id: TokenId) -> bytes:
-        """What this token would add to the text, as bytes, if it came next."""
+        """Return the bytes that this token would add to the text if it came next."""
         data = self.token_bytes.data(token_id)
         return data.removeprefix(b" ") if self._drops_space and not self._tail else data
 
     def push(self, token_id: TokenId) -> str:
-        """The characters that this token completes, often none. Any id is fine: unknown ones stand for nothing."""
+        """Return the characters that this token completes, often none. Unknown ids are ignored."""
         if not 0 <= token_id < len(self._bytes_of):
             return ""
         data = self._bytes_of[token_id]
@@ -86,7 +86,7 @@ class Detokenizer:
         return self._without_first_space(text) if self._drops_space else text
 
     def flush(self) -> str:
-        """The end of the text: U+FFFD if a character is unfinished, else nothing."""
+        """End the text: return U+FFFD if a character is unfinished, else nothing."""
         text, _ = codecs.utf_8_decode(self._tail, "replace", True)
         self._tail = b""
         return text

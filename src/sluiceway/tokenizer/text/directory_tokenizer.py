@@ -1,4 +1,4 @@
-"""The tokenizer of a model directory in the Hugging Face form: `tokenizer.json` and the files beside it."""
+"""Loads the tokenizer of a model directory in the Hugging Face format: `tokenizer.json` and related files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
 
 def load_directory_tokenizer(path: str) -> SubwordTokenizer:
-    """Raises `ModelSourceError` where a file is missing or damaged, `ModelConfigError` where one is not supported."""
+    """Load the tokenizer.
+
+    Raises `ModelSourceError` if a file is missing or damaged, `ModelConfigError` if one is not supported.
+    """
     directory = Path(path)
     tokenizer = _library_tokenizer(directory / "tokenizer.json")
     config = _json_object(directory / "tokenizer_config.json")
     tokens_map = _json_object(directory / "special_tokens_map.json")
     sources = [(directory / "tokenizer_config.json", config), (directory / "special_tokens_map.json", tokens_map)]
-    # Older files, those without `added_tokens_decoder`, keep what counts in the map.
+    # In older directories, without `added_tokens_decoder`, the map takes precedence.
     specials = _special_tokens(sources if "added_tokens_decoder" in config else sources[::-1])
     named = {*specials.values(), *_named_by_the_model(config)}
     _add_tokens(directory, tokenizer, config, named)
@@ -38,7 +41,7 @@ def load_directory_tokenizer(path: str) -> SubwordTokenizer:
     hidden = sorted(named | listed)
     tokenizer.add_special_tokens([token for token in hidden if tokenizer.token_to_id(token) is not None])
     source = _template_source(directory, config)
-    with library_errors(f"{directory / 'tokenizer.json'}: is not a tokenizer that can be used"):
+    with library_errors(f"{directory / 'tokenizer.json'}: is not a usable tokenizer"):
         return SubwordTokenizer(
             tokenizer,
             eos_token_ids=list(_eos_token_ids(directory, tokenizer, specials)),
@@ -49,22 +52,22 @@ def load_directory_tokenizer(path: str) -> SubwordTokenizer:
 def _library_tokenizer(path: Path) -> tokenizers.Tokenizer:
     text = _text_of(path)
     if text is None:
-        raise ModelSourceError(f"{path}: there is no such file; a model directory needs a tokenizer.json")
+        raise ModelSourceError(f"{path}: the file does not exist; a model directory needs a tokenizer.json")
     if '"Precompiled"' in text:
         _check_charsmaps(path, text)
-    with library_errors(f"{path}: is not a tokenizer that can be read"):
+    with library_errors(f"{path}: is not a readable tokenizer"):
         tokenizer = tokenizers.Tokenizer.from_str(text)
-    # Files may carry over the limits of a training run; a prompt is never cut or padded.
+    # Files may contain the limits of a training run. Prompts are never cut or padded.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def _check_charsmaps(path: Path, text: str) -> None:
-    """Raises `ModelSourceError` for a table of a `Precompiled` normaliser over which the library would panic.
+    """Raise `ModelSourceError` for a table of a `Precompiled` normaliser that would make the library panic.
 
-    A table is the size of a double-array trie in bytes, the trie in units of four, then the replacements as UTF-8. The
-    library reads its first 256 units for any text: https://github.com/google/sentencepiece, `Normalizer`.
+    A table has the size of a double-array trie in bytes, the trie in units of four bytes, and the replacements as
+    UTF-8. For any text, the library reads the first 256 units: https://github.com/google/sentencepiece, `Normalizer`.
     """
     try:
         tables = [
@@ -85,7 +88,7 @@ def _check_charsmaps(path: Path, text: str) -> None:
 
 
 def _special_tokens(sources: Iterable[tuple[Path, Mapping[str, Any]]]) -> dict[str, str]:
-    """Name to text; an entry is a text or an object with the text in `content`. Earlier sources win."""
+    """Map names to texts. An entry is a text, or an object with the text in `content`. Earlier sources win."""
     specials: dict[str, str] = {}
     for path, source in sources:
         for name in _SPECIAL_NAMES:
@@ -99,13 +102,13 @@ def _special_tokens(sources: Iterable[tuple[Path, Mapping[str, Any]]]) -> dict[s
 
 
 def _named_by_the_model(config: Mapping[str, Any]) -> Iterator[str]:
-    """Special tokens to which a model gives names of its own."""
+    """Yield the special tokens that have names of the model's own."""
     named = config.get("extra_special_tokens")
     yield from _texts(named.values() if isinstance(named, dict) else ())
 
 
 def _listed_specials(source: Mapping[str, Any]) -> Iterator[str]:
-    """Special tokens without a name, in the older and the newer place."""
+    """Yield the special tokens without names, from the older and the newer key."""
     for key in ("additional_special_tokens", "extra_special_tokens"):
         listed = source.get(key)
         yield from _texts(listed if isinstance(listed, list) else ())
@@ -119,21 +122,21 @@ def _texts(entries: Iterable[Any]) -> Iterator[str]:
 
 
 def _added(tokenizer: tokenizers.Tokenizer) -> Mapping[str, tokenizers.AddedToken]:
-    """By their texts, the tokens that are found in a text before it is split."""
+    """Map texts to the tokens that the library finds in a text before it splits it."""
     return {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
 
 
 def _add_tokens(directory: Path, tokenizer: tokenizers.Tokenizer, config: Mapping[str, Any], named: set[str]) -> None:
-    """Adds the tokens that only the files beside `tokenizer.json` have, as transformers does, and checks their ids.
+    """Add the tokens that are only in the other files, as transformers does, and check their ids.
 
-    `ModelSourceError` where a token has another id than its file says: the model was trained on that one.
+    Raises `ModelSourceError` if a token gets another id than its file says, which is the one that the model knows.
     """
     added = _added(tokenizer)
     modern, older = directory / "tokenizer_config.json", directory / "added_tokens.json"
     by_file = {older: _older_added_tokens(older, added, named)}
     is_modern = "added_tokens_decoder" in config
     if is_modern:
-        # What was special once stays so.
+        # A token that was special stays special.
         hidden = named | {token.content for token in added.values() if token.special}
         by_file[modern] = _decoder_of(modern, config["added_tokens_decoder"], hidden)
     new_tokens = by_file[modern if is_modern else older]
@@ -148,14 +151,14 @@ def _add_tokens(directory: Path, tokenizer: tokenizers.Tokenizer, config: Mappin
 
 
 def _decoder_of(path: Path, entries: Any, specials: Collection[str]) -> dict[TokenId, tokenizers.AddedToken]:
-    """`added_tokens_decoder`: ids, as texts, to descriptions of tokens."""
+    """Read `added_tokens_decoder`, which maps ids, written as texts, to descriptions of tokens."""
     where = f"{path}: added_tokens_decoder"
     if not isinstance(entries, dict):
         raise ModelSourceError(f"{where} must be an object")
     decoder = {}
     for key, entry in entries.items():
         if not _TOKEN_ID.fullmatch(key):
-            raise ModelSourceError(f"{where}: {key[:40]!r} is no id of a token")
+            raise ModelSourceError(f"{where}: {key[:40]!r} is not a token id")
         content = entry.get("content") if isinstance(entry, dict) else None
         if not isinstance(content, str) or not content:
             raise ModelSourceError(f"{where}: the entry of id {key} must be an object with a text in content")
@@ -170,7 +173,7 @@ def _decoder_of(path: Path, entries: Any, specials: Collection[str]) -> dict[Tok
 def _older_added_tokens(
     path: Path, added: Mapping[str, tokenizers.AddedToken], specials: Collection[str]
 ) -> dict[TokenId, tokenizers.AddedToken]:
-    """`added_tokens.json`: texts to ids. What `tokenizer.json` describes itself is described better there."""
+    """Read `added_tokens.json`, which maps texts to ids. Descriptions in `tokenizer.json` take precedence."""
     tokens = {}
     for content, token_id in _json_object(path).items():
         if not content or isinstance(token_id, bool) or not isinstance(token_id, int):
@@ -182,7 +185,7 @@ def _older_added_tokens(
 
 
 def _eos_token_ids(directory: Path, tokenizer: tokenizers.Tokenizer, specials: Mapping[str, str]) -> Iterator[TokenId]:
-    """What generation is told to end at; where nothing tells it, the tokenizer's own end token."""
+    """Yield the end tokens that the files of the model name, and the tokenizer's own end token."""
     for path in (directory / "generation_config.json", directory / "config.json"):
         value = _json_object(path).get("eos_token_id")
         ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -195,9 +198,9 @@ def _eos_token_ids(directory: Path, tokenizer: tokenizers.Tokenizer, specials: M
 
 
 def _template_source(directory: Path, config: Mapping[str, Any]) -> str | None:
-    """`chat_template.jinja` if there is one, else the entry of the configuration; of several named ones the default.
+    """Read `chat_template.jinja` if it exists, else the template of the configuration, or its default of several.
 
-    Templates of other names are for other uses, such as tools: a model that has no default has no chat format.
+    Templates with other names are for other uses, such as tools. A model without a default has no chat format.
     """
     source = _text_of(directory / "chat_template.jinja")
     if source is not None:
@@ -219,12 +222,12 @@ def _wrong_template(directory: Path) -> ModelSourceError:
 
 
 def _json_object(path: Path) -> Mapping[str, Any]:
-    """The file's content, nothing if there is no such file."""
+    """Read the file. The result is empty if the file does not exist."""
     return read_json_object(path) if path.exists() else {}
 
 
 def _text_of(path: Path) -> str | None:
-    """None if there is no such file."""
+    """Read the file. The result is None if it does not exist."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

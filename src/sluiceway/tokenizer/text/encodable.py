@@ -1,4 +1,4 @@
-"""What text can be encoded at all."""
+"""The check that a text can be encoded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from sluiceway.errors import invalid
 
 
 def require_unicode(text: str) -> bytes:
-    """The text as UTF-8; `RequestError` where it holds half of a surrogate pair: JSON can spell that, UTF-8 cannot."""
+    """Encode as UTF-8. Raises `RequestError` for half of a surrogate pair, which JSON can contain but UTF-8 cannot."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise invalid(f"The text has a lone surrogate at character {error.start}, which is no text.") from None
+        raise invalid(f"The text has a lone surrogate at character {error.start}, which cannot be encoded.") from None

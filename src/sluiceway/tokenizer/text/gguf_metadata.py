@@ -1,8 +1,8 @@
 """The key-value metadata at the head of a GGUF file.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Only the head is
-read, through a memory map; the tensors behind it are not touched. Every length is checked against the file before it
-is believed, so a damaged file is an error and never a huge allocation.
+read, through a memory map; the tensors after it are not touched. Every length is checked against the size of the file
+before it is used, so a damaged file causes an error and never a huge allocation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCALAR_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: 
 _MAX_NESTING = 4
 MAX_HEAD_BYTES = 256 << 20
 MAX_ARRAY_LENGTH = 4 << 20
-"""The largest heads of published models have 15 MB, and their longest arrays, merges, half a million entries."""
+"""Published models have heads of up to 15 MB, and arrays (their merges) of up to half a million entries."""
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -31,14 +31,14 @@ _HEADER = struct.Struct("<4sIQQ")
 
 @dataclass(frozen=True, slots=True)
 class SkippedArray:
-    """Stands in for an array that was longer than the caller wanted."""
+    """Takes the place of an array that is longer than the caller wants."""
 
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class GgufHead:
-    """The metadata, and where the descriptions of the tensors begin."""
+    """The metadata, the number of tensors, and where their descriptions begin."""
 
     metadata: dict[str, Any]
     n_tensors: int
@@ -46,15 +46,15 @@ class GgufHead:
 
 
 def read_metadata(path: str, *, skip_arrays_over: int | None = None) -> dict[str, Any]:
-    """All keys in the order of the file; arrays are lists, or `SkippedArray` if longer than `skip_arrays_over`.
+    """Read all keys in the order of the file. Arrays are lists, or `SkippedArray` if longer than `skip_arrays_over`.
 
-    Raises `ModelSourceError` where the file is missing, is no GGUF file, is cut short or damaged.
+    Raises `ModelSourceError` if the file is missing, is not a GGUF file, is cut short or damaged.
     """
     return read_head(path, skip_arrays_over=skip_arrays_over).metadata
 
 
 def read_head(path: str, *, skip_arrays_over: int | None = None) -> GgufHead:
-    """As `read_metadata`, for a reader that goes on to the tensors."""
+    """Read what `read_metadata` reads, and where the descriptions of the tensors begin."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data, skip_arrays_over).head()
@@ -62,16 +62,16 @@ def read_head(path: str, *, skip_arrays_over: int | None = None) -> GgufHead:
         raise ModelSourceError(f"{path}: cannot be read: {error.strerror}") from error
     except _Damage as error:
         raise ModelSourceError(f"{path}: {error}") from error
-    except (ValueError, struct.error) as error:  # an empty file cannot be mapped; text that is not UTF-8
+    except (ValueError, struct.error) as error:  # an empty file cannot be mapped; a text may not be UTF-8
         raise ModelSourceError(f"{path}: is not a readable GGUF file: {error}") from error
 
 
 class _Damage(Exception):
-    """The bytes are not what the format promises."""
+    """The bytes break the format."""
 
 
 class _Reader:
-    """Walks over the head of a file; `_position` is always that of the next unread byte."""
+    """Reads the head of a file. `_position` is that of the next unread byte."""
 
     def __init__(self, data: mmap.mmap, skip_arrays_over: int | None) -> None:
         self._data = data
@@ -90,7 +90,7 @@ class _Reader:
         return GgufHead(metadata, n_tensors, self._position)
 
     def _header(self) -> tuple[int, int]:
-        """The numbers of tensors and of pairs that follow."""
+        """Return the numbers of tensors and of key-value pairs."""
         if self._data[:4] != _MAGIC:
             raise _Damage("is not a GGUF file: it does not begin with 'GGUF'")
         _, version, n_tensors, n_pairs = self._unpack(_HEADER)
@@ -113,12 +113,11 @@ class _Reader:
             raise _Damage(f"has arrays nested deeper than {_MAX_NESTING}")
         type_id, length = self._unpack(_PAIR)
         code = _SCALAR_CODES.get(type_id)
-        # The smallest item that is no number is an empty string, eight bytes: what cannot fit is not looped over.
+        # The smallest item that is not a number is an empty string of eight bytes. An array that cannot fit is refused
+        # here.
         self._require(length * (struct.calcsize("<" + code) if code else _U64.size))
         if length > MAX_ARRAY_LENGTH:
-            raise _Damage(
-                f"has an array of {length} entries at byte {self._position}; at most {MAX_ARRAY_LENGTH} may be"
-            )
+            raise _Damage(f"has an array of {length} entries at byte {self._position}; the limit is {MAX_ARRAY_LENGTH}")
         if code is not None:
             return self._scalars(code, length)
         if self._is_too_long(length):
@@ -149,7 +148,7 @@ class _Reader:
         return self._data[self._string_span()].decode()
 
     def _string_span(self) -> slice:
-        # The hot path, twice for each token of a vocabulary, hence no call while all is well.
+        # This runs twice for each token of a vocabulary, so it calls no function unless something is wrong.
         start = self._position + _U64.size
         if start > self._size:
             self._require(_U64.size)

@@ -1,7 +1,7 @@
-"""The tokenizer inside a GGUF file, rebuilt from its metadata.
+"""Rebuilds the tokenizer of a GGUF file from its metadata.
 
-Two kinds of vocabulary are supported: `gpt2`, byte-level pairs with their merges, and `llama`, SentencePiece pairs
-whose merges follow from the scores.
+Two kinds of vocabulary are supported: `gpt2`, byte-level with a list of merges, and `llama`, SentencePiece, whose
+merges follow from the scores of its tokens.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _DAMAGED = "the GGUF file's tokenizer is damaged"
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>")
-"""Control tokens that end a turn of a chat; files often name only the end of a document as their end token."""
+"""Control tokens that end a turn of a chat. Many files name only the token that ends a document."""
 
 
 def load_gguf_tokenizer(path: str) -> SubwordTokenizer:
-    """Raises `ModelSourceError` where the file is damaged, `ModelConfigError` where it needs what is not supported."""
+    """Load the tokenizer. Raises `ModelSourceError` for a damaged file, `ModelConfigError` for an unsupported one."""
     return tokenizer_of(read_metadata(path))
 
 
 def load_gguf_eos_token_ids(path: str) -> tuple[TokenId, ...]:
-    """Those of `load_gguf_tokenizer`, in a fraction of its time: no merge is looked at."""
+    """Read the end tokens only, which is much faster than `load_gguf_tokenizer`, since it ignores the merges."""
     metadata = read_metadata(path)
     with library_errors(_DAMAGED):
         return tuple(_Vocabulary(metadata).eos_token_ids())
 
 
 def tokenizer_of(metadata: Mapping[str, Any]) -> SubwordTokenizer:
-    """See `load_gguf_tokenizer`; `metadata` with all its arrays."""
+    """Build the tokenizer from the metadata, with all its arrays. Raises the errors of `load_gguf_tokenizer`."""
     source = metadata.get("tokenizer.chat_template")
     if not (source is None or isinstance(source, str)):
         raise ModelConfigError("tokenizer.chat_template", "must be a text")
@@ -55,13 +55,13 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> SubwordTokenizer:
 
 
 class _Vocabulary:
-    """The metadata's lists, checked against each other."""
+    """Holds the lists of the metadata, checked against each other, and builds a tokenizer from them."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
         self._tokens: Sequence[str] = self._list("tokens")
         self._types: Sequence[int] = self._list("token_type", default=[_NORMAL] * len(self._tokens))
-        # An id without a token has an empty entry, and there may be several.
+        # An id without a token has an empty entry. There may be several.
         self._ids = {token: token_id for token_id, token in enumerate(self._tokens) if token}
         self._require_same_length("token_type", self._types)
         if len(self._ids) != sum(map(bool, self._tokens)):
@@ -76,7 +76,7 @@ class _Vocabulary:
             case other:
                 raise ModelConfigError("tokenizer.ggml.model", f"{other!r} is not supported; 'gpt2' and 'llama' are")
         self._add_tokens(tokenizer)
-        self._frame(tokenizer, adds_bos)
+        self._add_bos_and_eos(tokenizer, adds_bos)
         return tokenizer
 
     def eos_token_ids(self) -> list[TokenId]:
@@ -124,7 +124,7 @@ class _Vocabulary:
         return tokenizer
 
     def _merges_by_score(self, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
-        """Every way to make a token of two others, best token first: SentencePiece merges by the result's score."""
+        """Yield every pair of tokens that makes another, best first. SentencePiece merges by the result's score."""
         normal = {token for token, kind in zip(self._tokens, self._types, strict=True) if kind == _NORMAL}
         for token_id in sorted(range(len(scores)), key=lambda i: -scores[i]):
             token = self._tokens[token_id]
@@ -137,21 +137,21 @@ class _Vocabulary:
     # Special tokens.
 
     def _add_tokens(self, tokenizer: tokenizers.Tokenizer) -> None:
-        """Control tokens are never split and never shown; user-defined ones are never split."""
+        """Add the tokens that are never split. Control tokens are never shown either."""
         kinds = [(token, self._types[token_id]) for token, token_id in self._ids.items()]
         hidden = [token for token, kind in kinds if kind in (_CONTROL, _UNKNOWN)]
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in hidden])
         shown = [token for token, kind in kinds if kind == _USER_DEFINED]
         tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in shown])
 
-    def _frame(self, tokenizer: tokenizers.Tokenizer, adds_bos: bool) -> None:
-        """Put BOS before and EOS behind a plain prompt, where the file, or else the kind of vocabulary, says so."""
+    def _add_bos_and_eos(self, tokenizer: tokenizers.Tokenizer, adds_bos: bool) -> None:
+        """Put BOS before and EOS after a plain prompt, if the file, or else the kind of vocabulary, says so."""
         before = self._framing_token("bos", self._get("add_bos_token", adds_bos))
-        behind = self._framing_token("eos", self._get("add_eos_token", False))
-        if before or behind:
+        after = self._framing_token("eos", self._get("add_eos_token", False))
+        if before or after:
             tokenizer.post_processor = processors.TemplateProcessing(
-                single=[*before, "$A", *behind],
-                special_tokens=[(token, self._ids[token]) for token in {*before, *behind}],
+                single=[*before, "$A", *after],
+                special_tokens=[(token, self._ids[token]) for token in {*before, *after}],
             )
 
     def _framing_token(self, name: str, is_wanted: bool) -> list[str]:
@@ -164,7 +164,7 @@ class _Vocabulary:
     # The metadata.
 
     def _special_id(self, name: str) -> TokenId | None:
-        """The id of a special token, None if the file names none, or one that does not exist."""
+        """Return the id of a special token; None if the file has none, or one outside the vocabulary."""
         token_id = self._get(f"{name}_token_id")
         return token_id if isinstance(token_id, int) and 0 <= token_id < len(self._tokens) else None
 
@@ -174,7 +174,7 @@ class _Vocabulary:
     def _list(self, key: str, default: list[Any] | None = None) -> list[Any]:
         value = self._get(key, default)
         if not isinstance(value, list):
-            raise ModelSourceError(f"tokenizer.ggml.{key} is missing: the file holds no tokenizer that can be used")
+            raise ModelSourceError(f"tokenizer.ggml.{key} is missing: the file has no usable tokenizer")
         return value
 
     def _require_same_length(self, key: str, values: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The `LengthBound` of a tokenizer, found in its vocabulary and in the steps that it takes before that."""
+"""Computes the `LengthBound` of a tokenizer from its vocabulary and from its normaliser and pre-tokenizer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sluiceway.lengths import LengthBound
 from sluiceway.tokenizer.text.token_bytes import byte_level_alphabet, component_state, steps_of
 
 _SHRINKS = {"Prepend": 1, "Replace": 1, "NFC": 3, "NFD": 3, "NFKC": 4, "NFKD": 4}
-"""How many times shorter in UTF-8 a normaliser can make a text: NFC writes three Hangul letters, nine bytes, as one
-syllable of three; NFKC writes a mathematical letter of four bytes as a plain one."""
+"""By which factor a normaliser can shorten a text in UTF-8. NFC turns three Hangul letters (nine bytes) into one
+syllable (three bytes); NFKC turns a mathematical letter (four bytes) into a plain one (one byte)."""
 
 _LOSSLESS_SPLITS = ("ByteLevel", "Metaspace", "Split", "Digits", "Punctuation")
 
 
 def length_bound_of(tokenizer: tokenizers.Tokenizer, token_bytes: Sequence[bytes]) -> LengthBound:
-    """Made once for a vocabulary."""
+    """Compute the bound. This is done once for a vocabulary."""
     longest = max(1, *_lengths(tokenizer, token_bytes))
     lost, shrinks = _lost_bytes(tokenizer), _shrinks(tokenizer)
     if lost is None or shrinks is None:
@@ -31,14 +31,14 @@ def _lengths(tokenizer: tokenizers.Tokenizer, token_bytes: Sequence[bytes]) -> I
     yield from map(len, token_bytes)
     yield from (len(added.content.encode()) for added in tokenizer.get_added_tokens_decoder().values())
     if not _is_byte_level(tokenizer):
-        # A user can write the three-byte space mark itself, which counts as one space in `token_bytes`.
+        # A text may contain the three-byte space mark itself, which is one space in `token_bytes`.
         yield from (len(token.encode()) for token in tokenizer.get_vocab(with_added_tokens=False))
 
 
 def _shrinks(tokenizer: tokenizers.Tokenizer) -> int | None:
-    """How many times shorter a text can get before it is merged, None if that has no bound that is known here."""
+    """By which factor the steps before merging can shorten a text; None if that is not known."""
     if any(added.lstrip or added.rstrip for added in tokenizer.get_added_tokens_decoder().values()):
-        return None  # such a token swallows the spaces around it
+        return None  # such a token takes the spaces around it
     if not all(map(_keeps_all_text, steps_of(component_state(tokenizer.pre_tokenizer)))):
         return None
     product = 1
@@ -54,9 +54,9 @@ def _keeps_all_text(split: Mapping[str, Any]) -> bool:
 
 
 def _lost_bytes(tokenizer: tokenizers.Tokenizer) -> bytes | None:
-    """Bytes that become no token at all, None if any run of text may become a single unknown token.
+    """Return the bytes that become no token; None if a text of any length may become a single unknown token.
 
-    A byte-level vocabulary is not always complete: a byte that it lacks is left out, as the model's own encoder does.
+    A byte-level vocabulary may lack bytes. They are left out, as the model's own encoder does.
     """
     model = tokenizer.model
     if not isinstance(model, models.BPE):

@@ -1,4 +1,4 @@
-"""Opens the tokenizer of a model, or only asks it how answers end."""
+"""Loads the tokenizer of a model, or only its end tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from sluiceway.types import TokenId
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
-    """Raises `ModelSourceError` where a file is missing or damaged, `ModelConfigError` where it cannot be supported."""
-    # One prompt is encoded by one thread, so the library's own threads gain nothing; with them it warns after a fork.
+    """Load the tokenizer.
+
+    Raises `ModelSourceError` if a file is missing or damaged, `ModelConfigError` if it is not supported.
+    """
+    # A prompt is encoded by one thread, so the library's own threads would gain nothing and cause warnings after a
+    # fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     match files.kind:
         case ModelKind.FAKE:
@@ -31,7 +35,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def load_eos_token_ids(files: ModelFiles) -> tuple[TokenId, ...]:
-    """`load_tokenizer(files).eos_token_ids`, and its errors, without building what encodes where that takes long."""
+    """Return `load_tokenizer(files).eos_token_ids`, or raise its errors, without building a slow encoder."""
     if files.kind is not ModelKind.GGUF:
         return load_tokenizer(files).eos_token_ids
     from sluiceway.tokenizer.text.gguf_tokenizer import load_gguf_eos_token_ids

@@ -1,9 +1,8 @@
-"""How a byte-level vocabulary splits text into words before merging, by the name that GGUF files give it.
+"""How byte-level vocabularies split text into words before merging, by the name that GGUF files use.
 
-The names and their meanings are those of `tokenizer.ggml.pre` in llama.cpp
-(https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp), the patterns those of the `tokenizer.json` of
-the models that the names stand for. A wrong split gives wrong tokens without any error, so a name that is not here is
-refused rather than guessed at.
+The names are those of `tokenizer.ggml.pre` in llama.cpp
+(https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp). The patterns are those of the `tokenizer.json`
+of the models with these names. A wrong split gives wrong tokens without any error, so an unknown name is refused.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _DEEPSEEK_3 = (
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """One way to split.
+    """Describes how a text is split.
 
-    `patterns` are applied in turn, each splitting what the ones before left whole; then, if `gpt2_words`, GPT-2's own
-    pattern. `whole_words`: a word that is itself a token is taken as it is, merges or not. `adds_bos` and `nfc` are
-    what the models of this name do where the file does not say.
+    The `patterns` are applied in order: each splits the parts that the earlier ones left. With `gpt2_words`, the
+    pattern of GPT-2 comes last. With `whole_words`, a word that is itself a token becomes that token, whatever the
+    merges say. `adds_bos` and `nfc` are defaults for files that do not say.
     """
 
     patterns: tuple[str, ...] = ()
@@ -104,7 +103,7 @@ SPLITTINGS: dict[str, Splitting] = {
 
 
 def splitting_named(name: str | None) -> Splitting:
-    """`ModelConfigError` for a name that is not known, or for a file that has none."""
+    """Find a splitting by its name. Raises `ModelConfigError` for an unknown name, or for None."""
     splitting = SPLITTINGS.get(name or "")
     if splitting is None:
         known = ", ".join(sorted(SPLITTINGS))

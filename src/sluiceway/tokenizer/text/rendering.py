@@ -1,7 +1,7 @@
-"""What renders chats in a child process: a job is a chat, its result a `Rendered` or a `Refused`.
+"""Renders chats in a child process. A job is a chat, its result a `Rendered` or a `Refused`.
 
-`build` is the entry of a pool of workers (`tokenizer.rendering`). The template is compiled with the first job and not
-before: compiling it is foreign work too, and the limits are those of jobs.
+`build` is the entry of the children (`tokenizer.rendering`). The template is compiled with the first job, because
+compiling runs foreign code too, and limits apply to jobs only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
-    """A chat as text; no text for a job without messages, which asks whether the template is one."""
+    """A chat as text. The text is empty for a job without messages, which only compiles the template."""
 
     text: str
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Why there is no text. `is_template`: no chat can be rendered, since the template does not compile."""
+    """Why a chat was not rendered. With `is_template`, the template does not compile, so no chat can be."""
 
     message: str
     is_template: bool = False
@@ -35,8 +35,8 @@ Rendering: TypeAlias = Rendered | Refused
 
 
 def build(init: bytes) -> Callable[[bytes], bytes]:
-    """What does the jobs of one child. `init` is a `TemplateSource`."""
-    from sluiceway.tokenizer.text.chat_template import ChatTemplate  # the other side never loads Jinja
+    """Return the function that does the jobs of a child. `init` is an encoded `TemplateSource`."""
+    from sluiceway.tokenizer.text.chat_template import ChatTemplate  # the parent never loads Jinja
 
     source = msgspec.msgpack.decode(init, type=TemplateSource)
     template: ChatTemplate | None = None

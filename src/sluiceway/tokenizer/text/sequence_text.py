@@ -1,4 +1,4 @@
-"""The text of one sequence as its tokens come: decoded, and cut where a stop string begins; pure."""
+"""The text of one sequence while its tokens arrive: decoded, and cut where a stop string begins; pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from sluiceway.types import LikelyToken, Logprobs, TokenId, ToldToken
 
 
 class SequenceText:
-    """Tokens in; out comes text that is certain, and since the last `take` the ids, and the tokens that are to be told.
+    """Takes tokens, and gives the text that can no longer change, with the ids and logprobs since the last `take`.
 
-    `min_tokens`: a stop string counts only in what comes from that many tokens on.
+    A stop string counts only in text that comes from the token with the number `min_tokens` on.
     """
 
     __slots__ = (
@@ -20,7 +20,7 @@ class SequenceText:
         "_pieces",
         "_stops",
         "_token_ids",
-        "_told",
+        "_logprobs",
         "n_tokens",
         "stop_match",
     )
@@ -31,29 +31,30 @@ class SequenceText:
         self._min_tokens = min_tokens
         self._pieces: list[str] = []
         self._token_ids: list[TokenId] = []
-        self._told: list[ToldToken] = []
+        self._logprobs: list[ToldToken] = []
         self._n_decoded = 0
-        """Characters of the tokens that are told, certain or not."""
+        """The number of decoded characters, held back or not. Counted only if tokens have logprobs."""
         self.n_tokens = 0
         self.stop_match: str | None = None
-        """The stop string that ended the text. Tokens after it are not pushed any more."""
+        """The stop string that ended the text; None before that. No token is pushed after it."""
 
     @property
     def is_over(self) -> bool:
-        """Whether a stop string has ended it."""
+        """True if a stop string has ended the text."""
         return self.stop_match is not None
 
     def push(self, token_id: TokenId, logprobs: Logprobs | None = None, *, is_text: bool = True) -> bool:
-        """The next token; whether a stop string ends the text with it. A token may be counted and be no text.
+        """Add the next token. Returns True if a stop string ends the text with it.
 
-        Either all tokens of a sequence come with log-probabilities, or none.
+        With `is_text` False the token is counted, but adds no text. Either all tokens of a sequence have logprobs, or
+        none has.
         """
         self.n_tokens += 1
         self._token_ids.append(token_id)
         if logprobs is None:
             text = self._detokenizer.push(token_id) if is_text else ""
         else:
-            text = self._push_told(token_id, logprobs, is_text)
+            text = self._push_with_logprobs(token_id, logprobs, is_text)
         if not is_text:
             return False
         if self.n_tokens < self._min_tokens:
@@ -63,7 +64,7 @@ class SequenceText:
         return self.is_over
 
     def end(self) -> None:
-        """No token follows: half a character or the beginning of a stop string, if held back, is text now."""
+        """Add no more tokens. Half a character or the beginning of a stop string that was held back is text now."""
         if not self.is_over:
             self._search(self._detokenizer.flush())
         if not self.is_over:
@@ -71,17 +72,17 @@ class SequenceText:
             self._pieces.append(rest)
 
     def take(self) -> tuple[str, tuple[TokenId, ...], tuple[ToldToken, ...]]:
-        """What has come since the last time."""
+        """Return the text, the ids and the logprobs since the last call."""
         text, token_ids = "".join(self._pieces), tuple(self._token_ids)
         self._pieces.clear()
         self._token_ids.clear()
-        if not self._told:
+        if not self._logprobs:
             return text, token_ids, ()
-        told, self._told = tuple(self._told), []
-        return text, token_ids, told
+        logprobs_of_tokens, self._logprobs = tuple(self._logprobs), []
+        return text, token_ids, logprobs_of_tokens
 
-    def _push_told(self, token_id: TokenId, logprobs: Logprobs, is_text: bool) -> str:
-        """The characters that the token completes, as the detokenizer gives them."""
+    def _push_with_logprobs(self, token_id: TokenId, logprobs: Logprobs, is_text: bool) -> str:
+        """Add a token that has logprobs. Returns the characters that it completes."""
         token = self._likely(token_id, logprobs.logprob)
         top = tuple(map(self._likely, logprobs.top_ids, logprobs.top_logprobs))
         start, end, text = self._n_decoded, None, ""
@@ -89,11 +90,11 @@ class SequenceText:
             text = self._detokenizer.push(token_id)
             self._n_decoded += len(text)
             end = self._n_decoded + self._detokenizer.is_inside_character
-        self._told.append(ToldToken(token, top, start, end))
+        self._logprobs.append(ToldToken(token, top, start, end))
         return text
 
     def _likely(self, token_id: TokenId, logprob: float) -> LikelyToken:
-        """A token that may come next."""
+        """Describe a token that was likely here."""
         shown = self._detokenizer.token_bytes.shown(token_id)
         return LikelyToken(token_id, shown, self._detokenizer.data(token_id), logprob)
 

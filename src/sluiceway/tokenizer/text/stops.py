@@ -1,19 +1,20 @@
-"""Stop strings in a stream of text: what may go out now, and where the text ends; pure.
+"""Finds stop strings in a stream of text: which text is certain now, and where the text ends; pure.
 
 Theory of operation
 -------------------
-The text of a stream is one string, however it was split into pushes. It ends before the stop that *starts* first; of
-stops that start at the same place the shortest wins, because it is complete first. So the cut is
-`min(text.find(stop) for each stop found)`, and neither it nor the stop's name depends on token borders.
+The text of a stream is one string, however it is split into pushes. It ends before the stop that *starts* first. If
+several start at the same place, the shortest one wins, because it is complete first. So the text is cut at
+`min(text.find(stop) for each stop found)`. Neither the cut nor the reported stop depends on where tokens begin and end.
 
-The matcher is an Aho-Corasick automaton (A. Aho, M. Corasick, "Efficient string matching", 1975): the state after each
-character is the longest suffix of the text that begins some stop. That suffix, and nothing else, is held back: it is
-all that could still turn out to belong to a stop. Each character costs constant time whatever the number of stops.
+The matcher is an Aho-Corasick automaton (A. Aho, M. Corasick, "Efficient string matching", 1975). Its state after each
+character is the longest suffix of the text that is the beginning of a stop. Exactly this suffix is held back, since
+only it may still become part of a stop. Each character costs constant time, whatever the number of stops.
 
-A complete stop is *pending* while an unfinished one that started earlier may still come true: with `("abcd", "bc")`,
-the text `abc` may end at `bc` or, if a `d` follows, at `abcd`. The next characters, or the end of the text, decide.
+A complete stop is *pending* while a stop that started earlier may still be completed: with `("abcd", "bc")`, the text
+`abc` ends before `bc`, or, if a `d` follows, before `abcd`. The next characters, or the end of the text, decide.
 
-Comparison is by code point: no case folding, no Unicode normalisation. The prompt is never pushed, so it never counts.
+Characters are compared by code point, without case folding or Unicode normalisation. The prompt is never pushed, so
+stops in it do not count.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ from typing import NamedTuple
 from sluiceway.errors import invalid
 
 _NO_CHAR = 0x110000
-"""No code point."""
+"""A number that is not a code point."""
 
 _NO_STOP = -1
 
 
 class StopResult(NamedTuple):
-    """What one push or flush yields. `stop` is the stop string that ended the text, None while it goes on."""
+    """The text that is certain now, and the stop string that ended it; None while the text goes on."""
 
     text: str
     stop: str | None = None
 
 
 class _Automaton:
-    """States are numbers: each is a prefix of some stop, 0 the empty one.
+    """Holds the states of an Aho-Corasick automaton as numbers: each is a prefix of a stop, 0 the empty one.
 
-    Everything is in arrays of numbers, some ten bytes for each character of a stop. The first way on from a state leads
-    to the next number; where there are more, they are in `_branches`.
+    The states are in arrays, with about ten bytes for each character of a stop. The first transition from a state leads
+    to the next number. Further transitions are in `_branches`.
     """
 
-    __slots__ = ("_branches", "_falls", "_next_chars", "depths", "first_chars", "stop_numbers", "stops")
+    __slots__ = ("_branches", "_fallbacks", "_next_chars", "depths", "first_chars", "stop_numbers", "stops")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops = tuple(stops)
         self._next_chars = array("I", [_NO_CHAR])
-        self._falls = array("I", [0])
-        """Of each state, its longest proper suffix that is a state too."""
+        self._fallbacks = array("I", [0])
+        """For each state, its longest proper suffix that is also a state."""
         self.stop_numbers = array("i", [_NO_STOP])
-        """The longest stop that the text ends with in a state: of those, it starts first."""
+        """For each state, the longest stop that the text ends with, which is the one that starts first."""
         self._branches: dict[tuple[int, int], int] = {}
         self.depths = array("I", [0])
         self.first_chars = "".join({stop[0] for stop in stops})
@@ -61,23 +62,23 @@ class _Automaton:
         for number, stop in enumerate(stops):
             state = 0
             for char in map(ord, stop):
-                found = self._on_from(state, char)
+                found = self._next_state(state, char)
                 state = self._add(state, char, origins) if found is None else found
             self.stop_numbers[state] = number
         self._link(origins)
 
     def step(self, state: int, char: str) -> int:
-        """The state after one more character; amortised constant, as every fall undoes an earlier step."""
+        """Return the state after one more character. Amortised constant time: every fall undoes an earlier step."""
         code, next_chars, branches = ord(char), self._next_chars, self._branches
         while next_chars[state] != code:
             if branches and (found := branches.get((state, code))) is not None:
                 return found
             if not state:
                 return 0
-            state = self._falls[state]
+            state = self._fallbacks[state]
         return state + 1
 
-    def _on_from(self, state: int, char: int) -> int | None:
+    def _next_state(self, state: int, char: int) -> int | None:
         return state + 1 if self._next_chars[state] == char else self._branches.get((state, char))
 
     def _add(self, state: int, char: int, origins: list[tuple[int, int]]) -> int:
@@ -87,7 +88,7 @@ class _Automaton:
         else:
             self._branches[state, char] = new
         self._next_chars.append(_NO_CHAR)
-        self._falls.append(0)
+        self._fallbacks.append(0)
         self.stop_numbers.append(_NO_STOP)
         self.depths.append(self.depths[state] + 1)
         origins.append((state, char))
@@ -97,8 +98,8 @@ class _Automaton:
         """Set every fall, nearest to the root first, and let states know the stops that end inside them."""
         for state in sorted(range(1, len(origins)), key=self.depths.__getitem__):
             origin, char = origins[state]
-            fall = self.step(self._falls[origin], chr(char)) if origin else 0
-            self._falls[state] = fall
+            fall = self.step(self._fallbacks[origin], chr(char)) if origin else 0
+            self._fallbacks[state] = fall
             if self.stop_numbers[state] == _NO_STOP:
                 self.stop_numbers[state] = self.stop_numbers[fall]
 
@@ -116,7 +117,7 @@ class StopMatcher:
         self._begin(automaton, re.compile("[" + re.escape(automaton.first_chars) + "]") if stops else None)
 
     def anew(self) -> StopMatcher:
-        """Another one for the same stops, at the beginning of a text: an automaton is dear, so choices share theirs."""
+        """Make a matcher for the same stops and another text. They share the automaton, which is expensive."""
         other = StopMatcher.__new__(StopMatcher)
         other._begin(self._automaton, self._first_char)
         return other
@@ -130,7 +131,7 @@ class StopMatcher:
         self._stopped: str | None = None
 
     def push(self, text: str) -> StopResult:
-        """The text that is certain now. After a stop was reported nothing more comes, and the stop is repeated."""
+        """Add text, and return what is certain now. After a stop there is no more text, and the stop is repeated."""
         if self._stopped is not None:
             return StopResult("", self._stopped)
         if self._first_char is None:
@@ -142,7 +143,7 @@ class StopMatcher:
         return self._emit_all_but_prefix(known)
 
     def flush(self) -> StopResult:
-        """The end of the text: what was held back, up to a pending stop if there is one."""
+        """End the text, and return what was held back, up to a pending stop if there is one."""
         if self._stopped is None and self._pending is not None:
             return self._stop_in(self._held)
         rest, self._held, self._state = self._held, "", 0
@@ -163,7 +164,7 @@ class StopMatcher:
                 yield position
 
     def _skip(self, known: str, position: int) -> int:
-        """The next position at which some stop could begin."""
+        """Return the next position at which a stop may begin."""
         assert self._first_char is not None
         found = self._first_char.search(known, position)
         return len(known) if found is None else found.start()

@@ -1,9 +1,9 @@
-"""The `Tokenizer` of a real model, around the `tokenizers` library.
+"""The `Tokenizer` of a real model, which uses the `tokenizers` library.
 
-Text in a prompt that spells a special token (`<|im_end|>`) becomes that token, in plain prompts and in chat messages
-alike, as it does in `transformers`. A plain prompt needs it: that is how a caller writes a chat format by hand. In a
-message it lets a user close their own turn; the tokens stay those that the model's reference implementation gives, and
-whoever passes on the text of strangers filters it, as with any other server of such models.
+Text in a prompt that spells a special token (`<|im_end|>`) becomes that token, in plain prompts and in chat messages,
+as in `transformers`. Plain prompts need this, because callers write chat formats by hand. In a chat message it lets a
+user end their own turn. The tokens are those of the model's reference implementation all the same: an application that
+passes on text of strangers must filter it, as with other servers of such models.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sluiceway.tokenizer.text.tokenizer import TemplateSource, TooManyTokens
 from sluiceway.types import TokenId
 
 _PROBE = "The 1st é, 漢字!\n"
-"""Encoded once at load: a table that is broken shows itself there, not at the first request."""
+"""Encoded once at load, so that a broken table is found then and not by the first request."""
 
 
 @contextlib.contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Raises `ModelSourceError`, which says `what` is wrong, for whatever the library raises inside.
+    """Raise `ModelSourceError`, with `what` in its message, for anything that the library raises.
 
-    It raises nothing precise, and where its Rust code panics, what it raises is no `Exception`.
+    The library has no precise exceptions, and a panic of its Rust code is not even an `Exception`.
     """
     try:
         yield
@@ -41,7 +41,10 @@ def library_errors(what: str) -> Iterator[None]:
 
 
 class SubwordTokenizer:
-    """Thread-safe; the library's encoder is only read. `chat_format` None: the model has no chat template."""
+    """Encodes and decodes with the vocabulary of a model. Thread-safe.
+
+    `chat_format` is None if the model has no chat template.
+    """
 
     def __init__(
         self,
@@ -63,8 +66,8 @@ class SubwordTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         require_unicode(text)
-        # A batch of one, since only the batch call lets go of the interpreter lock: `encode` would hold it for seconds
-        # on a long prompt and stop every other thread. `fast` leaves out the offsets, which nobody needs.
+        # A batch of one, because only the batch call releases the interpreter lock: on a long prompt, `encode` would
+        # hold it for seconds and block every other thread. `fast` omits the offsets, which are not needed.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         if max_tokens is not None and len(encoding) > max_tokens:
             raise TooManyTokens(len(encoding))

@@ -1,4 +1,4 @@
-"""The bytes that each token of a vocabulary stands for, read off the vocabulary and its decoder."""
+"""Finds the bytes that each token of a vocabulary means, from the vocabulary and its decoder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sluiceway.tokenizer.text.detokenizer import TokenBytes
 from sluiceway.types import TokenId
 
 SPACE_MARK = "\u2581"
-"""Stands for a space in SentencePiece vocabularies."""
+"""Means a space in SentencePiece vocabularies."""
 
 MAX_VOCAB_SIZE = 1 << 23
-"""The table has an entry for each id, also for those between others; published vocabularies have a million at most."""
+"""The table has an entry for each id, used or not. Published vocabularies have a million ids at most."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -25,7 +25,7 @@ _BytesOf = Callable[[str], bytes]
 
 
 def token_bytes_of(tokenizer: tokenizers.Tokenizer) -> TokenBytes:
-    """The table for a tokenizer with a byte-level or a SentencePiece decoder; `ModelConfigError` for any other kind."""
+    """Make the table for a byte-level or a SentencePiece decoder. Raises `ModelConfigError` for any other kind."""
     steps = list(steps_of(component_state(tokenizer.decoder)))
     names = [step["type"] for step in steps]
     specials = {token_id: added.content for token_id, added in _added(tokenizer).items() if added.special}
@@ -61,9 +61,9 @@ def _table(tokenizer: tokenizers.Tokenizer, bytes_of: _BytesOf, specials: Iterab
 
 
 def _byte_level() -> _BytesOf:
-    """Every character of a token names one byte; a token with any other character is an added one, and plain text."""
+    """Decode tokens whose characters each mean one byte. A token with other characters is an added one: plain text."""
     byte_of_char = {ord(char): byte for byte, char in byte_level_alphabet().items()}
-    # Characters below U+0100 that name no byte are mapped above it, so that encoding to Latin-1 tells them apart.
+    # Characters below U+0100 that mean no byte are mapped above it, so that encoding to Latin-1 fails for them.
     to_bytes = dict.fromkeys(range(256), 0x100) | byte_of_char
 
     def bytes_of(token: str) -> bytes:
@@ -76,7 +76,7 @@ def _byte_level() -> _BytesOf:
 
 
 def byte_level_alphabet() -> Mapping[int, str]:
-    """Byte to character as GPT-2 does it: printable bytes are themselves, the others are counted up from U+0100."""
+    """Map bytes to characters as GPT-2 does: printable bytes to themselves, the others to U+0100 and upwards."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + n) for n, byte in enumerate(others)}
@@ -91,14 +91,14 @@ def _sentencepiece(*, has_byte_tokens: bool) -> _BytesOf:
 
 
 def component_state(component: Any) -> Mapping[str, Any] | None:
-    """A decoder, normaliser or splitter as `tokenizer.json` describes it, None if there is none."""
-    # What the library pickles is that description. The description of the whole would carry the vocabulary along.
+    """Describe a decoder, normaliser or pre-tokenizer as `tokenizer.json` does; None if there is none."""
+    # The library pickles this description. That of the whole tokenizer would contain the vocabulary.
     state: Mapping[str, Any] | None = None if component is None else json.loads(component.__getstate__())
     return state
 
 
 def steps_of(state: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    """The steps of a component in order, nested sequences opened."""
+    """Yield the steps of a component in order, also those of nested sequences."""
     if state is None:
         return
     if state["type"] != "Sequence":

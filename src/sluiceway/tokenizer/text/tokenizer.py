@@ -1,4 +1,4 @@
-"""Text to tokens and back: what the tokenizer process needs of a model's tokenizer."""
+"""The interface of a model's tokenizer, as the tokenizer process uses it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sluiceway.types import TokenId
 
 
 class TemplateSource(msgspec.Struct, frozen=True):
-    """A chat template as the model's files have it. Only `chat_template` compiles it: it is foreign code.
+    """A chat template as the model's files have it. It is foreign code, so only `chat_template` compiles it.
 
-    `variables` are the special tokens by the names that templates use: `bos_token`, `eos_token`, ...
+    `variables` has the special tokens by the names that templates use: `bos_token`, `eos_token`, ...
     """
 
     source: str
@@ -24,11 +24,11 @@ class TemplateSource(msgspec.Struct, frozen=True):
 
 
 ChatFormat: TypeAlias = TemplateSource | Callable[[Sequence[Mapping[str, str]]], str]
-"""How a chat becomes text: by the model's own template, or by a function of ours, whose cost is that of its output."""
+"""How a chat becomes text: by the model's own template, or by a function of this project, which needs no limits."""
 
 
 class TooManyTokens(SluicewayError):
-    """A text has more tokens than its caller can use; `n_tokens` says how many."""
+    """A text has more tokens than the caller allows: `n_tokens`."""
 
     def __init__(self, n_tokens: int) -> None:
         super().__init__(f"the text has {n_tokens} tokens")
@@ -36,36 +36,40 @@ class TooManyTokens(SluicewayError):
 
 
 class Tokenizer(Protocol):
-    """Encoding may run in several threads at once; a `Detokenizer` belongs to one stream."""
+    """Encodes text as tokens and decodes tokens to text.
+
+    Several threads may encode at the same time. A `Detokenizer` belongs to one stream.
+    """
 
     @property
     def vocab_size(self) -> int:
-        """Every id that this tokenizer gives is below it; the model's own vocabulary may be padded beyond."""
+        """Greater than every id of this tokenizer. The model's own vocabulary may be padded and larger."""
 
     @property
     def eos_token_ids(self) -> tuple[TokenId, ...]:
-        """Tokens with which the model ends its answer."""
+        """The tokens that end an answer."""
 
     @property
     def length_bound(self) -> LengthBound:
-        """Says how many tokens `encode` makes of a text at least, without encoding it."""
+        """Tells the least number of tokens that a text can have, without encoding it."""
 
     @property
     def chat_format(self) -> ChatFormat | None:
-        """The form of conversations that the model was trained on, None if it has none.
+        """How the model was trained to read chats; None if it was not.
 
         It writes the special tokens itself, so a rendered chat is encoded with `add_special_tokens=False`.
         """
 
     def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
-        """Tokens of a plain prompt, with the special tokens (BOS) that the model expects around it.
+        """Encode a text, by default with the special tokens (BOS) that the model expects around a plain prompt.
 
-        Special tokens spelled out in the text become those tokens. `RequestError` for text that is not Unicode,
-        `TooManyTokens` for more tokens than `max_tokens`: a list of millions would hold up every other thread.
+        A special token that is spelled out in the text becomes that token. Raises `RequestError` for text that is not
+        Unicode, and `TooManyTokens` for more tokens than `max_tokens`, because making a list of millions would block
+        every other thread.
         """
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:
-        """A fresh decode state. `continues`: the text goes on where a plain prompt ended, so a first space counts."""
+        """Make a `Detokenizer`. With `continues`, the text continues a plain prompt, so its first space counts."""
 
     def decode(self, ids: Iterable[TokenId]) -> str:
-        """The text of all ids, special tokens left out."""
+        """Decode all ids, without special tokens."""
