@@ -114,7 +114,7 @@ class ModelServer:
         if path == "/v1/models":
             writer.write(whole(200, {"data": [{"id": "m"}]}))
         elif path == "/metrics":
-            writer.write(whole(200, self._metrics()))
+            writer.write(whole(200, self.metrics()))
         elif (method, path) == ("POST", "/v1/completions"):
             await self._complete(raw, reader, writer)
         else:
@@ -124,7 +124,7 @@ class ModelServer:
             await reader.read()
         return "Connection: close" not in head and self.fault not in ("one shot", "says close", "deaf")
 
-    def _metrics(self) -> str:
+    def metrics(self) -> str:
         samples = {
             "vllm:num_requests_running": len(self.running),
             "vllm:num_requests_waiting": self.n_waiting,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,11 @@ from sluiceway.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+# Without these packages the import fails, and the command line says what to install.
+for _package in ("h11", "httpx_sse", "psutil"):
+    if find_spec(_package) is None:
+        raise ImportError(f"the lab needs {_package}: pip install 'sluiceway[lab]'")
 
 _STDOUT = Path("-")
 

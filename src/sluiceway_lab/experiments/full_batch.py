@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from sluiceway.response.policy import POLICIES, PolicyName
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
@@ -34,7 +33,8 @@ _SLACK = 1.25
 """Times `park_after_s`: the server looks four times a second, and the first token takes a step or two more."""
 _PATIENCE_S = 60.0
 _DEGREES = "pause-park-drop"
-_LIMIT_BYTES = POLICIES[PolicyName.PAUSE_PARK_DROP].limit_bytes or 0
+_LIMIT_BYTES = 1 << 20
+"""The default limit of a stream under `pause-park-drop`, see docs/slow-clients.md."""
 _FIRST, _SERVED, _PAUSED, _HELD = "fast_first_token_s", "fast_served", "slots_of_paused", "held_bytes"
 
 

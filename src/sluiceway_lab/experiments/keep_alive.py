@@ -63,12 +63,12 @@ class SilenceScale:
         return 1.5 * self.silence_s
 
 
-_FULL, _SMOKE = SilenceScale(4.0, 2.0, 0.5), SilenceScale(1.2, 0.7, 0.2)
+FULL, SMOKE = SilenceScale(4.0, 2.0, 0.5), SilenceScale(1.2, 0.7, 0.2)
 
 
 async def _run(lab: Lab) -> list[Verdict]:
     require_nginx()
-    scale = _SMOKE if lab.is_smoke else _FULL
+    scale = SMOKE if lab.is_smoke else FULL
     async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS)) as server:
         with _proxies(server, scale) as found:
             await _queued(lab, server, found, scale)

@@ -38,7 +38,7 @@ _OWN, _LIBRARY, _BROWSER = "our client", "httpx-sse", "a browser's EventSource"
 async def _run(lab: Lab) -> list[Verdict]:
     """All clients at the same time: a browser waits for seconds before it comes back."""
     async with lab.server() as server:
-        with _way(server) as (found, way):
+        with behind_proxy(server) as (found, way):
             async with asyncio.TaskGroup() as clients:
                 clients.create_task(_measure(lab, found, f"{_OWN}, {way}", own_client))
                 clients.create_task(_measure(lab, found, f"{_LIBRARY}, {way}", library_client))
@@ -48,7 +48,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 @contextlib.contextmanager
-def _way(server: TargetServer) -> Iterator[tuple[TargetServer, str]]:
+def behind_proxy(server: TargetServer) -> Iterator[tuple[TargetServer, str]]:
     """Where the server is found behind a proxy, or, where there can be none, itself; and what is between."""
     if nginx_command() is None or server.target.is_tls:
         yield server, "no proxy"
@@ -64,7 +64,7 @@ async def _browse(lab: Lab, server: TargetServer, way: str) -> None:
 
 async def _measure(lab: Lab, server: TargetServer, scenario: str, client: Client) -> None:
     free = asyncio.Semaphore(_AT_ONCE)
-    plans = _plans(lab, scenario)
+    plans = plans_of(lab, scenario)
 
     async def one(plan: CutPlan) -> Resumed:
         async with free:
@@ -74,7 +74,7 @@ async def _measure(lab: Lab, server: TargetServer, scenario: str, client: Client
     lab.note(Run(server=server.name, scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found)))
 
 
-def _plans(lab: Lab, scenario: str) -> list[CutPlan]:
+def plans_of(lab: Lab, scenario: str) -> list[CutPlan]:
     name = f"lab-resume-{lab.seed}-{re.sub('[^a-z]+', '-', scenario.lower())}"
     if lab.is_smoke:
         # One is cut and another heard out, since each of these costs a browser three seconds.

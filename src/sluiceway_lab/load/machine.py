@@ -70,10 +70,10 @@ def describe_host(load_before: float) -> Host:
     return Host(
         name=platform.node(),
         platform=platform.platform(),
-        cpu=_cpu(Path("/proc/cpuinfo")),
+        cpu=cpu_name(Path("/proc/cpuinfo")),
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
-        gpu=_first_line(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]),
+        gpu=first_line(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]),
         load_before=load_before,
         load_after=load(),
     )
@@ -97,12 +97,12 @@ def versions() -> dict[str, str]:
 def sources(directory: Path = Path(sluiceway.__file__).parent) -> tuple[str | None, bool | None]:
     """Return the commit that this package runs from, and whether files changed since. None outside a checkout."""
     git = ["git", "-C", str(directory)]
-    if _first_line([*git, "ls-files", "--error-unmatch", "__init__.py"]) is None:
+    if first_line([*git, "ls-files", "--error-unmatch", "__init__.py"]) is None:
         return None, None
-    return _first_line([*git, "rev-parse", "HEAD"]), _first_line([*git, "status", "--porcelain"]) is not None
+    return first_line([*git, "rev-parse", "HEAD"]), first_line([*git, "status", "--porcelain"]) is not None
 
 
-def _first_line(command: list[str]) -> str | None:
+def first_line(command: list[str]) -> str | None:
     """Return the first line of output; None if the program is missing, fails, or prints nothing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -111,7 +111,7 @@ def _first_line(command: list[str]) -> str | None:
     return done.stdout.partition("\n")[0] or None if done.returncode == 0 else None
 
 
-def _cpu(file: Path) -> str:
+def cpu_name(file: Path) -> str:
     try:
         lines = file.read_text().splitlines()
     except OSError:

@@ -62,7 +62,7 @@ async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.Mon
         context = await context_of(script)
         script.running.append("one whose reader has left")
         looks_s: list[float] = []
-        usual = script._metrics
+        usual = script.metrics
 
         def metrics() -> str:
             looks_s.append(time.monotonic())
@@ -70,7 +70,7 @@ async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.Mon
                 script.running.clear()
             return usual()
 
-        monkeypatch.setattr(script, "_metrics", metrics)
+        monkeypatch.setattr(script, "metrics", metrics)
         assert await context.seconds_until_idle(10.0, quiet_s=0.3) is not None
     assert len(looks_s) > 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluiceway.errors import ConfigError
+from sluiceway_lab.cli import records
 from sluiceway_lab.cli.records import console_beside, require_place, write_record
 
 
@@ -72,3 +74,9 @@ def test_a_place_where_a_file_can_be_is_left_as_it_is(tmp_path: Path, name: str 
     (tmp_path / "old.json").write_text("old")
     require_place(None if name is None else Path(name) if name == "-" else tmp_path / name, "json")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_commands_cannot_be_loaded_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with pytest.raises(ImportError, match=r"needs psutil: pip install 'sluiceway\[lab\]'"):
+        importlib.reload(records)

@@ -131,5 +131,5 @@ async def test_missing_nginx_is_told_before_anything_is_started(monkeypatch: pyt
 
 def test_scales_are_such_that_something_can_be_seen() -> None:
     """Comments come before nginx gives up, and it gives up before the silence ends."""
-    for scale in (module._FULL, module._SMOKE):
+    for scale in (module.FULL, module.SMOKE):
         assert scale.comments_s < scale.timeout_s < scale.silence_s

@@ -59,14 +59,14 @@ def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytes
     """What was between is in the name of the run."""
     monkeypatch.setattr(module, "nginx_command", lambda: None)
     server = target_server()
-    with module._way(server) as (found, way):
+    with module.behind_proxy(server) as (found, way):
         assert found is server and way == "no proxy"
 
 
 @pytest.mark.parametrize("scenario", ["our client, nginx", "a browser's EventSource, nginx"])
 def test_two_hundred_cuts_are_drawn_for_each_client(scenario: str) -> None:
     """Every stream under an id of its own that a path can hold; a browser's are longer."""
-    plans = module._plans(lab_of(), scenario)
+    plans = module.plans_of(lab_of(), scenario)
     assert sum(len(plan.cuts) for plan in plans) == 200
     assert len({plan.stream_id for plan in plans}) == len(plans)
     assert all(re.fullmatch(r"[a-z0-9-]{1,128}", plan.stream_id) for plan in plans)

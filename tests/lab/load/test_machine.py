@@ -27,7 +27,7 @@ def test_host_is_described() -> None:
 
 def test_processor_is_named() -> None:
     """As the kernel names it, else as Python does."""
-    assert machine._cpu(Path("/no/such/file")) == platform.processor()
+    assert machine.cpu_name(Path("/no/such/file")) == platform.processor()
 
 
 def test_versions_are_those_that_are_installed() -> None:
@@ -60,6 +60,6 @@ def test_sources_are_unknown_when_the_package_is_only_installed(tmp_path: Path) 
 
 def test_program_that_is_not_there_says_nothing() -> None:
     """As nvidia-smi on most machines; nor does one that fails."""
-    assert machine._first_line(["no-such-program-at-all"]) is None
-    assert machine._first_line([sys.executable, "-c", "print('x'); raise SystemExit(1)"]) is None
-    assert machine._first_line([sys.executable, "-c", "print('x'); print('y')"]) == "x"
+    assert machine.first_line(["no-such-program-at-all"]) is None
+    assert machine.first_line([sys.executable, "-c", "print('x'); raise SystemExit(1)"]) is None
+    assert machine.first_line([sys.executable, "-c", "print('x'); print('y')"]) == "x"
