@@ -77,7 +77,7 @@ def test_server_without_models_is_a_sentence(script: Script, root: str, models: 
         (b'{"detail": "no"}', r"\{'detail': 'no'\}"),
         (b'"no"', "no"),
         (b"plain\n words", "plain words"),
-        (b"<!DOCTYPE html>\n<p>", "it sent a page of HTML, so this may not be the root of a model's server$"),
+        (b"<!DOCTYPE html>\n<p>", "it sent a page of HTML, so this may not be the URL of a model server$"),
         (b"", "no reason given"),
     ],
 )
@@ -106,7 +106,7 @@ def test_proxy_that_reaches_no_server_is_named(script: Script, root: str, status
     [
         ([], "the server broke off the answer$"),
         (['data: {"error": {"message": "slow client"}}\n\n'], "broke off the answer: slow client"),
-        (["data: nonsense\n\n"], "an event that is no completion"),
+        (["data: nonsense\n\n"], "an event that is not a completion"),
     ],
 )
 def test_broken_answer_keeps_its_pieces(script: Script, root: str, end: list[str], sentence: str) -> None:

@@ -168,7 +168,7 @@ def test_lines_pasted_at_a_terminal_are_one_question(server: chat_servers.Script
 def test_flag_without_effect_is_refused(script: Script, flags: list[str]) -> None:
     """Exit code 2; it is named."""
     result = CliRunner().invoke(app, ["chat", *flags], input="x\n")
-    assert result.exit_code == 2 and result.stderr.startswith(f"error: {flags[-2]}: means nothing with")
+    assert result.exit_code == 2 and result.stderr.startswith(f"error: {flags[-2]}: has no effect with")
     assert not script.opened
 
 

@@ -51,7 +51,7 @@ def test_expected_error_is_a_line_and_a_code(fault: BaseException, code: int, li
 def test_reader_that_has_gone_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `sluiceway generate | head -1`."""
     forgotten: list[bool] = []
-    monkeypatch.setattr(exits, "_forget_stdout", lambda: forgotten.append(True))
+    monkeypatch.setattr(exits, "_discard_stdout", lambda: forgotten.append(True))
     assert run(BrokenPipeError()) == (1, "")
     assert forgotten == [True]
 

@@ -12,7 +12,7 @@ import pytest
 signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
 
 TELL = "print('up', flush=True)"
-BEGIN = f"from sluiceway.cli.main import leave_in_order_when_signalled as begin; begin(); {TELL}; "
+BEGIN = f"from sluiceway.cli.main import exit_in_order_on_signals as begin; begin(); {TELL}; "
 
 
 def code_after(program: str, *numbers: int) -> int:

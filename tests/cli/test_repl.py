@@ -9,7 +9,7 @@ import pytest
 
 from sluiceway.cli.answers import Messages
 from sluiceway.cli.conversation import Conversation
-from sluiceway.cli.repl import HELP, Repl, deaf_to_interrupts
+from sluiceway.cli.repl import HELP, Repl, ignore_interrupts
 from sluiceway.errors import SluicewayError
 
 Piece = str | BaseException
@@ -171,7 +171,7 @@ def test_failed_answer_is_told_and_the_chat_goes_on(pieces: list[str], warning: 
 
 def test_interrupts_are_not_heard_while_cleaning_up() -> None:
     """And are heard again afterwards."""
-    with deaf_to_interrupts():
+    with ignore_interrupts():
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

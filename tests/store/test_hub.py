@@ -52,7 +52,7 @@ def test_model_is_found_again_without_the_hub(endpoint: str, tmp_path: Path) -> 
 
 def test_name_is_refused_when_the_hub_does_not_allow_it(tmp_path: Path) -> None:
     """The hub's own rules, beyond the form that we check."""
-    with pytest.raises(ModelSourceError, match="org/tiny--model is no name of a hub repository"):
+    with pytest.raises(ModelSourceError, match="org/tiny--model is not a name of a hub repository"):
         local_snapshot(HubName(repo="org/tiny--model"), tmp_path)
 
 
@@ -84,7 +84,7 @@ def test_all_parts_of_a_gguf_file_are_fetched_when_one_is_named(hub: Hub, endpoi
 def test_damaged_file_is_thrown_away_and_fetched_again(hub: Hub, endpoint: str, tmp_path: Path, damaged: str) -> None:
     """Large files have a sha256, small ones a git blob id; both are checked."""
     hub.damaged = damaged
-    with pytest.raises(ModelSourceError, match=f"{damaged} arrived damaged"):
+    with pytest.raises(ModelSourceError, match=f"{damaged} was damaged"):
         pull(NAME, tmp_path, endpoint)
     assert local_snapshot(NAME, tmp_path) is None
     hub.damaged = None

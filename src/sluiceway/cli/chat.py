@@ -50,7 +50,7 @@ ChatModel = Annotated[
 ]
 Url = Annotated[str | None, option("--url", "A server that speaks the OpenAI protocol; without it, no server is used.")]
 ApiKey = Annotated[str | None, option("--api-key", "Sent to --url as a bearer token.")]
-System = Annotated[str | None, option("--system", "The system text, said before everything else.")]
+System = Annotated[str | None, option("--system", "The system prompt, the first message of the chat.")]
 
 
 @command
@@ -95,10 +95,10 @@ def chat(
 
 
 def refuse_idle_flags(typed: Container[str], *, is_remote: bool) -> None:
-    """Raises `ConfigError` for a flag that was typed and has no effect."""
+    """Raise `ConfigError` for a flag on the command line that has no effect."""
     for field in ("dtype", "kv_cache_tokens", "threads", "source") if is_remote else ("api_key",):
         if field in typed:
-            why = "means nothing with --url: that server runs already" if is_remote else "means nothing without --url"
+            why = "has no effect with --url: that server runs already" if is_remote else "has no effect without --url"
             raise ConfigError(field, why)
 
 
@@ -125,7 +125,7 @@ def local(model: str | None, source: Source, parameters: dict[str, Any], **engin
 
 
 class LocalAnswers:
-    """An `LLM` of this process."""
+    """Gets answers from an `LLM` of this process."""
 
     def __init__(self, llm: LLM, sampling: SamplingParams) -> None:
         self._llm = llm
@@ -136,7 +136,7 @@ class LocalAnswers:
 
 
 def converse(answers: Answers, system: str | None) -> int:
-    """Returns how many answers failed."""
+    """Talk with a person until they leave, or the input ends. Returns the number of failed answers."""
     from sluiceway.cli.conversation import Conversation
     from sluiceway.cli.repl import Repl
     from sluiceway.cli.typed import TypedQuestions

@@ -1,13 +1,13 @@
-"""What was said in a chat, as messages; the roles always alternate, whatever was cancelled or went wrong."""
+"""The messages of a chat. The roles always alternate, also after cancelled and failed answers."""
 
 from __future__ import annotations
 
 
 class Conversation:
-    """The turns so far, after an optional system text.
+    """Holds the turns so far, after an optional system prompt.
 
-    An answer that was cut short is kept as far as it was shown: the user has read it and may say "go on". A question
-    that got no text at all is taken back.
+    A cancelled answer is kept as far as it was shown, because the user has read it and may say "go on". A question that
+    got no text is removed.
     """
 
     def __init__(self, system: str | None = None) -> None:
@@ -22,12 +22,12 @@ class Conversation:
         self._turns.append({"role": "user", "content": text})
 
     def settle(self, answer: str) -> None:
-        """Ends the turn that `ask` began."""
+        """Add the answer to the question that `ask` added."""
         if answer:
             self._turns.append({"role": "assistant", "content": answer})
         else:
             self._turns.pop()
 
     def reset(self) -> None:
-        """Forgets every turn; the system text stays."""
+        """Forget every turn, but not the system prompt."""
         self._turns.clear()

@@ -1,8 +1,8 @@
-"""Exit codes, and the one place where an expected error becomes a line on stderr.
+"""Exit codes, and the decorator that turns expected errors into a line on stderr.
 
 ====  ==========================================================
-0     done; for `serve`, told to stop by SIGTERM or SIGINT at any time, and every answer got an end, if only an error
-1     it failed while it ran; for `serve`, an answer broke off without an end, or a process died for good
+0     done; for `serve`: stopped by SIGTERM or SIGINT, and every response was closed, even with an error
+1     it failed while it ran; for `serve`: a response broke off, or a process kept dying
 2     a command, a flag, a variable or a setting is wrong
 3     the model cannot be found, fetched, verified, read or served
 130   interrupted with Ctrl-C
@@ -31,7 +31,7 @@ P = ParamSpec("P")
 
 
 def command(body: Callable[P, None]) -> Callable[P, None]:
-    """Makes `body` a command that ends in one line and an exit code, never in a traceback, for what can be expected."""
+    """Make a command that ends expected errors with one line and an exit code instead of a traceback."""
 
     @functools.wraps(body)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -43,12 +43,12 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            _forget_stdout()
+            _discard_stdout()
             raise typer.Exit(FAILED) from None
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            _forget_stdout()
+            _discard_stdout()
             typer.echo(f"error: the output cannot be written: {error.strerror}", err=True)
             raise typer.Exit(FAILED) from None
 
@@ -62,10 +62,10 @@ def _sentence(error: SluicewayError) -> str:
 
 
 def flag_of(field: str) -> str:
-    """The flag that sets a field of the configuration: `keep_alive_s` is `--keep-alive`; a variable has none."""
+    """Name the flag of a field: `keep_alive_s` has `--keep-alive`. The name of a variable is returned as it is."""
     return field if field.isupper() else "--" + field.removesuffix("_s").replace("_", "-")
 
 
-def _forget_stdout() -> None:
-    """Whoever read us has gone: what is still buffered must not fail again when the interpreter flushes it."""
+def _discard_stdout() -> None:
+    """Send further output to /dev/null, so that the interpreter's last flush does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`sluiceway generate`: complete one prompt in this process; stdout carries the text and nothing else."""
+"""`sluiceway generate`: complete one prompt in this process; stdout gets the text and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sluiceway.cli.options import (
 from sluiceway.cli.pull import fetch, load
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
 
-PromptText = Annotated[str | None, option("--prompt", "The text to go on from; without it, standard input is read.")]
+PromptText = Annotated[str | None, option("--prompt", "The text to continue; without it, standard input is read.")]
 _JSON_FIELDS = ("text", "token_ids", "finish_reason", "prompt_tokens")
 
 AsJson = Annotated[bool, option("--json", f"Print one JSON object ({', '.join(_JSON_FIELDS)}) when it is done.")]
@@ -79,21 +79,21 @@ def generate(
 
 
 def read_prompt(given: str | None) -> str:
-    """The text of the flag, else all of standard input."""
+    """Return the text of the flag, else all of standard input."""
     if given is None and sys.stdin.isatty():
         raise typer.BadParameter("give a text, or pipe one in", param_hint="--prompt")
     try:
         text = sys.stdin.read() if given is None else given
         text.encode()
-    except UnicodeError as fault:  # Python keeps bytes that are no characters, or refuses them, by the locale
+    except UnicodeError as fault:  # Python keeps or refuses invalid bytes, depending on the locale
         place = getattr(fault, "start", 0)
-        where = "what is piped in" if given is None else "the text"
+        where = "standard input" if given is None else "the text"
         raise typer.BadParameter(f"{where} is not UTF-8 at character {place}", param_hint="--prompt") from None
     return text
 
 
 def print_stream(pieces: Generator[str, None, None]) -> None:
-    """A line end is added for a person only: a pipe gets exactly the text."""
+    """Print the text. On a terminal a line end follows; a pipe gets exactly the text."""
     try:
         for piece in pieces:
             sys.stdout.write(piece)

@@ -1,4 +1,4 @@
-"""Where the program begins. What takes time to import comes after the handlers of signals, and all of it does."""
+"""The start of the program. It sets the signal handlers first, and then imports everything that takes time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> None:
-    """Runs the command line of this process and exits."""
+    """Run the command line of this process and exit."""
     if sys.argv[1:2] == ["serve"]:
-        leave_in_order_when_signalled()
+        exit_in_order_on_signals()
     _replace_closed_streams()
     from sluiceway.cli.app import app
 
@@ -22,30 +22,30 @@ def main() -> None:
 
 
 def _replace_closed_streams() -> None:
-    """What Python found closed (`<&-`, a service without a terminal) is empty, or goes nowhere."""
+    """Replace closed standard streams (`<&-`, a service without a terminal) by /dev/null."""
     sys.stdin = sys.stdin or open(os.devnull)
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")
 
 
-def leave_in_order_when_signalled() -> None:
-    """From its first moment to its last a server that gets a signal to stop leaves with exit code 0.
+def exit_in_order_on_signals() -> None:
+    """Let a server exit with code 0 when a signal stops it, from its first moment to its last.
 
-    The supervisor puts handlers of its own in the place of these.
+    The supervisor replaces these handlers by its own.
     """
     for number in _SIGNALS:
-        signal.signal(number, _leave)
-    atexit.register(_ignore)  # the interpreter resets handlers when it ends, but leaves what is ignored
+        signal.signal(number, _exit)
+    atexit.register(_ignore)  # the interpreter resets handlers when it ends, but not ignored signals
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit(number: int, frame: FrameType | None) -> None:
     for each in _SIGNALS:
-        signal.signal(each, _leave_now)
+        signal.signal(each, _exit_now)
     sys.exit(0)
 
 
-def _leave_now(number: int, frame: FrameType | None) -> None:
-    """Again, while the first still tidies up."""
+def _exit_now(number: int, frame: FrameType | None) -> None:
+    """Exit when a second signal comes during the cleanup after the first."""
     os._exit(0)
 
 

@@ -38,17 +38,17 @@ URL_MODEL_VARIABLE = "SLUICEWAY_URL_MODEL"
 
 
 def option(flag: str, help_text: str, *, variable: str | None = None, **extra: Any) -> Any:
-    """A flag that can also be set by a variable: `SLUICEWAY_<FLAG>`, if no other is given."""
+    """Make a flag that can also be set by a variable: `SLUICEWAY_<FLAG>`, if no other is given."""
     return typer.Option(flag, help=help_text, envvar=variable or variable_of(flag), show_default=True, **extra)
 
 
 def option_of(field: str, config: type[msgspec.Struct] = ServeConfig) -> Any:
-    """The flag of a field of the configuration, for a command that shares it with `serve`."""
+    """Make the flag of a field of the configuration, for a command that shares it with `serve`."""
     return option(flag_of(field), _flags(config)[field].help)
 
 
 def parameters_of(config: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
-    """One parameter of a command for each field of the configuration that has a `Flag`, also in nested ones."""
+    """Yield a parameter of a command for each field that has a `Flag`, also for fields of nested configurations."""
     hints, flags = get_type_hints(config), _flags(config)
     for field in msgspec.structs.fields(config):
         kind, name = hints[field.name], field.name
@@ -84,9 +84,9 @@ def typed_flags(context: typer.Context) -> set[str]:
 
 
 def model_at_url(context: typer.Context, model: str | None) -> str | None:
-    """The server's name for its model, for a command with --url: the argument, else its own variable.
+    """Return the server's name for its model, for a command with --url: the argument, else the variable for it.
 
-    SLUICEWAY_MODEL is not it: that is a model for a server or an engine of our own.
+    SLUICEWAY_MODEL is ignored: it names a model that this program loads.
     """
     return model if "model" in typed_flags(context) else os.environ.get(URL_MODEL_VARIABLE)
 

@@ -1,7 +1,7 @@
-"""The loop of `chat`: lines in, answers out, and what Ctrl-C means at each moment.
+"""The loop of `chat`: it reads questions, shows answers, and handles Ctrl-C.
 
-While an answer runs, Ctrl-C cancels the answer. At the prompt, Ctrl-C leaves if the one before it was not followed by a
-line; so a second one always leaves. Ctrl-D leaves. Lines that come together are one question.
+While an answer runs, Ctrl-C cancels the answer. A second Ctrl-C without a line in between leaves the chat, and so does
+Ctrl-D. Lines that arrive together are one question.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from sluiceway.cli.conversation import Conversation
 from sluiceway.errors import SluicewayError
 
 HELP = """\
-/reset   forget the conversation (the system text stays)
+/reset   forget the conversation, but not the system prompt
 /help    this list
 /exit    leave; so does Ctrl-D
 Lines that are pasted together are one question.
-Ctrl-C   cancel the running answer; what was shown of it stays in the conversation
+Ctrl-C   cancel the running answer; the text that was shown stays in the conversation
 A line that begins with a space and a slash is sent as it is."""
 
 
 class Repl:
-    """`read` gives the next question and raises `EOFError` at the end; `show` and `warn` write as they are told.
+    """Runs a chat. `read` returns the next question, or raises `EOFError`. `show` and `warn` write text.
 
-    `failures` counts the answers that ended in an error.
+    `failures` counts the answers that ended with an error.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Repl:
         self.failures = 0
 
     def run(self) -> None:
-        """Returns when the user leaves or the input ends."""
+        """Talk until the user leaves or the input ends."""
         is_open = True
         while is_open:
             try:
@@ -67,7 +67,7 @@ class Repl:
         self._was_interrupted = True
 
     def _take(self, line: str) -> bool:
-        """Returns False when the line asks to leave."""
+        """Handle a line. Returns False if it asks to leave."""
         match line.rstrip():
             case "":
                 pass
@@ -96,7 +96,7 @@ class Repl:
             self.failures += 1
             self._warn(f"\nerror: {error}" if shown else f"error: {error}")
         finally:
-            with deaf_to_interrupts():
+            with ignore_interrupts():
                 pieces.close()
                 self._conversation.settle("".join(shown))
 
@@ -108,8 +108,8 @@ class Repl:
 
 
 @contextlib.contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """Lets a short piece of cleaning up finish, however often Ctrl-C is pressed."""
+def ignore_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C during a short cleanup."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

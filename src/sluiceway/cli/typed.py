@@ -1,4 +1,4 @@
-"""Questions that a person types at a terminal: a line each, or several lines that are pasted together."""
+"""Reads questions from a terminal. A question is one line, or several lines that are pasted together."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from types import ModuleType
 
 PROMPT = "> "
 MORE = ". "
-"""Before a line that goes on with the question."""
+"""The prompt for further lines of a question."""
 
-_TOGETHER_S = 0.05
-"""What comes within this time after the end of a line was not typed by hand."""
+_PASTE_S = 0.05
+"""Input that comes within this time after the end of a line was pasted, not typed."""
 _READ_BYTES = 65_536
 _CTRL_D = re.compile("[\\0\x04]")
-"""A terminal has it as NUL when it came while lines were held back."""
+"""A terminal stores it as NUL if it came in line mode."""
 
 
 class TypedQuestions:
     """Reads the terminal at standard input, with line editing and a history where Python has readline.
 
-    A terminal that marks a paste gives it to readline, which keeps its lines together. Another one gives the lines as
-    if they were typed: those that are there already when the first one has been read belong to it. The last line of a
-    paste mostly has no end, so it may be edited, and Enter sends the question.
+    Many terminals mark a paste, and readline keeps its lines together. From other terminals, lines come as if typed:
+    those that have arrived when the first one has been read belong to the same question. The last line of a paste
+    usually has no line end, so it may be edited, and Enter sends the question.
     """
 
     def __init__(self) -> None:
         self._readline: ModuleType | None = None
-        if sys.stdout.isatty():  # else `input` does without it
+        if sys.stdout.isatty():  # else `input` does not use it
             with contextlib.suppress(ImportError):
                 import readline
 
@@ -41,28 +41,28 @@ class TypedQuestions:
         self._has_ended = False
 
     def read(self) -> str:
-        """The next question. Raises `EOFError` where the person leaves, and ends the line of the prompt."""
+        """Return the next question. When the person leaves, end the line of the prompt and raise `EOFError`."""
         try:
             if self._has_ended:
                 raise EOFError
             lines = [self._line(PROMPT)]
             while pasted := self._waiting():
                 *whole, begun = pasted.split("\n")
-                if self._readline is not None:  # else the terminal has shown them
-                    _tell("".join(f"{MORE}{line}\n" for line in whole))
+                if self._readline is not None:  # else the terminal has shown them itself
+                    _write("".join(f"{MORE}{line}\n" for line in whole))
                 lines += whole
                 if begun:
                     lines.append(self._line(MORE, begun))
         except EOFError:
-            _tell("\n")
+            _write("\n")
             raise
         return "\n".join(lines)
 
     def _line(self, prompt: str, begun: str = "") -> str:
-        """Reads one more line; the part that was typed before is already shown."""
+        """Read one more line. `begun` is the part of it that was typed before."""
         if self._readline is None:
             if not begun:
-                _tell(prompt)  # `input` writes it to standard output, which may be a file
+                _write(prompt)  # `input` writes it to standard output, which may be a file
             return begun + input()
         if not begun:
             return input(prompt)
@@ -74,24 +74,24 @@ class TypedQuestions:
             editor.set_startup_hook(None)
 
     def _waiting(self) -> str:
-        """What the terminal holds beyond the lines that were read."""
+        """Return the input that has already arrived at the terminal."""
         read = b""
-        with _unseen(sys.stdin.fileno()) as descriptor:
-            while select.select([descriptor], [], [], _TOGETHER_S)[0]:
+        with _raw_mode(sys.stdin.fileno()) as descriptor:
+            while select.select([descriptor], [], [], _PASTE_S)[0]:
                 chunk = os.read(descriptor, _READ_BYTES)
                 read += chunk
-                if not chunk:  # the terminal has gone
+                if not chunk:  # the terminal was closed
                     self._has_ended = True
                     break
-        # The line editor turns off the translation of line ends, so those of a paste may be of either kind.
+        # readline turns off the translation of line ends, so a paste may have line ends of either kind.
         text, *end = _CTRL_D.split(read.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n"), 1)
         self._has_ended = self._has_ended or bool(end)
         return text
 
 
 @contextlib.contextmanager
-def _unseen(descriptor: int) -> Iterator[int]:
-    """Input is neither shown nor held back until the end of its line."""
+def _raw_mode(descriptor: int) -> Iterator[int]:
+    """Make the terminal pass on input immediately, without showing it."""
     before = termios.tcgetattr(descriptor)
     raw = termios.tcgetattr(descriptor)
     raw[3] &= ~(termios.ECHO | termios.ICANON)
@@ -103,6 +103,6 @@ def _unseen(descriptor: int) -> Iterator[int]:
         termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
-def _tell(text: str) -> None:
+def _write(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()

@@ -1,1 +1,1 @@
-"""Metrics and the lifecycle log; fed with facts by the shells."""
+"""Metrics and the log."""

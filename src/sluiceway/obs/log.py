@@ -1,6 +1,6 @@
-"""The lifecycle log: one line per event of a request's or a process' life, none per token, to standard error.
+"""The log: one line for each event in the life of a request or a process, none for a token, on standard error.
 
-A line is a constant sentence and fields. What came from a client stands in a field, escaped, so that it can neither
+A line has a constant text and fields. Text from a client is always in a field, and escaped, so that it can neither
 forge a line nor send a control sequence to a terminal.
 """
 
@@ -22,14 +22,14 @@ from sluiceway.config import LogFormat, LogLevel
 _MAX_ERROR_CHARS = 300
 
 _BARE = re.compile(r"[A-Za-z0-9_.,:/@+-]+")
-"""Values that need no quotes in a text line."""
+"""Values that need no quotes in a line of text."""
 
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
-"""What a traceback may not show as it is: its last line can quote a client."""
+"""Escaped in tracebacks, whose last line can quote a client."""
 
 
 def configure_log(level: LogLevel, form: LogFormat, *, process: str, stream: TextIO | None = None) -> None:
-    """Set up what `structlog.get_logger()` gives in this process: lines to `stream` (standard error if None)."""
+    """Set up the loggers of `structlog` in this process. They write to `stream`, or to standard error if it is None."""
     render = structlog.processors.JSONRenderer(ensure_ascii=True) if form == "json" else render_text
 
     def name_process(_: WrappedLogger, __: str, fields: EventDict) -> EventDict:
@@ -49,15 +49,18 @@ def configure_log(level: LogLevel, form: LogFormat, *, process: str, stream: Tex
 
 
 def log_fault(log: FilteringBoundLogger, event: str, error: BaseException, **fields: object) -> None:
-    """One line for a fault that is survived: a traceback for each of them would fill a disk."""
+    """Log one line for an error that does not end the process. Tracebacks of many such errors could fill a disk."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "-"
     log.error(event, error=f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS], at=at, **fields)
 
 
 class _Writer:
-    """What structlog ends in. A log that cannot be written (nobody reads it any more, the disk is full, standard error
-    was closed before the start) stops no server."""
+    """Writes the lines of structlog.
+
+    Errors are ignored, so that the server goes on when its log cannot be written: the reader of a pipe has gone, the
+    disk is full, or standard error was closed before the start.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -72,7 +75,7 @@ class _Writer:
 
 
 def render_text(_: WrappedLogger, __: str, fields: EventDict) -> str:
-    """`2026-01-31T12:00:00Z info accepted rid=7 model="a b"`; a traceback follows on lines of its own."""
+    """Write `2026-01-31T12:00:00Z info accepted rid=7 model="a b"`. A traceback follows in further lines."""
     traceback = fields.pop("exception", None)
     head = f"{fields.pop('timestamp')} {fields.pop('level')} {fields.pop('event')}"
     line = " ".join([head, *(f"{name}={_quoted(value)}" for name, value in fields.items())])

@@ -1,5 +1,4 @@
-"""What every child of the supervisor shares: how it says that it lives, how it measures its gaps, and how its loops
-end together."""
+"""Shared by every child of the supervisor: heartbeats, the measuring of gaps, and loops that end together."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from sluiceway.ipc.pipes.junk import dropped_messages
 HEARTBEAT_S = 0.25
 
 TICK_S = 0.05
-"""How exactly gaps are measured. Each tick wakes the loop: 50 in a second cost as much as a tenth of 3,000 events."""
+"""The precision of measured gaps. Each tick wakes the loop: 50 in a second cost as much as a tenth of 3,000 events."""
 WINDOW_S = 30.0
 
 _BUSY = 0.02
-"""The part of a processor from which on a loop is measured closely."""
+"""The share of a processor above which a loop is measured with `TICK_S`."""
 
 
 async def run_until_first(*loops: Coroutine[Any, Any, None]) -> None:
-    """Run endless loops side by side; when one returns or raises, cancel the others, and raise what it raised."""
+    """Run endless loops together. When one returns or raises, cancel the others, and raise its exception."""
     tasks = [asyncio.ensure_future(loop) for loop in loops]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -35,14 +34,14 @@ async def run_until_first(*loops: Coroutine[Any, Any, None]) -> None:
 
 
 class Reports(Protocol):
-    """The way to the supervisor."""
+    """Takes reports to the supervisor."""
 
     def report(self, message: ToSupervisor) -> None:
-        """Does not wait."""
+        """Send a message without waiting."""
 
 
 class LongestGap:
-    """The longest time in which a loop did not come round, of those in the last `WINDOW_S` to twice that."""
+    """Keeps the longest gap of a loop during the last `WINDOW_S` to twice that time."""
 
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
@@ -61,11 +60,11 @@ class LongestGap:
 
 
 async def beat(control: Reports, measured: Callable[[float, int], None] = lambda gap_s, n_dropped: None) -> None:
-    """Say that the event loop turns, for ever, and how long it did not.
+    """Send heartbeats for ever, with the longest gap in which the event loop did not run.
 
-    A gap is how much later than asked for the loop wakes this task. While the loop has work the task is woken often, so
-    that a gap is measured to within `TICK_S`; while it has next to none, with each heartbeat and no more, to within
-    `HEARTBEAT_S`. `measured` gets the longest gap, and the number of messages dropped.
+    A gap is the time by which the loop wakes this task too late. While the loop is busy, the task wakes often and gaps
+    are measured to within `TICK_S`. While it is idle, the task wakes once for each heartbeat, and gaps are measured to
+    within `HEARTBEAT_S`. `measured` gets the longest gap, and the number of dropped messages.
     """
     gaps, used_s = LongestGap(time.monotonic()), time.thread_time()
     while True:

@@ -1,1 +1,1 @@
-"""Models on this machine: names, sources, downloads, the cache."""
+"""Finds, fetches and checks models: names, sources, downloads, the cache."""

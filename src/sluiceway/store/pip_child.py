@@ -1,13 +1,13 @@
-"""Runs beside pip in a process of its own and copies one wheel of the package index to stdout.
+"""Uses pip, in a separate process, to copy one wheel of the package index to stdout.
 
 `python -m sluiceway.store.pip_child PROJECT VERSION SHA256 OFFSET` writes a line, START, and then the bytes of the
-wheel from START on. START is OFFSET where the index can continue a download, else 0. The last line of stderr is the
+wheel from START on. START is OFFSET if the index can continue a download, else 0. The last line of stderr is the
 reason of a failure.
 
-Why pip's own session and finder: which index, mirror, proxy, certificate and password to use is settled by the user's
-pip configuration, and pip alone knows all the places where that is written. Why its private modules: no public command
-continues an interrupted download. They have kept these names from pip 19.3 on; where one has moved, the exit status is
-`PIP_IS_DIFFERENT`, and the caller falls back to `pip download`.
+It uses the session and the finder of pip because the user's pip configuration decides which index, mirror, proxy,
+certificate and password to use, and only pip knows all the places of that configuration. They are in private modules,
+since no public command continues an interrupted download. Their names have been the same since pip 19.3. If one has
+changed, the exit status is `PIP_IS_DIFFERENT`, and the caller uses `pip download` instead.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PIP_IS_DIFFERENT = 3
 CHUNK_BYTES = 256 * 1024
 
 
-class PipSeam:
-    """The four things that we ask of pip: options as configured, a session, candidates, and a response."""
+class PipInternals:
+    """Wraps the four things of pip that are used: configured options, a session, candidates, and a response."""
 
     def __init__(self) -> None:
         module = importlib.import_module("pip._internal.commands.download")
@@ -47,7 +47,7 @@ class PipSeam:
 
 
 def choose(candidates: Sequence[Any], version: str, sha256: str) -> Any:
-    """The link to the wheel with this checksum, else to a wheel of this version whose checksum the index withholds."""
+    """Choose the wheel with this checksum, else a wheel of this version for which the index has no checksum."""
     wheels = [c.link for c in candidates if c.link.is_wheel and str(c.version) == version]
     exact = [link for link in wheels if link.hash == sha256]
     unmarked = [link for link in wheels if link.hash is None]
@@ -55,7 +55,7 @@ def choose(candidates: Sequence[Any], version: str, sha256: str) -> Any:
 
 
 def copy(response: Any, offset: int, out: BinaryIO) -> None:
-    """Writes where the body starts, and the body."""
+    """Write the offset at which the body starts, and the body."""
     response.raise_for_status()
     start = offset if response.status_code == 206 else 0
     out.write(f"{start}\n".encode())
@@ -64,8 +64,8 @@ def copy(response: Any, offset: int, out: BinaryIO) -> None:
         out.flush()
 
 
-class Unfetched(logging.Handler):
-    """Remembers why pip could not read a page of the index: pip only logs that, and takes the page for empty."""
+class FetchErrorLog(logging.Handler):
+    """Remembers why pip could not read a page of the index. Pip only logs it, and treats the page as empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,9 +82,9 @@ class Unfetched(logging.Handler):
 
 
 def send_wheel(project: str, version: str, sha256: str, offset: int) -> str:
-    """Returns why it could not be sent, empty if it was."""
-    pip = PipSeam()
-    unfetched = Unfetched()
+    """Send the wheel. Returns the reason if that failed, else an empty text."""
+    pip = PipInternals()
+    unfetched = FetchErrorLog()
     with pip.context():
         unfetched.listen()
         link = choose(pip.candidates(project), version, sha256)
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         reason, status = send_wheel(project, version, sha256, int(offset)), 1
     except (ImportError, AttributeError, TypeError) as error:
-        reason, status = f"pip is different from what is known here: {error}", PIP_IS_DIFFERENT
+        reason, status = f"this version of pip is not supported: {error}", PIP_IS_DIFFERENT
     except Exception as error:  # pip's network errors have no public names
         reason, status = f"{type(error).__name__}: {error}", 1
     sys.stderr.write(reason.replace("\n", " ") + "\n")

@@ -1,4 +1,4 @@
-"""Which proxy the environment names for an address: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`."""
+"""Finds the proxy for an address in the environment: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from urllib.request import getproxies, proxy_bypass
 
 
 def proxy_for(url: str) -> str | None:
-    """None for an address of this machine, whatever the environment says: a proxy would look for it elsewhere."""
+    """Return the proxy for a URL; None if there is none, and always None for an address of this machine."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        return None  # no address: the request says so
+        return None  # not a valid URL; the request will fail with a clear error
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or _is_of_this_machine(host) or proxy_bypass(f"{host}:{port}"):
@@ -22,12 +22,12 @@ def proxy_for(url: str) -> str | None:
 
 
 def without_password(proxy: str) -> str:
-    """Host and port, for a message."""
+    """Return host and port of a proxy, for a message."""
     return proxy.rpartition("://")[2].rpartition("@")[2]
 
 
 def _is_of_this_machine(host: str) -> bool:
-    """By its name or number."""
+    """True for names and addresses of this machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

