@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +21,7 @@ from sluiceway.tokenizer.text.byte_tokenizer import ByteTokenizer
 from sluiceway.tokenizer.text.detokenizer import Detokenizer
 from sluiceway.tokenizer.text.tokenizer import TemplateSource
 from sluiceway.types import FinishReason
+from support.server import wait_until
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 SHORT = SamplingParams(temperature=0.0, max_tokens=8)
@@ -435,8 +435,7 @@ def test_an_answer_that_cannot_be_decoded_costs_no_other_and_holds_nothing(monke
             assert caught.value.refusal.code == "tokenizer_fault"
         text += "".join(beside)
         assert text == llm.generate("tell me", long)[0].text
-        while engine.has_work:
-            time.sleep(0.001)
+        wait_until(lambda: not engine.has_work, "the engine is idle")
         stats = engine.stats
         assert stats.accepted_total == stats.finished_total == stats.released_total == 10
         assert (stats.blocks_leased, stats.blocks_fenced) == (0, 0)

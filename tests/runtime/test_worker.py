@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import uvloop
@@ -27,6 +28,7 @@ from sluiceway.runtime.worker import (
     WorkerResultError,
     WorkerTimeout,
 )
+from support.server import wait_until
 
 TESTS = str(Path(__file__).parents[1])
 JOBS = "support.worker_jobs:build"
@@ -34,8 +36,6 @@ MIB = 1 << 20
 
 LONG_S = 500.0
 """Longer than any job takes, even on a busy machine."""
-
-_POLL_S = 0.005
 
 
 @pytest.fixture(autouse=True)
@@ -62,10 +62,15 @@ def lives(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+def locked(path: Path) -> TextIO:
+    """A new file, locked until it is closed."""
+    file = path.open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LONG_S):
-        while not condition():  # noqa: ASYNC110 - no event says when a process has ended
-            await asyncio.sleep(_POLL_S)
+    await asyncio.to_thread(wait_until, condition, "the processes have changed", LONG_S)
 
 
 async def test_a_job_is_done_in_another_process() -> None:
@@ -178,24 +183,22 @@ async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.
 
 async def test_a_small_job_does_not_wait_for_large_ones(tmp_path: Path) -> None:
     """One child stays free for small jobs, however many large ones wait."""
-    gate = tmp_path / "gate"
-    gate.touch()
-    large = b"wait %s" % bytes(gate)
+    gate = locked(tmp_path / "gate")
+    large = b"wait %s" % gate.name.encode()
     async with pool_of(n_children=2, large_bytes=len(large)) as pool:
         running = [asyncio.ensure_future(pool.run(large)) for _ in range(3)]
         for n in range(3):
             assert await pool.run(b"echo %d" % n) == b"%d" % n
         assert (pool.n_running, pool.n_waiting) == (1, 2)
-        gate.unlink()
+        gate.close()
         assert await asyncio.gather(*running) == [b"waited"] * 3
 
 
 async def test_waiting_jobs_are_bounded_in_number_and_in_bytes(tmp_path: Path) -> None:
     """A refused job takes no room."""
-    gate = tmp_path / "gate"
-    gate.touch()
+    gate = locked(tmp_path / "gate")
     async with pool_of(n_children=1, max_waiting=2, max_waiting_bytes=1000) as pool:
-        tasks = [asyncio.ensure_future(pool.run(b"wait %s" % bytes(gate)))]
+        tasks = [asyncio.ensure_future(pool.run(b"wait %s" % gate.name.encode()))]
         await until(lambda: pool.n_running == 1)
         tasks.append(asyncio.ensure_future(pool.run(b"echo " + b"x" * 600)))
         await asyncio.sleep(0)
@@ -205,16 +208,15 @@ async def test_waiting_jobs_are_bounded_in_number_and_in_bytes(tmp_path: Path) -
         await asyncio.sleep(0)
         with pytest.raises(WorkerBusy):
             await pool.run(b"echo")
-        gate.unlink()
+        gate.close()
         assert await asyncio.gather(*tasks) == [b"waited", b"x" * 600, b""]
 
 
 async def test_a_cancelled_caller_drops_its_job(tmp_path: Path) -> None:
     """A job that runs is finished, and its result ignored."""
-    gate = tmp_path / "gate"
-    gate.touch()
+    gate = locked(tmp_path / "gate")
     async with pool_of(n_children=1) as pool:
-        running, waiting = (asyncio.ensure_future(pool.run(b"wait %s" % bytes(gate))) for _ in range(2))
+        running, waiting = (asyncio.ensure_future(pool.run(b"wait %s" % gate.name.encode())) for _ in range(2))
         await until(lambda: (pool.n_running, pool.n_waiting) == (1, 1))
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -222,7 +224,7 @@ async def test_a_cancelled_caller_drops_its_job(tmp_path: Path) -> None:
         running.cancel()
         await asyncio.wait([running])
         last = asyncio.ensure_future(pool.run(b"n"))
-        gate.unlink()
+        gate.close()
         assert await last == b"2"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -45,7 +44,7 @@ class Awaits:
 
     def of_caller(self) -> set[Place]:
         """Those through which the caller of this method is being run."""
-        return self._known(_running(sys._getframe(1)))
+        return self._known(_running(inspect.currentframe()))
 
     def _known(self, frames: Iterable[FrameType]) -> set[Place]:
         places = (Place(frame.f_code.co_filename, frame.f_lineno) for frame in frames)

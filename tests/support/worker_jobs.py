@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -70,6 +69,7 @@ def _die(_: bytes) -> bytes:
 
 
 def _wait(path: bytes) -> bytes:
-    while os.path.exists(path):
-        time.sleep(0.005)
+    """Wait while another process has the file locked."""
+    with open(path) as gate:
+        fcntl.flock(gate, fcntl.LOCK_SH)
     return b"waited"
