@@ -16,6 +16,11 @@ TESTED_ELSEWHERE = {
     "sluiceway/supervisor/supervisor.py": "children and signals: tests/e2e kills and stops real ones",
 }
 """Source files without a test file of their own, with the reason."""
+SLEEPING = {
+    "tests/support/server.py",  # `wait_until` polls
+    "tests/support/model_server.py",  # plays a server whose tokens take time
+}
+"""Files in which something sleeps."""
 SHARED_CLASS_NAMES = {
     "Answer",
     "Batch",
@@ -111,3 +116,15 @@ def test_no_two_classes_have_the_same_name() -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, n in classes.items() if n > 1} <= SHARED_CLASS_NAMES
+
+
+def test_no_test_sleeps() -> None:
+    """A test waits for a condition (`support.server.wait_until`) or lets the loop turn (`asyncio.sleep(0)`)."""
+    sleeps = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("sleep", "time.sleep", "asyncio.sleep")
+        if ast.unparse(node) != "asyncio.sleep(0)"
+    }
+    assert sleeps == SLEEPING
