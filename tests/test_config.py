@@ -1,4 +1,4 @@
-"""Settings are checked where they are made, and a wrong one is named."""
+"""Settings are checked when they are made, and the error names the wrong one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def serve(field: str, value: object) -> ServeConfig:
     ["n_blocks", "max_model_len", "vocab_size", "block_tokens", "max_running", "max_step_tokens", "max_draft_tokens"],
 )
 def test_an_engine_has_at_least_one_of_everything(field: str) -> None:
-    """Zero is named, one is taken (a step must then hold one row)."""
+    """Zero is refused, and one is allowed (with one row)."""
     with pytest.raises(ConfigError, match=field) as caught:
         engine(**{field: 0})
     assert caught.value.field == field
@@ -36,14 +36,14 @@ def test_an_engine_has_at_least_one_of_everything(field: str) -> None:
 
 
 def test_a_queue_may_be_empty_but_not_negative() -> None:
-    """Zero waiting means: start at once or be refused."""
+    """With zero, a request starts immediately or is refused."""
     assert engine(max_waiting=0).max_waiting == 0
     with pytest.raises(ConfigError, match="max_waiting"):
         engine(max_waiting=-1)
 
 
 def test_a_step_has_room_for_a_token_of_every_row() -> None:
-    """Otherwise the youngest rows would never move."""
+    """Otherwise the youngest rows would get no tokens."""
     assert engine(max_running=8, max_step_tokens=8)
     with pytest.raises(ConfigError, match="max_step_tokens"):
         engine(max_running=8, max_step_tokens=7)
@@ -51,14 +51,14 @@ def test_a_step_has_room_for_a_token_of_every_row() -> None:
 
 @pytest.mark.parametrize("step_target_s", [0.0, -1.0, float("nan")])
 def test_a_step_takes_some_time(step_target_s: float) -> None:
-    """Nothing fits into no time."""
+    """A step without time could compute nothing."""
     with pytest.raises(ConfigError, match="step_target_s"):
         engine(step_target_s=step_target_s)
 
 
 @pytest.mark.parametrize(("n_blocks", "longest"), [(4, 64), (6, 96), (7, 100)])
 def test_a_sequence_fits_into_the_context_and_into_the_cache(n_blocks: int, longest: int) -> None:
-    """The smaller of the two counts."""
+    """The smaller of the two is the limit."""
     assert engine(n_blocks=n_blocks).max_sequence_tokens == longest
 
 
@@ -111,7 +111,7 @@ def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: 
     ],
 )
 def test_a_setting_of_streams_is_taken_within_its_range_only(field: str, low: float, high: float) -> None:
-    """Both ends are within; what is beyond is named."""
+    """Both ends are allowed; an error names what is beyond."""
     for value in (low, high):
         assert getattr(StreamsConfig(**{field: value}), field) == value  # type: ignore[arg-type]
     for value in (low - 1, high + 1, math.nan):
@@ -122,19 +122,19 @@ def test_a_setting_of_streams_is_taken_within_its_range_only(field: str, low: fl
 @pytest.mark.parametrize("field", ["drain_timeout_s", "heartbeat_timeout_s", "keep_alive_s", "fake_step_s"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_time_is_a_number(field: str, value: float) -> None:
-    """NaN compares with nothing, so it would pass a careless check."""
+    """NaN would pass a careless check."""
     with pytest.raises(ConfigError, match=field):
         serve(field, value)
 
 
-def test_the_context_is_the_models_own_when_nothing_is_said() -> None:
-    """None is no number and is not checked as one."""
+def test_the_context_is_the_models_own_by_default() -> None:
+    """None is not checked as a number."""
     assert ServeConfig(model=FAKE).max_model_len is None
 
 
 @pytest.mark.parametrize("name", ["", "a b", "http://x", "x:abc", "*.example", "me@x"])
 def test_an_allowed_host_is_a_name(name: str) -> None:
-    """Perhaps with a port; or all of them."""
+    """It may have a port, or be `*`."""
     assert serve("allowed_host", ("chat.example", "chat.example:443", "[::1]", "*")).allowed_host
     with pytest.raises(ConfigError, match="with or without a port") as caught:
         serve("allowed_host", ("chat.example", name))
@@ -142,8 +142,8 @@ def test_an_allowed_host_is_a_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["null", "NULL"])
-def test_the_origin_null_is_no_host(name: str) -> None:
-    """Every sandboxed frame and every file has it."""
+def test_the_origin_null_is_not_a_host(name: str) -> None:
+    """Every sandboxed frame and every file has this origin."""
     with pytest.raises(ConfigError, match="pages that have none") as caught:
         serve("allowed_host", (name,))
     assert caught.value.field == "allowed_host"

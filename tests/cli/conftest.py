@@ -1,4 +1,4 @@
-"""Commands set up the log of their process; a test's process has more to do."""
+"""Restores the log after each test, since commands configure that of their process."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def asking(url: str, model: str | None = "tiny", api_key: str | None = None) -> 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
 def test_answer_comes_in_pieces(script: Script, root: str, suffix: str) -> None:
-    """Text only: no empty pieces, no comments; the url may end in any usual way."""
+    """It has only text, no empty pieces or comments. The URL may end in any usual way."""
     script.answers = [[": beat\n\n", delta("one "), 'data: {"choices": []}\n\n', delta(""), delta("two"), DONE]]
     with asking(root + suffix) as answers:
         assert list(answers.stream(QUESTION)) == ["one ", "two"]
@@ -40,22 +40,20 @@ def test_answer_comes_in_pieces(script: Script, root: str, suffix: str) -> None:
     assert script.keys == [None]
 
 
-def test_plain_http_is_meant_when_the_url_names_no_scheme(script: Script, root: str) -> None:
-    """As in every browser."""
+def test_url_without_a_scheme_means_http(script: Script, root: str) -> None:
     with asking(root.removeprefix("http://"), model=None) as answers:
         assert answers.model == "first"
 
 
 def test_key_is_sent_when_there_is_one(script: Script, root: str) -> None:
-    """As a bearer token."""
     script.answers = [[DONE]]
     with asking(root, api_key="secret") as answers:
         assert list(answers.stream(QUESTION)) == []
     assert script.keys == ["Bearer secret"]
 
 
-def test_first_model_of_the_server_is_asked_when_none_is_named(script: Script, root: str) -> None:
-    """Asked for once."""
+def test_first_model_of_the_server_answers_by_default(script: Script, root: str) -> None:
+    """The list of models is requested once."""
     with asking(root, model=None) as answers:
         assert answers.model == answers.model == "first"
 
@@ -64,7 +62,7 @@ def test_first_model_of_the_server_is_asked_when_none_is_named(script: Script, r
     ("models", "sentence"), [(b'{"data": []}', "lists no model; name one"), (b"<html>", "is not a list of models")]
 )
 def test_server_without_models_is_a_sentence(script: Script, root: str, models: bytes, sentence: str) -> None:
-    """An empty list, or another kind of server."""
+    """As with an empty list, or with another kind of server."""
     script.models = models
     with asking(root, model=None) as answers, pytest.raises(AnswerError, match=sentence):
         assert answers.model
@@ -81,8 +79,8 @@ def test_server_without_models_is_a_sentence(script: Script, root: str, models: 
         (b"", "no reason given"),
     ],
 )
-def test_refusal_is_told_in_the_servers_words(script: Script, root: str, body: bytes, reason: str) -> None:
-    """Whatever form they have."""
+def test_refusal_has_the_text_of_the_server(script: Script, root: str, body: bytes, reason: str) -> None:
+    """Whatever the form of the body is."""
     script.refusal = (404, body)
     with asking(root) as answers, pytest.raises(AnswerError, match=rf"refused \(404\): {reason}"):
         list(answers.stream(QUESTION))
@@ -94,7 +92,7 @@ def test_refusal_is_told_in_the_servers_words(script: Script, root: str, body: b
     [(b"<html>Bad Gateway", "does it run?"), (b"", "does it run?"), (b'{"error": {"message": "busy"}}', "busy")],
 )
 def test_proxy_that_reaches_no_server_is_named(script: Script, root: str, status: int, body: bytes, why: str) -> None:
-    """The page is the proxy's own, so the address may be right."""
+    """The page may be the proxy's own, so the URL may be right."""
     script.refusal = (status, body)
     with asking(root) as answers, pytest.raises(AnswerError) as caught:
         list(answers.stream(QUESTION))
@@ -110,7 +108,7 @@ def test_proxy_that_reaches_no_server_is_named(script: Script, root: str, status
     ],
 )
 def test_broken_answer_keeps_its_pieces(script: Script, root: str, end: list[str], sentence: str) -> None:
-    """The pieces before the fault are given out, then it is told."""
+    """The pieces before the error are passed on, and then the error."""
     script.answers = [[delta("one"), *end]]
     with asking(root) as answers:
         pieces = answers.stream(QUESTION)
@@ -121,7 +119,7 @@ def test_broken_answer_keeps_its_pieces(script: Script, root: str, end: list[str
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "gopher://127.0.0.1:9"])
 def test_unreachable_server_is_a_sentence(url: str) -> None:
-    """Nobody listens there, or it is another protocol."""
+    """As when no server listens there, or one of another protocol."""
     with asking(url) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):
         list(answers.stream(QUESTION))
     with asking(url, model=None) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):
@@ -136,7 +134,7 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 @pytest.fixture
 def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No proxy is named but those of the test."""
+    """Set no proxies but those of the test."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -148,14 +146,14 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_server_of_this_machine_is_asked_without_a_proxy(
     proxied: pytest.MonkeyPatch, script: Script, root: str, name: str, host: str
 ) -> None:
-    """Whatever the environment says: the proxy is elsewhere, or there is none."""
+    """Whatever the environment says."""
     proxied.setenv(name, NOWHERE)
     with asking(root.replace("127.0.0.1", host), model=None) as answers:
         assert answers.model == "first"
 
 
 def test_proxy_is_asked_for_other_servers(proxied: pytest.MonkeyPatch, script: Script, root: str) -> None:
-    """The scripted server stands for one: it is asked for another's address."""
+    """The scripted server is the proxy."""
     proxied.setenv("http_proxy", root.removeprefix("http://"))
     with asking("http://model.invalid", model=None) as answers, pytest.raises(AnswerError) as caught:
         assert answers.model
@@ -164,8 +162,8 @@ def test_proxy_is_asked_for_other_servers(proxied: pytest.MonkeyPatch, script: S
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_proxy_is_blamed_when_it_cannot_be_reached(proxied: pytest.MonkeyPatch, scheme: str) -> None:
-    """It is named, without the password."""
+def test_unreachable_proxy_is_named(proxied: pytest.MonkeyPatch, scheme: str) -> None:
+    """Its password is not shown."""
     proxied.setenv("all_proxy", "http://me:secret@127.0.0.1:9")
     sentence = f"no answer from {scheme}://model.invalid/v1 through the proxy 127.0.0.1:9: .*refused"
     with asking(f"{scheme}://model.invalid") as answers, pytest.raises(AnswerError, match=sentence):
@@ -174,7 +172,7 @@ def test_proxy_is_blamed_when_it_cannot_be_reached(proxied: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("exempt", ["*", "model.invalid", ".invalid", "other,model.invalid:80"])
 def test_proxy_is_left_out_when_the_environment_exempts_the_server(proxied: pytest.MonkeyPatch, exempt: str) -> None:
-    """`no_proxy`, in its usual forms. Without a proxy the name is not found."""
+    """By `no_proxy`, in its usual forms. Without a proxy the name is not found."""
     proxied.setenv("http_proxy", NOWHERE)
     proxied.setenv("no_proxy", exempt)
     with asking("http://model.invalid:80") as answers, pytest.raises(AnswerError) as caught:
@@ -183,15 +181,14 @@ def test_proxy_is_left_out_when_the_environment_exempts_the_server(proxied: pyte
 
 
 def test_proxy_of_an_unknown_kind_is_a_sentence(proxied: pytest.MonkeyPatch) -> None:
-    """Not a traceback."""
     proxied.setenv("all_proxy", "gopher://127.0.0.1:9")
     with pytest.raises(AnswerError, match=r"the proxy 127\.0\.0\.1:9, which the environment names, cannot be used"):
         RemoteAnswers("http://model.invalid", model="m", api_key=None, parameters={})
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a b", "http://x:port", "http://", "http://127.0.0.1:99999"])
-def test_address_that_is_none_is_a_sentence(proxied: pytest.MonkeyPatch, url: str) -> None:
-    """With a proxy, and without."""
+def test_invalid_url_is_a_sentence(proxied: pytest.MonkeyPatch, url: str) -> None:
+    """With and without a proxy."""
     for proxy in ("", NOWHERE):
         proxied.setenv("http_proxy", proxy)
         with pytest.raises(AnswerError, match="no answer from"), asking(url, model=None) as answers:

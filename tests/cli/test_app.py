@@ -1,4 +1,4 @@
-"""The whole command line: every flag has words and a variable, and wrong values say what would be right."""
+"""The whole command line: every flag has a help text and a variable, and errors say which values are right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_VARIABLES = {
     ("lab", "--json"): "SLUICEWAY_RECORD",
     ("check", "--model"): "SLUICEWAY_URL_MODEL",
 }
-"""Flags that would share a variable with a flag of another meaning."""
+"""Flags with other variables, since those of their names have another meaning."""
 
 
 def help_of(*command: str) -> str:
@@ -32,27 +32,25 @@ def help_of(*command: str) -> str:
 
 
 def test_version_is_printed() -> None:
-    """One line, and nothing else happens."""
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.output) == (0, f"sluiceway {__version__}\n")
 
 
 def test_module_is_the_command() -> None:
-    """`python -m sluiceway`, in a process of its own."""
+    """`python -m sluiceway`, in a separate process."""
     run = subprocess.run([sys.executable, "-m", "sluiceway", "--version"], capture_output=True, text=True, timeout=300)
     assert (run.returncode, run.stdout, run.stderr) == (0, f"sluiceway {__version__}\n", "")
 
 
 def test_help_lists_the_commands_and_the_exit_codes() -> None:
-    """What a newcomer sees first."""
     text = help_of()
     assert all(f"\n  {command} " in text for command in COMMANDS)
     assert "Exit codes" in text and "SLUICEWAY_CACHE_DIR" in text and "SLUICEWAY_OFFLINE" in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_flag_has_words_and_a_variable(command: str) -> None:
-    """Flag, sentence, and `SLUICEWAY_` with the flag's own name."""
+def test_every_flag_has_a_help_text_and_a_variable(command: str) -> None:
+    """The variable is `SLUICEWAY_` and the name of the flag."""
     entries = re.split(r"\n  (?=--)", help_of(command).partition("Options:")[2])[1:]
     flags = {entry.split()[0]: " ".join(entry.split()) for entry in entries}
     flags.pop("--help")
@@ -66,7 +64,6 @@ def test_every_flag_has_words_and_a_variable(command: str) -> None:
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "check"])
 def test_model_has_a_variable_too(command: str) -> None:
-    """The argument as well as the flags."""
     assert "SLUICEWAY_MODEL" in help_of(command)
 
 
@@ -86,15 +83,15 @@ def test_model_has_a_variable_too(command: str) -> None:
         (["sevre"], ["sevre"]),
     ],
 )
-def test_wrong_value_says_what_is_right(arguments: list[str], words: list[str]) -> None:
-    """Exit code 2; the message names the flag and what it takes."""
+def test_error_of_a_wrong_value_says_what_is_right(arguments: list[str], words: list[str]) -> None:
+    """The exit code is 2. The message names the flag and its values."""
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert [word for word in words if word not in result.output] == []
 
 
 def test_heavy_modules_are_not_loaded_for_help() -> None:
-    """`--help` must answer at once: neither torch nor anything else that takes a while."""
+    """`--help` must be fast, so it imports neither torch nor other slow modules."""
     heavy = "torch", "transformers", "tokenizers", "huggingface_hub", "zmq", "httpx", "fastapi", "rich"
     code = f"import sys, sluiceway.cli.app; print([name for name in {heavy!r} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -102,7 +99,7 @@ def test_heavy_modules_are_not_loaded_for_help() -> None:
 
 
 def test_the_lab_registers_its_commands() -> None:
-    """Each name that the command line knows is an entry point of the lab, and no other is."""
+    """The names are exactly those of the command line."""
     assert {point.name for point in entry_points(group="sluiceway.commands")} == set(LAB_COMMANDS)
     for name in LAB_COMMANDS:
         assert lab_command(name).__module__ == f"sluiceway_lab.cli.{name}"
@@ -112,7 +109,7 @@ def test_the_lab_registers_its_commands() -> None:
 def test_commands_of_the_lab_say_what_to_install_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint]
 ) -> None:
-    """Not registered, or registered and not importable: one line, and exit code 1."""
+    """The lab may not be registered, or not importable. The exit code is 1."""
     monkeypatch.setattr(app_module, "entry_points", lambda **_: points)
     without = typer.Typer()
     without.command("bench")(lab_command("bench"))

@@ -36,7 +36,7 @@ def url(server: chat_servers.Script) -> Iterator[str]:
 
 
 def test_piped_lines_are_questions(script: Script) -> None:
-    """The answers alone are on stdout, one a line."""
+    """Only the answers are on stdout, one on each line."""
     result = CliRunner().invoke(app, ["chat", "fake", "--system", "be brief"], input="first\nsecond\n")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "one two\none two\n", "loading fake\n")
     contents = [[turn["content"] for turn in messages] for messages, _, _ in script.asked]
@@ -45,7 +45,7 @@ def test_piped_lines_are_questions(script: Script) -> None:
 
 
 def test_flags_reach_the_model(script: Script) -> None:
-    """Sampling, and the settings of the engine."""
+    """Those of sampling and those of the engine."""
     flags = "--temperature 0 --top-p 0.5 --seed 7 --max-tokens 3 --dtype float32 --threads 2 --kv-cache-tokens 64"
     CliRunner().invoke(app, ["chat", "fake", *flags.split()], input="x\n")
     sampling, settings = script.asked[0][1], script.opened[0][1]
@@ -55,7 +55,7 @@ def test_flags_reach_the_model(script: Script) -> None:
 
 
 def test_failed_answer_is_an_exit_code_when_lines_are_piped(script: Script) -> None:
-    """Nobody is there to see the message; the other lines are still answered."""
+    """The other lines are answered."""
     script.fault = SluicewayError("it broke")
     result = CliRunner().invoke(app, ["chat", "fake"], input="first\nsecond\n")
     assert result.exit_code == 1
@@ -63,7 +63,7 @@ def test_failed_answer_is_an_exit_code_when_lines_are_piped(script: Script) -> N
 
 
 def test_server_is_asked_when_a_url_is_given(server: chat_servers.Script, url: str) -> None:
-    """Its first model, the flags that were given, and no model of this machine."""
+    """It is asked for its first model, with the given flags. No model is loaded here."""
     server.answers = [[delta("one"), DONE]]
     result = CliRunner().invoke(app, ["chat", "--url", url, "--max-tokens", "5"], input="hello\n")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "one\n", f"first at {url}\n")
@@ -90,21 +90,21 @@ def test_server_is_asked_when_a_url_is_given(server: chat_servers.Script, url: s
 def test_servers_name_of_the_model_has_a_variable_of_its_own(
     server: chat_servers.Script, url: str, arguments: list[str], variables: dict[str, str], asked: str
 ) -> None:
-    """SLUICEWAY_MODEL is a model that this program loads."""
+    """SLUICEWAY_MODEL is for a model that this program loads."""
     server.answers = [[delta("one"), DONE]]
     CliRunner().invoke(app, ["chat", *arguments, "--url", url], input="hello\n", env=variables)
     assert [body["model"] for body in server.bodies] == [asked]
 
 
 def test_unreachable_server_is_a_sentence() -> None:
-    """Exit code 1, before the first prompt."""
+    """The exit code is 1, before the first question."""
     result = CliRunner().invoke(app, ["chat", "--url", "http://127.0.0.1:9"], input="hello\n")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: no answer from http://127.0.0.1:9/v1")
 
 
 def test_interrupt_cancels_the_answer_on_a_terminal(server: chat_servers.Script, url: str) -> None:
-    """A real Ctrl-C in the middle of an answer; the next question knows what was shown; Ctrl-D leaves."""
+    """The shown text is part of the next request."""
     server.answers = [[delta("one"), None, delta("never")], [delta("two"), DONE]]
     with terminal([*COMMAND, "--url", url], os.environ) as screen:
         screen.wait_for("> ")
@@ -122,7 +122,7 @@ def test_interrupt_cancels_the_answer_on_a_terminal(server: chat_servers.Script,
 
 
 def test_second_interrupt_leaves_the_terminal(server: chat_servers.Script, url: str) -> None:
-    """The first one at the prompt says so."""
+    """The first one at the prompt says that the second leaves."""
     with terminal([*COMMAND, "--url", url], os.environ) as screen:
         screen.wait_for("> ")
         screen.interrupt("(Ctrl-C again, or Ctrl-D, leaves)")
@@ -133,7 +133,7 @@ def test_second_interrupt_leaves_the_terminal(server: chat_servers.Script, url: 
 
 
 def test_filters_reach_the_server_when_they_are_given(server: chat_servers.Script, url: str) -> None:
-    """Other servers may not know them, so those that are not given are not sent."""
+    """Those that are not given are not sent, because other servers may not know them."""
     server.answers = [[delta("one"), DONE]]
     CliRunner().invoke(app, ["chat", "--url", url, "--top-k", "5", "--stop", "a", "--stop", "b"], input="hello\n")
     (body,) = server.bodies
@@ -142,7 +142,6 @@ def test_filters_reach_the_server_when_they_are_given(server: chat_servers.Scrip
 
 
 def test_lines_pasted_at_a_terminal_are_one_question(server: chat_servers.Script, url: str) -> None:
-    """Ctrl-D then leaves on a line of its own."""
     server.answers = [[delta("one"), DONE]]
     with terminal([*COMMAND, "--url", url], os.environ) as screen:
         screen.wait_for("> ")
@@ -166,21 +165,21 @@ def test_lines_pasted_at_a_terminal_are_one_question(server: chat_servers.Script
     ],
 )
 def test_flag_without_effect_is_refused(script: Script, flags: list[str]) -> None:
-    """Exit code 2; it is named."""
+    """The exit code is 2, and the flag is named."""
     result = CliRunner().invoke(app, ["chat", *flags], input="x\n")
     assert result.exit_code == 2 and result.stderr.startswith(f"error: {flags[-2]}: has no effect with")
     assert not script.opened
 
 
-def test_variable_without_effect_is_passed_over(server: chat_servers.Script, url: str) -> None:
-    """It is set for many commands."""
+def test_variable_without_effect_is_ignored(server: chat_servers.Script, url: str) -> None:
+    """It may be set for other commands."""
     server.answers = [[delta("one"), DONE]]
     result = CliRunner().invoke(app, ["chat", "--url", url], input="x\n", env={"SLUICEWAY_THREADS": "1"})
     assert (result.exit_code, result.stdout) == (0, "one\n")
 
 
-def test_empty_url_is_not_taken_for_none(script: Script) -> None:
-    """A model of this machine would answer in the place of the server that was meant."""
+def test_empty_url_is_an_error(script: Script) -> None:
+    """Otherwise a model of this machine would answer instead of a server."""
     result = CliRunner().invoke(app, ["chat", "--url", ""], input="x\n")
     assert result.exit_code == 1 and "no answer from" in result.stderr
     assert not script.opened

@@ -9,7 +9,7 @@ from sluiceway.cli.conversation import Conversation
 
 
 def test_turns_follow_the_system_text() -> None:
-    """In the order in which they were said."""
+    """They keep their order."""
     conversation = Conversation("be brief")
     conversation.ask("hello")
     conversation.settle("hi")
@@ -20,8 +20,8 @@ def test_turns_follow_the_system_text() -> None:
     ]
 
 
-def test_question_is_taken_back_when_it_got_no_text() -> None:
-    """It would be two questions in a row."""
+def test_question_without_an_answer_is_removed() -> None:
+    """Otherwise two questions would follow each other."""
     conversation = Conversation()
     conversation.ask("hello")
     conversation.settle("")
@@ -29,7 +29,6 @@ def test_question_is_taken_back_when_it_got_no_text() -> None:
 
 
 def test_reset_keeps_the_system_text() -> None:
-    """The turns go."""
     conversation = Conversation("be brief")
     conversation.ask("hello")
     conversation.settle("hi")
@@ -38,8 +37,8 @@ def test_reset_keeps_the_system_text() -> None:
 
 
 @given(st.lists(st.sampled_from(["", "answer"])))
-def test_roles_alternate_whatever_was_cancelled(answers: list[str]) -> None:
-    """Chat templates refuse anything else."""
+def test_roles_alternate_after_cancelled_answers(answers: list[str]) -> None:
+    """Chat templates require it."""
     conversation = Conversation()
     for answer in answers:
         conversation.ask("question")

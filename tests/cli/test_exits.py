@@ -44,11 +44,11 @@ def run(fault: BaseException) -> tuple[int, str]:
     ],
 )
 def test_expected_error_is_a_line_and_a_code(fault: BaseException, code: int, line: str) -> None:
-    """Each branch of the error tree, and Ctrl-C."""
+    """For each kind of error, and for Ctrl-C."""
     assert run(fault) == (code, line)
 
 
-def test_reader_that_has_gone_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_pipe_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `sluiceway generate | head -1`."""
     forgotten: list[bool] = []
     monkeypatch.setattr(exits, "_discard_stdout", lambda: forgotten.append(True))
@@ -56,8 +56,8 @@ def test_reader_that_has_gone_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> N
     assert forgotten == [True]
 
 
-def test_program_is_silent_when_its_reader_has_gone() -> None:
-    """In a real process: neither a traceback nor the interpreter's complaint about a buffer at its end."""
+def test_program_is_silent_when_its_pipe_is_closed() -> None:
+    """A real process prints neither a traceback nor an error of the last flush."""
     code = (
         "import typer\nfrom sluiceway.cli.exits import command\n"
         "@command\ndef talk() -> None:\n    while True:\n        print('words')\n"
@@ -72,7 +72,7 @@ def test_program_is_silent_when_its_reader_has_gone() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 def test_full_disk_is_a_sentence() -> None:
-    """In a real process, whose buffer cannot be emptied at its end either."""
+    """In a real process, whose last flush fails too."""
     code = (
         "import typer\nfrom sluiceway.cli.exits import command\n"
         "@command\ndef talk() -> None:\n    print('words', flush=True)\n"
@@ -84,7 +84,7 @@ def test_full_disk_is_a_sentence() -> None:
 
 
 def test_other_error_of_the_system_is_not_hidden() -> None:
-    """It may be a bug of ours."""
+    """It may be a bug."""
     app = typer.Typer()
 
     @app.command()
@@ -96,7 +96,7 @@ def test_other_error_of_the_system_is_not_hidden() -> None:
 
 
 def test_unexpected_error_is_not_hidden() -> None:
-    """Our own bugs keep their traceback."""
+    """Bugs keep their traceback."""
     app = typer.Typer()
 
     @app.command()
@@ -108,7 +108,7 @@ def test_unexpected_error_is_not_hidden() -> None:
 
 
 def test_command_keeps_its_name_and_its_help() -> None:
-    """The wrapped function is still the one that the help describes."""
+    """The help shows those of the wrapped function."""
 
     def body() -> None:
         """What it does."""
@@ -127,5 +127,5 @@ def test_command_keeps_its_name_and_its_help() -> None:
     ],
 )
 def test_flag_is_the_fields_name_without_its_unit(field: str, flag: str) -> None:
-    """The unit stands in the flag's help. What is a variable is no flag."""
+    """The help of the flag has the unit. The name of a variable is not changed."""
     assert flag_of(field) == flag

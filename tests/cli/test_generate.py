@@ -1,4 +1,4 @@
-"""`sluiceway generate`: the text on stdout, and nothing else."""
+"""`sluiceway generate` prints the text on stdout, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def test_text_goes_to_stdout_as_it_is(script: Script) -> None:
-    """No line end is added where a program reads."""
+    """No line end is added in a pipe."""
     result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "zero "])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "one two", "")
     assert script.closed == 1
 
 
 def test_prompt_is_read_from_standard_input(script: Script) -> None:
-    """All of it, line ends included."""
+    """All of it, with line ends."""
     CliRunner().invoke(app, ["generate", "fake"], input="two\nlines\n")
     assert script.asked[0][0] == "two\nlines\n"
 
 
 def test_flags_reach_the_model(script: Script) -> None:
-    """Sampling, stop strings, and the settings of the engine."""
+    """Those of sampling, the stop strings, and those of the engine."""
     flags = "--temperature 0 --top-p 0.5 --seed 7 --max-tokens 3 --stop a --stop b --dtype float32 --threads 2"
     CliRunner().invoke(app, ["generate", "fake", "--prompt", "", *flags.split(), "--kv-cache-tokens", "64"])
     (prompt, sampling, stop), (files, settings) = script.asked[0], script.opened[0]
@@ -45,14 +45,13 @@ def test_flags_reach_the_model(script: Script) -> None:
 
 
 def test_variables_reach_the_model(script: Script) -> None:
-    """As the flags do."""
     CliRunner().invoke(app, ["generate", "fake"], env={"SLUICEWAY_PROMPT": "x", "SLUICEWAY_SEED": "9"})
     prompt, sampling, _ = script.asked[0]
     assert prompt == "x" and sampling is not None and sampling.seed == 9
 
 
 def test_json_is_one_object(script: Script) -> None:
-    """Text, ids, why it ended, and the length of the prompt."""
+    """It has the text, the ids, the finish reason, and the length of the prompt."""
     result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "x", "--json"])
     assert json.loads(result.stdout) == {
         "text": "one two",
@@ -63,23 +62,23 @@ def test_json_is_one_object(script: Script) -> None:
 
 
 def test_refused_prompt_is_a_sentence(script: Script) -> None:
-    """Exit code 1; what was written stays written."""
+    """The exit code is 1. Text that was written before stays."""
     script.fault = invalid("the prompt is too long")
     result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "x"])
     assert (result.exit_code, result.stderr) == (1, "error: the prompt is too long\n")
 
 
-def test_line_is_ended_where_a_person_reads(
+def test_line_is_ended_on_a_terminal(
     script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The prompt of the shell must not stand behind the text."""
+    """The prompt of the shell must begin on a new line."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_stream(script.stream())
     assert capsys.readouterr().out == "one two\n"
 
 
-def test_prompt_is_asked_for_when_nothing_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than waiting for a person who does not know."""
+def test_prompt_is_required_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for input."""
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     with pytest.raises(typer.BadParameter, match="give a text, or pipe one in"):
         read_prompt(None)
@@ -104,7 +103,7 @@ WRONG_FLAGS = [
 @pytest.mark.parametrize(("flag", "value"), WRONG_FLAGS)
 @pytest.mark.parametrize("command", [["generate", "fake", "--prompt", "x"], ["chat", "fake"]])
 def test_flag_outside_its_range_is_named(script: Script, command: list[str], flag: str, value: str) -> None:
-    """Exit code 2, before a model is opened."""
+    """The exit code is 2, before a model is loaded."""
     result = CliRunner().invoke(app, [*command, flag, value])
     assert result.exit_code == 2 and flag in result.stderr
     assert not script.opened
@@ -112,7 +111,7 @@ def test_flag_outside_its_range_is_named(script: Script, command: list[str], fla
 
 @pytest.mark.parametrize("command", [["generate", "fake", "--prompt", "x"], ["chat", "fake"]])
 def test_stop_texts_that_the_server_would_refuse_are_refused(script: Script, command: list[str]) -> None:
-    """Exit code 2, before a model is opened."""
+    """The exit code is 2, before a model is loaded."""
     result = CliRunner().invoke(app, [*command, *["--stop", "x"] * 17])
     assert (result.exit_code, result.stderr) == (2, "error: --stop: `stop` may have at most 16 entries, not 17.\n")
     assert not script.opened
@@ -132,7 +131,7 @@ def test_filters_and_penalties_reach_the_model(script: Script, command: list[str
 
 @pytest.mark.parametrize(("flags", "piped"), [(["--prompt", "ab\udcff"], ""), ([], b"ab\xff")])
 def test_text_that_is_no_utf_8_is_refused(script: Script, flags: list[str], piped: str | bytes) -> None:
-    """Exit code 2, before a model is opened."""
+    """The exit code is 2, before a model is loaded."""
     result = CliRunner().invoke(app, ["generate", "fake", *flags], input=piped)
     assert result.exit_code == 2 and "is not UTF-8 at character 2" in result.stderr
     assert not script.opened

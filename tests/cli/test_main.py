@@ -1,4 +1,4 @@
-"""The program's first moments: a server that is told to stop before it serves has left in order."""
+"""Signals before a server serves: it exits in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGIN = f"from sluiceway.cli.main import exit_in_order_on_signals as begin; begi
 
 
 def code_after(program: str, *numbers: int) -> int:
-    """The exit code of a Python program that gets signals once it has said something."""
+    """Run a Python program, send it signals when it has printed something, and return its exit code."""
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         for number in numbers:
@@ -25,14 +25,14 @@ def code_after(program: str, *numbers: int) -> int:
 
 
 @signals
-def test_a_signal_before_the_server_serves_is_an_orderly_end(number: int) -> None:
-    """Whatever it does: it imports, fetches, or waits."""
+def test_a_signal_before_the_server_serves_exits_in_order(number: int) -> None:
+    """While it imports, fetches, or waits."""
     assert code_after(BEGIN + "import signal; signal.pause()", number) == 0
 
 
 @signals
-def test_a_second_signal_ends_what_tidies_up(number: int) -> None:
-    """With the same code."""
+def test_a_second_signal_ends_the_cleanup(number: int) -> None:
+    """The exit code is the same."""
     program = BEGIN + f"import signal\ntry:\n    {TELL}\n    signal.pause()\nfinally:\n    {TELL}\n    signal.pause()"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -45,14 +45,14 @@ def test_a_second_signal_ends_what_tidies_up(number: int) -> None:
 
 @signals
 def test_a_signal_while_the_interpreter_ends_does_not_change_the_code(number: int) -> None:
-    """It resets handlers on its way out."""
+    """The interpreter resets handlers when it ends."""
     late = f"import atexit, os; atexit.register(lambda: os.kill(os.getpid(), {number})); "
     program = late + BEGIN + "raise SystemExit(3)"
     assert code_after(program) == 3
 
 
-def test_other_commands_are_interrupted_as_ever() -> None:
-    """Only a server is told to stop; Ctrl-C interrupts the others."""
+def test_other_commands_are_interrupted_as_usual() -> None:
+    """Only `serve` has these handlers."""
     program = (
         "import signal, sys; sys.argv = ['sluiceway', '--version']\n"
         "from sluiceway.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
@@ -64,7 +64,7 @@ def test_other_commands_are_interrupted_as_ever() -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
 def test_closed_stream_is_no_traceback(closed: str) -> None:
-    """In a real process: what is closed is empty, or goes nowhere."""
+    """In a real process. Closed streams are replaced by /dev/null."""
     command = (
         f'exec "$0" -m sluiceway generate fake --max-tokens 2 {"--prompt x" if "<" not in closed else ""} {closed}'
     )

@@ -1,4 +1,4 @@
-"""Shared flags."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -17,41 +17,36 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
 
 def test_variable_has_the_flags_name() -> None:
-    """One rule for all."""
     assert variable_of("--max-step-tokens") == "SLUICEWAY_MAX_STEP_TOKENS"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_number_is_refused_when_it_is_not_finite(value: float) -> None:
-    """These pass through a range check."""
+    """A check of the range may let them through."""
     with pytest.raises(typer.BadParameter, match="finite"):
         finite(value)
 
 
 def test_number_is_passed_on_when_it_is_finite() -> None:
-    """Unchanged."""
     assert finite(0.5) == 0.5
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_share_is_refused_when_it_is_nothing(value: float) -> None:
-    """A server refuses it too, so the same flag means the same with and without one."""
+def test_share_is_refused_when_it_is_zero(value: float) -> None:
+    """A server refuses it too, so the flag means the same with and without one."""
     with pytest.raises(typer.BadParameter, match="above 0|finite"):
         share(value)
 
 
-def test_share_is_passed_on_when_it_is_above_nothing() -> None:
-    """Unchanged."""
+def test_share_is_passed_on_when_it_is_above_zero() -> None:
     assert share(0.01) == 0.01
 
 
 def test_flag_that_was_not_given_is_passed_on() -> None:
-    """It has no number to look at."""
     assert finite(None) is None and share(None) is None and filled(None) is None
 
 
 def test_stop_text_is_refused_when_it_is_empty() -> None:
-    """The server refuses it too."""
     assert filled(["a", "b"]) == ["a", "b"]
     with pytest.raises(typer.BadParameter, match="must not be empty"):
         filled(["a", ""])
@@ -59,7 +54,7 @@ def test_stop_text_is_refused_when_it_is_empty() -> None:
 
 @pytest.mark.parametrize("command", ["chat", "generate"])
 def test_flags_have_the_ranges_of_the_servers_fields(command: str) -> None:
-    """The ends of each flag of numbers that is named as a field are tried with the schema."""
+    """The schema accepts the ends of each range, and nothing beyond."""
     group: Any = typer.main.get_command(app)
     flags = {flag.name: flag for flag in group.commands[command].params if flag.name in SamplingFields.model_fields}
     bounded = {name: flag for name, flag in flags.items() if flag.max is not None}
@@ -75,7 +70,7 @@ def test_flags_have_the_ranges_of_the_servers_fields(command: str) -> None:
 
 
 def test_flags_are_checked_together() -> None:
-    """The error names the flag by its field."""
+    """The error names the field of the flag."""
     assert sampling_of({"temperature": 0.5, "seed": None}).temperature == 0.5
     with pytest.raises(ConfigError) as caught:
         sampling_of({}, ["x"] * 17)

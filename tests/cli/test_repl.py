@@ -1,4 +1,4 @@
-"""The loop of a chat, with typed lines, scripted answers and Ctrl-C at chosen moments."""
+"""The loop of a chat, with scripted lines and answers, and Ctrl-C at chosen moments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Piece = str | BaseException
 
 
 class ScriptedAnswers:
-    """One list of pieces a question; an exception in it is raised. Counts the streams that were closed."""
+    """Answers each question with a list of pieces; an exception in it is raised. Counts closed streams."""
 
     def __init__(self, *answers: Sequence[Piece]) -> None:
         self._answers = list(answers)
@@ -38,7 +38,7 @@ class ScriptedAnswers:
 
 
 class Screen:
-    """A chat that was run to its end."""
+    """Runs a chat to its end, and keeps its output."""
 
     def __init__(self, answers: ScriptedAnswers, *typed: Piece) -> None:
         self._typed = list(typed)
@@ -65,7 +65,7 @@ INTERRUPT = KeyboardInterrupt()
 
 
 def test_answers_follow_their_questions() -> None:
-    """Each question carries what was said before; an empty line asks nothing."""
+    """Each question comes with the earlier turns. An empty line is no question."""
     answers = ScriptedAnswers(["o", "ne"], ["two"])
     screen = Screen(answers, "first", "", "  ", "second ")
     assert screen.shown == "one\ntwo\n"
@@ -74,37 +74,35 @@ def test_answers_follow_their_questions() -> None:
 
 
 def test_exit_leaves() -> None:
-    """Nothing is read after it."""
     assert Screen(ScriptedAnswers(), "/exit", "more").unread == ["more"]
 
 
 def test_reset_forgets() -> None:
-    """The next question stands alone."""
+    """The next question comes without earlier turns."""
     answers = ScriptedAnswers(["one"], ["two"])
     Screen(answers, "first", "/reset", "second")
     assert answers.asked == [["first"], ["second"]]
 
 
 def test_help_lists_the_commands() -> None:
-    """All of them."""
     assert Screen(ScriptedAnswers(), "/help").warned == [HELP]
     assert all(command in HELP for command in ("/reset", "/help", "/exit", "Ctrl-C"))
 
 
 def test_unknown_command_is_not_sent() -> None:
-    """A slip of the finger is no question."""
+    """It may be a typing error."""
     assert Screen(ScriptedAnswers(), "/rest now").warned == ["there is no command /rest; /help lists them"]
 
 
 def test_line_with_a_slash_is_sent_when_a_space_comes_first() -> None:
-    """As the help says."""
+    """The space is removed."""
     answers = ScriptedAnswers(["a path"])
     Screen(answers, " /etc")
     assert answers.asked == [["/etc"]]
 
 
 def test_interrupt_cancels_the_answer_and_not_the_chat() -> None:
-    """What was shown stays in the conversation; the stream is closed."""
+    """The shown text stays in the conversation, and the stream is closed."""
     answers = ScriptedAnswers(["one", INTERRUPT, "never"], ["two"])
     screen = Screen(answers, "first", "go on")
     assert answers.asked[1] == ["first", "one", "go on"]
@@ -113,7 +111,7 @@ def test_interrupt_cancels_the_answer_and_not_the_chat() -> None:
 
 
 def test_interrupt_while_a_piece_is_shown_closes_the_stream() -> None:
-    """Ctrl-C may land in our own writing, too."""
+    """Ctrl-C may come while text is written."""
     answers = ScriptedAnswers(["one", "two"])
     screen = Screen(answers)
 
@@ -133,35 +131,33 @@ def test_interrupt_while_a_piece_is_shown_closes_the_stream() -> None:
     assert screen.conversation.messages[-1]["content"] == "one"
 
 
-def test_interrupt_before_the_first_piece_takes_the_question_back() -> None:
-    """As if it had not been asked."""
+def test_interrupt_before_the_first_piece_removes_the_question() -> None:
     answers = ScriptedAnswers([INTERRUPT], ["two"])
     Screen(answers, "first", "second")
     assert answers.asked == [["first"], ["second"]]
 
 
 def test_second_interrupt_leaves() -> None:
-    """At the prompt, twice; the first one says so."""
+    """The first one at the prompt says so."""
     screen = Screen(ScriptedAnswers(), INTERRUPT, INTERRUPT, "more")
     assert screen.unread == ["more"]
     assert screen.warned == ["\n(Ctrl-C again, or Ctrl-D, leaves)"]
 
 
 def test_interrupt_after_a_cancelled_answer_leaves() -> None:
-    """That is the second one, as the hint said."""
+    """It counts as the second one, as the hint says."""
     assert Screen(ScriptedAnswers([INTERRUPT]), "first", INTERRUPT, "more").unread == ["more"]
 
 
-def test_line_between_two_interrupts_makes_the_next_the_first_again() -> None:
-    """Whoever went on typing did not want to leave."""
+def test_line_between_two_interrupts_resets_the_count() -> None:
     answers = ScriptedAnswers(["one"], ["two"])
     screen = Screen(answers, INTERRUPT, "first", INTERRUPT, "second")
     assert screen.unread == [] and len(answers.asked) == 2
 
 
 @pytest.mark.parametrize(("pieces", "warning"), [(["one"], "\nerror: it broke"), ([], "error: it broke")])
-def test_failed_answer_is_told_and_the_chat_goes_on(pieces: list[str], warning: str) -> None:
-    """The message begins on a line of its own; the failure is counted."""
+def test_failed_answer_is_shown_and_the_chat_continues(pieces: list[str], warning: str) -> None:
+    """The message begins on a new line, and the failure is counted."""
     answers = ScriptedAnswers([*pieces, SluicewayError("it broke")], ["two"])
     screen = Screen(answers, "first", "second")
     assert screen.warned == [warning]
@@ -169,16 +165,16 @@ def test_failed_answer_is_told_and_the_chat_goes_on(pieces: list[str], warning: 
     assert screen.shown.endswith("two\n")
 
 
-def test_interrupts_are_not_heard_while_cleaning_up() -> None:
-    """And are heard again afterwards."""
+def test_interrupts_are_ignored_during_the_cleanup() -> None:
+    """They have an effect again afterwards."""
     with ignore_interrupts():
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_lines_that_begin_with_a_slash_are_a_question_together() -> None:
-    """A command is one line."""
+def test_several_lines_with_a_slash_are_a_question() -> None:
+    """A command has one line."""
     answers = ScriptedAnswers(["one"])
     Screen(answers, "/etc/hosts\nis what?")
     assert answers.asked == [["/etc/hosts\nis what?"]]

@@ -1,4 +1,4 @@
-"""`sluiceway serve`: flags to a configuration, and what is refused before anything starts."""
+"""`sluiceway serve`: from flags to a configuration, and what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OTHER_VALUES: dict[str, object] = {
     "log_level": "debug",
     "log_format": "json",
 }
-"""One value that is not the default for every field but the model and the streams."""
+"""A value other than the default for every field, except the model and the streams."""
 
 OF_STREAMS: dict[str, object] = {
     "slow_client": "drop",
@@ -55,11 +55,11 @@ OF_STREAMS: dict[str, object] = {
     "history_ttl_s": 5.5,
     "unsent_bytes": 2048,
 }
-"""The same for the settings of streams that have a flag of their own."""
+"""The same for the settings of streams that have a flag."""
 
 
 class Started:
-    """What the supervisor was given, and what it answers."""
+    """Takes the place of the supervisor: keeps the configurations and returns a status."""
 
     def __init__(self) -> None:
         self.configs: list[ServeConfig] = []
@@ -85,7 +85,7 @@ def serve(*arguments: str, **variables: str) -> tuple[int, str]:
 
 
 def written(value: object) -> str:
-    """As a flag or a variable has it."""
+    """Write the value as on the command line."""
     return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -97,19 +97,18 @@ def test_flag_may_come_several_times(started: Started) -> None:
 
 
 def test_table_has_every_field() -> None:
-    """A new field of the configuration needs a flag, and a line here."""
+    """A new field of the configuration needs a line in the table."""
     assert {*OTHER_VALUES, "model", "streams"} == {field.name for field in msgspec.structs.fields(ServeConfig)}
 
 
 def test_defaults_are_those_of_the_configuration(started: Started) -> None:
-    """Two lists of defaults would part some day."""
     serve("fake", "--port", "0")
     assert started.configs == [ServeConfig(model=FAKE, port=0)]
 
 
 @pytest.mark.parametrize("field", OTHER_VALUES)
 def test_every_field_has_a_flag(started: Started, field: str) -> None:
-    """And the flag sets that field alone."""
+    """The flag sets only this field."""
     needed = {"max_step_tokens": {"max_running": 3}}.get(field, {}) | {"port": 0}
     values = {**needed, field: OTHER_VALUES[field]}
     arguments = [f"{flag_of(name)}={written(value)}" for name, value in values.items()]
@@ -119,7 +118,7 @@ def test_every_field_has_a_flag(started: Started, field: str) -> None:
 
 @pytest.mark.parametrize("field", OTHER_VALUES)
 def test_every_field_has_a_variable(started: Started, field: str) -> None:
-    """`SLUICEWAY_` and the flag's name."""
+    """Its name is `SLUICEWAY_` and that of the flag."""
     needed = {"max_step_tokens": {"max_running": 3}}.get(field, {}) | {"port": 0}
     values = {**needed, field: OTHER_VALUES[field]}
     variables = {
@@ -131,7 +130,7 @@ def test_every_field_has_a_variable(started: Started, field: str) -> None:
 
 @pytest.mark.parametrize("field", OF_STREAMS)
 def test_field_of_the_streams_has_a_flag_and_a_variable(started: Started, field: str) -> None:
-    """And sets that field alone."""
+    """They set only this field."""
     flag, value = flag_of(field), str(OF_STREAMS[field])
     assert serve("fake", "--port=0", f"{flag}={value}") == (0, "")
     assert serve("fake", "--port=0", **{"SLUICEWAY" + flag[1:].replace("-", "_").upper(): value}) == (0, "")
@@ -148,7 +147,7 @@ def test_field_of_the_streams_has_a_flag_and_a_variable(started: Started, field:
     ],
 )
 def test_policy_has_its_marks_and_times_in_one_flag(started: Started, text: str, fields: dict[str, object]) -> None:
-    """In the words of the request header; what is as usual is left to the policy."""
+    """The form is that of the request header. Defaults are left to the policy."""
     assert serve("fake", "--port=0", "--slow-client", text) == (0, "")
     assert started.configs[0].streams == msgspec.structs.replace(StreamsConfig(), **fields)
 
@@ -161,7 +160,7 @@ def test_policy_has_its_marks_and_times_in_one_flag(started: Started, text: str,
     ],
 )
 def test_wrong_policy_is_refused_before_anything_starts(started: Started, text: str, sentence: str) -> None:
-    """With what would be right."""
+    """The error lists the right values."""
     assert serve("fake", "--port=0", "--slow-client", text) == (2, f"error: --slow-client: {sentence}\n")
     assert started.configs == []
 
@@ -189,20 +188,18 @@ def test_a_flag_is_one_field_of_the_configuration(started: Started) -> None:
     )
 
 
-def test_served_name_is_the_clients(started: Started) -> None:
-    """Only the name changes."""
+def test_served_name_is_changed(started: Started) -> None:
     serve("fake", "--port", "0", "--served-model-name", "mine")
     assert started.configs[0].model == msgspec.structs.replace(FAKE, name="mine")
 
 
-def test_exit_code_is_the_supervisors(started: Started) -> None:
-    """Its failure is ours."""
+def test_exit_code_is_that_of_the_supervisor(started: Started) -> None:
     started.status = 1
     assert serve("fake", "--port", "0") == (1, "")
 
 
-def test_wrong_setting_is_refused_before_the_model_is_looked_for(started: Started) -> None:
-    """The flag is named, with the range; the name of the model would have been refused too."""
+def test_wrong_setting_is_refused_before_the_model_is_searched(started: Started) -> None:
+    """The error names the flag and its range, though the name of the model is wrong too."""
     assert serve("no such model", "--max-running", "0") == (
         2,
         "error: --max-running: must be from 1 to 4096, not 0\n",
@@ -211,14 +208,14 @@ def test_wrong_setting_is_refused_before_the_model_is_looked_for(started: Starte
 
 
 def test_unknown_model_is_refused(started: Started) -> None:
-    """Exit code 3, before anything starts."""
+    """The exit code is 3, before anything starts."""
     code, sentence = serve("nix", "--port", "0")
     assert code == 3 and sentence.startswith("error: unknown model 'nix'")
     assert started.configs == []
 
 
 def test_busy_port_is_refused(started: Started) -> None:
-    """The sentence names the port and what to do."""
+    """The error names the port and says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         expected = f"error: --port: {port} on 127.0.0.1 is in use; choose another one, or 0 for any free one\n"
@@ -226,7 +223,7 @@ def test_busy_port_is_refused(started: Started) -> None:
 
 
 def test_foreign_address_is_refused(started: Started) -> None:
-    """192.0.2.1 is reserved for documentation, so no machine has it."""
+    """192.0.2.1 is reserved for documentation."""
     code, sentence = serve("fake", "--host", "192.0.2.1")
     assert code == 2 and sentence.startswith("error: --host: 192.0.2.1 is not an address of this machine")
 
@@ -239,10 +236,9 @@ def test_foreign_address_is_refused(started: Started) -> None:
         (OSError(5, "Input/output error"), "error: --host: cannot listen on 127.0.0.1:80: Input/output error"),
     ],
 )
-def test_other_fault_of_the_address_is_a_sentence(
+def test_other_error_of_the_address_is_a_sentence(
     started: Started, monkeypatch: pytest.MonkeyPatch, fault: OSError, sentence: str
 ) -> None:
-    """What the system says, in words."""
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise fault

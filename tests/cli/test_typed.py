@@ -1,4 +1,4 @@
-"""Questions typed and pasted at a real pseudo-terminal, with readline and without."""
+"""Questions typed and pasted at a real pseudo-terminal, with and without readline."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_line_is_a_question(screen: Terminal) -> None:
 
 @pytest.mark.parametrize("end", ["\r", "\n"])
 def test_lines_that_come_together_are_one_question(screen: Terminal, end: str) -> None:
-    """From a terminal that does not mark a paste, which ends with a line."""
+    """The terminal does not mark pastes, and the paste ends with a line end."""
     screen.press(f"first{end}{end}third{end}")
     screen.wait_for(r"asked 'first\n\nthird'")
 
 
 def test_last_line_waits_for_enter_when_a_paste_ends_within_it(screen: Terminal) -> None:
-    """It may be gone on with."""
+    """It may be continued."""
     screen.press("first\rsecond\rthi")
     screen.wait_for("second\r\n")
     screen.wait_for("thi")
@@ -59,7 +59,7 @@ def test_last_line_waits_for_enter_when_a_paste_ends_within_it(screen: Terminal)
 
 
 def test_control_d_leaves_the_line_of_the_prompt(screen: Terminal) -> None:
-    """The shell's prompt comes at the beginning of a line."""
+    """The prompt of the shell must begin on a new line."""
     screen.press(CTRL_D)
     screen.wait_for("\nleft")
     assert screen.wait_for_end() == 0
@@ -88,7 +88,7 @@ def test_marked_paste_is_one_question() -> None:
         screen.wait_for(r"asked 'first\nsecond'")
 
 
-def test_prompt_is_no_part_of_standard_output_that_is_a_file() -> None:
+def test_prompt_is_not_written_to_a_file() -> None:
     command = ["sh", "-c", '"$0" -c "$1" | sed s/^/out:/', sys.executable, PROGRAM.format(without_readline=False)]
     with terminal(command, {**os.environ, "TERM": "xterm"}) as screen:
         screen.wait_for("> ")

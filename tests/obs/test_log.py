@@ -1,4 +1,4 @@
-"""One line per event, whatever is in its fields."""
+"""The log has one line for each event, whatever is in its fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stream() -> Iterator[io.StringIO]:
 
 
 def test_a_text_line_is_time_level_sentence_and_fields(stream: io.StringIO) -> None:
-    """Numbers are short, simple words bare, everything else is quoted."""
+    """Numbers are short, simple words have no quotes, and everything else is quoted."""
     configure_log("info", "text", stream=stream, process="api")
     structlog.get_logger("api").info("finished", request_id="a-1", duration_s=0.123456789, reason="", n=3, first=None)
     time, rest = stream.getvalue().split(" ", 1)
@@ -28,8 +28,7 @@ def test_a_text_line_is_time_level_sentence_and_fields(stream: io.StringIO) -> N
     assert rest == 'info finished process=api request_id=a-1 duration_s=0.123457 reason="" n=3 first=None\n'
 
 
-def test_a_json_line_holds_the_same(stream: io.StringIO) -> None:
-    """For machines."""
+def test_a_line_may_be_json(stream: io.StringIO) -> None:
     configure_log("info", "json", stream=stream, process="api")
     structlog.get_logger("api").warning("peer down", role="engine")
     line = json.loads(stream.getvalue())
@@ -39,15 +38,14 @@ def test_a_json_line_holds_the_same(stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_client_cannot_forge_a_line(stream: io.StringIO, form: str) -> None:
-    """Line ends of every kind and terminal sequences are escaped."""
+    """Line ends of every kind and control sequences are escaped."""
     configure_log("info", "json" if form == "json" else "text", stream=stream, process="api")
     structlog.get_logger().info("rejected", model='x"\n2026 error forged\r\x1b[31m\u2028\u0085')
     assert stream.getvalue().endswith("\n")
     assert all(" " <= character <= "~" for character in stream.getvalue()[:-1])
 
 
-def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
-    """And what is on it is."""
+def test_lines_below_the_level_are_not_written(stream: io.StringIO) -> None:
     configure_log("warning", "text", stream=stream, process="api")
     log = structlog.get_logger()
     log.info("quiet")
@@ -67,8 +65,8 @@ def test_a_traceback_follows_its_line_and_is_escaped(stream: io.StringIO) -> Non
     assert traceback[-1] == "ValueError: bad \\x1b[31m \\xe9"
 
 
-def test_lines_go_to_standard_error_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard output is for what a command prints."""
+def test_lines_go_to_standard_error_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is for the results of a command."""
     configure_log("info", "text", process="api")
     structlog.get_logger().info("hello")
     structlog.reset_defaults()
@@ -81,23 +79,23 @@ class _FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, "no space left on device")
 
 
-def test_a_log_that_cannot_be_written_stops_nobody() -> None:
-    """The disk is full, or whoever read the lines has gone."""
+def test_a_log_that_cannot_be_written_is_ignored() -> None:
+    """The disk may be full, or the reader of a pipe may have gone."""
     configure_log("info", "text", stream=_FullDisk(), process="api")
     structlog.get_logger().info("accepted")
     structlog.reset_defaults()
 
 
-def test_no_standard_error_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service manager may start a process with its standard streams closed."""
+def test_a_missing_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager may start a process with closed standard streams."""
     monkeypatch.setattr("sys.stderr", None)
     configure_log("info", "text", process="api")
     structlog.get_logger().info("accepted")
     structlog.reset_defaults()
 
 
-def test_a_fault_is_one_line_with_its_place(stream: io.StringIO) -> None:
-    """However long its words are, and also if it was never raised."""
+def test_a_fault_is_one_line_with_its_location(stream: io.StringIO) -> None:
+    """Even if its text is long, or if it was never raised."""
     configure_log("info", "text", process="tokenizer", stream=stream)
     log = structlog.get_logger("tokenizer")
     try:

@@ -1,4 +1,4 @@
-"""The loops of a process end together, and say that they live."""
+"""The loops of a process end together, and send heartbeats."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sluiceway.runtime.loops import WINDOW_S, LongestGap, beat, run_until_first
 
 
 class Endless:
-    """A loop that notes whether it was cancelled, and that it had the time to tidy up."""
+    """A loop that records that it was cancelled and could clean up."""
 
     def __init__(self) -> None:
-        self.has_tidied_up = False
+        self.has_cleaned_up = False
 
     async def run(self) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
-            self.has_tidied_up = True
+            self.has_cleaned_up = True
 
 
 async def returns() -> None:
@@ -35,18 +35,18 @@ async def fails() -> None:
 
 
 async def test_all_end_when_one_returns() -> None:
-    """The others are cancelled, and waited for."""
+    """The others are cancelled, and have ended."""
     first, second = Endless(), Endless()
     await run_until_first(first.run(), returns(), second.run())
-    assert first.has_tidied_up and second.has_tidied_up
+    assert first.has_cleaned_up and second.has_cleaned_up
 
 
 async def test_all_end_and_the_error_is_raised_when_one_fails() -> None:
-    """A loop that breaks takes the process with it; the supervisor starts another."""
+    """The process ends with it, and the supervisor starts another."""
     other = Endless()
     with pytest.raises(RuntimeError, match="broken"):
         await run_until_first(other.run(), fails())
-    assert other.has_tidied_up
+    assert other.has_cleaned_up
 
 
 async def test_all_end_when_the_whole_is_cancelled() -> None:
@@ -58,11 +58,11 @@ async def test_all_end_when_the_whole_is_cancelled() -> None:
     whole.cancel()
     with pytest.raises(asyncio.CancelledError):
         await whole
-    assert loop.has_tidied_up
+    assert loop.has_cleaned_up
 
 
-async def test_life_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the loop is cancelled, or what it reports to breaks."""
+async def test_heartbeats_are_sent_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the loop is cancelled, or sending fails."""
     monkeypatch.setattr(loops, "HEARTBEAT_S", 0.0)
     reported: list[ToSupervisor] = []
 
@@ -77,8 +77,8 @@ async def test_life_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch)
     assert [type(report) for report in reported] == [Heartbeat] * 3
 
 
-async def test_a_loop_that_was_held_up_says_for_how_long() -> None:
-    """The gap is in the next heartbeat, and told in the process itself."""
+async def test_a_blocked_loop_reports_for_how_long() -> None:
+    """The gap is in the next heartbeat, and passed to `measured`."""
     reported: list[Heartbeat] = []
     measured: list[tuple[float, int]] = []
 
@@ -101,7 +101,7 @@ async def test_a_loop_that_was_held_up_says_for_how_long() -> None:
 
 
 def test_the_longest_gap_is_forgotten_after_two_windows() -> None:
-    """A scrape sees the gaps since the one before it, where it comes twice a minute; and none of an hour ago."""
+    """A scrape twice a minute sees all gaps since the one before, and no old ones."""
     gaps = LongestGap(0.0)
     gaps.add(3.0, 1.0)
     gaps.add(1.0, 2.0)

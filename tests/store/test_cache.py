@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and faults of the disk are sentences."""
+"""The cache: where it is, files that appear whole or not at all, and clear errors of the disk."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 def test_file_is_placed_whole(tmp_path: Path) -> None:
-    """More than one chunk; nothing else is left in the folder."""
+    """It has more than one chunk. Nothing else is left in the folder."""
     place_file(io.BytesIO(CONTENT), tmp_path / "model.gguf", SHA256)
     assert sha256_of(tmp_path / "model.gguf") == SHA256
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
 def test_nothing_is_placed_when_the_checksum_is_wrong(tmp_path: Path) -> None:
-    """What was there stays as it was."""
+    """An old file stays as it was."""
     target = tmp_path / "model.gguf"
     target.write_bytes(b"old")
     with pytest.raises(ModelSourceError, match=f"should have {SHA256}"):
@@ -48,7 +48,7 @@ def test_nothing_is_placed_when_the_checksum_is_wrong(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_the_source_breaks(tmp_path: Path) -> None:
-    """A fault in the middle removes what was staged."""
+    """The staged file is removed."""
 
     class Breaking(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -71,20 +71,19 @@ def test_nothing_is_left_when_the_source_breaks(tmp_path: Path) -> None:
         (errno.EIO, "cannot write in .*: denied"),
     ],
 )
-def test_fault_of_the_disk_says_what_to_do(tmp_path: Path, number: int, sentence: str) -> None:
-    """The common faults have a remedy, the others their reason."""
+def test_error_of_the_disk_says_what_to_do(tmp_path: Path, number: int, sentence: str) -> None:
+    """Common errors have a remedy, others the reason."""
     with pytest.raises(ModelSourceError, match=sentence), disk_faults(tmp_path, 2_000_000):
         raise OSError(number, "denied")
 
 
-def test_full_disk_is_told_without_a_size_when_it_is_not_known(tmp_path: Path) -> None:
-    """No invented number."""
+def test_full_disk_is_an_error_without_an_unknown_size(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="is full: free some space"), disk_faults(tmp_path):
         raise OSError(errno.ENOSPC, "full")
 
 
-def test_space_is_required_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Just enough passes, one byte less is a full disk."""
+def test_too_little_space_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just enough is no error."""
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, 10))
     require_space(tmp_path, 10)
@@ -94,7 +93,7 @@ def test_space_is_required_before_it_is_used(tmp_path: Path, monkeypatch: pytest
 
 
 def test_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
-    """The second says that it waits, and gets in when the first has left."""
+    """The second one reports that it waits, and continues when the first has finished."""
     order: list[str] = []
     waiting = threading.Event()
 

@@ -7,13 +7,13 @@ import re
 from sluiceway.store.catalog import CATALOG, DEFAULT_MODEL
 
 
-def test_default_model_is_in_the_catalogue() -> None:
-    """What every command takes when no model is named."""
+def test_default_model_is_in_the_catalog() -> None:
+    """Commands use it if no model is named."""
     assert DEFAULT_MODEL in CATALOG
 
 
 def test_every_entry_pins_what_it_fetches() -> None:
-    """Both checksums are whole, and the member is the file of that model."""
+    """Both checksums are complete, and the member is a GGUF file."""
     for known in CATALOG.values():
         assert re.fullmatch("[0-9a-f]{64}", known.wheel.wheel_sha256)
         assert re.fullmatch("[0-9a-f]{64}", known.wheel.member_sha256)

@@ -1,4 +1,4 @@
-"""Models of the hub: the needed files only, checked; against a hub on the loopback interface."""
+"""Fetching models from a hub on the loopback interface: only the needed files, and checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pull(name: HubName, cache: Path, endpoint: str) -> Path:
 
 
 def test_model_is_fetched_with_the_needed_files_only(hub: Hub, endpoint: str, tmp_path: Path) -> None:
-    """Neither other formats nor the description."""
+    """Other formats and the description are not fetched."""
     folder = pull(NAME, tmp_path, endpoint)
     needed = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
     assert {path.name for path in folder.iterdir()} == needed
@@ -44,20 +44,20 @@ def test_model_is_fetched_with_the_needed_files_only(hub: Hub, endpoint: str, tm
 
 
 def test_model_is_found_again_without_the_hub(endpoint: str, tmp_path: Path) -> None:
-    """The cache is enough; before the pull there is nothing in it."""
+    """The cache is enough. Before the pull it is empty."""
     assert local_snapshot(NAME, tmp_path) is None
     folder = pull(NAME, tmp_path, endpoint)
     assert local_snapshot(NAME, tmp_path) == folder
 
 
 def test_name_is_refused_when_the_hub_does_not_allow_it(tmp_path: Path) -> None:
-    """The hub's own rules, beyond the form that we check."""
+    """By the hub's own rules, beyond those that are checked here."""
     with pytest.raises(ModelSourceError, match="org/tiny--model is not a name of a hub repository"):
         local_snapshot(HubName(repo="org/tiny--model"), tmp_path)
 
 
 def test_one_gguf_file_is_fetched_when_it_is_named(hub: Hub, endpoint: str, tmp_path: Path) -> None:
-    """The path is the file's, and nothing else comes along."""
+    """The path is that of the file. Nothing else is fetched."""
     name = HubName(repo=REPO, file="tiny.gguf")
     file = pull(name, tmp_path, endpoint)
     assert file.name == "tiny.gguf" and file.read_bytes() == FILES["tiny.gguf"]
@@ -67,7 +67,7 @@ def test_one_gguf_file_is_fetched_when_it_is_named(hub: Hub, endpoint: str, tmp_
 
 
 def test_all_parts_of_a_gguf_file_are_fetched_when_one_is_named(hub: Hub, endpoint: str, tmp_path: Path) -> None:
-    """Any part stands for the model; the path is that of the first."""
+    """The name may be that of any part. The path is that of the first."""
     parts = [f"q4/tiny-0000{n}-of-00002.gguf" for n in (1, 2)]
     hub.files |= {part: b"GGUF" + part.encode() for part in parts}
     name = HubName(repo=REPO, file=parts[1])
@@ -81,8 +81,8 @@ def test_all_parts_of_a_gguf_file_are_fetched_when_one_is_named(hub: Hub, endpoi
 
 
 @pytest.mark.parametrize("damaged", ["model.safetensors", "config.json"])
-def test_damaged_file_is_thrown_away_and_fetched_again(hub: Hub, endpoint: str, tmp_path: Path, damaged: str) -> None:
-    """Large files have a sha256, small ones a git blob id; both are checked."""
+def test_damaged_file_is_removed_and_fetched_again(hub: Hub, endpoint: str, tmp_path: Path, damaged: str) -> None:
+    """Large files are checked by sha256, small ones by git blob id."""
     hub.damaged = damaged
     with pytest.raises(ModelSourceError, match=f"{damaged} was damaged"):
         pull(NAME, tmp_path, endpoint)
@@ -92,7 +92,7 @@ def test_damaged_file_is_thrown_away_and_fetched_again(hub: Hub, endpoint: str, 
 
 
 def test_repository_without_safetensors_is_refused_before_the_download(hub: Hub, endpoint: str, tmp_path: Path) -> None:
-    """The message names the GGUF file that could be asked for."""
+    """The error names a GGUF file of the repository."""
     del hub.files["model.safetensors"]
     with pytest.raises(ModelSourceError, match=f"no safetensors weights; name one of its GGUF files: {REPO}:tiny.gguf"):
         pull(NAME, tmp_path, endpoint)
@@ -102,14 +102,14 @@ def test_repository_without_safetensors_is_refused_before_the_download(hub: Hub,
     assert hub.fetched == []
 
 
-def test_missing_gguf_file_is_refused_with_those_that_are_there(endpoint: str, tmp_path: Path) -> None:
-    """A wrong file name."""
+def test_missing_gguf_file_is_refused(endpoint: str, tmp_path: Path) -> None:
+    """The error lists the files of the repository."""
     with pytest.raises(ModelSourceError, match=r"has no file big\.gguf; its GGUF files: tiny\.gguf"):
         pull(HubName(repo=REPO, file="big.gguf"), tmp_path, endpoint)
 
 
-def test_incomplete_repository_is_told(hub: Hub, endpoint: str, tmp_path: Path) -> None:
-    """Its index names a shard that is not in it."""
+def test_incomplete_repository_is_refused(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+    """Its index names a shard that it does not have."""
     hub.files["part.safetensors"] = hub.files.pop("model.safetensors")
     hub.files[SHARD_INDEX] = json.dumps({"weight_map": {"x": "gone.safetensors", "y": "part.safetensors"}}).encode()
     with pytest.raises(ModelSourceError, match=r"is incomplete: it lacks gone\.safetensors"):
@@ -127,20 +127,19 @@ def test_incomplete_repository_is_told(hub: Hub, endpoint: str, tmp_path: Path) 
 def test_refusal_of_the_hub_is_a_sentence(
     hub: Hub, endpoint: str, tmp_path: Path, status: int, code: str, sentence: str
 ) -> None:
-    """What to do, where something can be done."""
+    """It says what to do, if possible."""
     hub.info_status, hub.error_code = status, code
     with pytest.raises(ModelSourceError, match=sentence):
         pull(HubName(repo=REPO, revision="v9"), tmp_path, endpoint)
 
 
-def test_unreachable_hub_is_told_with_its_reason(tmp_path: Path) -> None:
-    """Nobody listens there."""
+def test_error_of_an_unreachable_hub_has_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match=r"the model hub cannot be reached \(.*refused"):
         pull(NAME, tmp_path, "http://127.0.0.1:9")
 
 
 def test_proxy_is_named_when_the_hub_is_asked_through_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It may be what cannot be reached. Its password is not shown."""
+    """The proxy may be unreachable. Its password is not shown."""
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -149,15 +148,15 @@ def test_proxy_is_named_when_the_hub_is_asked_through_one(monkeypatch: pytest.Mo
     assert "secret" not in str(caught.value)
 
 
-def test_silent_hub_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A probe that does not come back, as of a name that is never resolved, is left behind."""
+def test_silent_hub_is_a_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The thread that waits is abandoned, for example while it resolves a name."""
     import huggingface_hub
 
     is_over = threading.Event()
 
     class Silent:
         def __init__(self, endpoint: str | None) -> None:
-            """Takes what the real one takes."""
+            """Take the arguments of the real class."""
 
         def model_info(self, *args: object, **kwargs: object) -> None:
             is_over.wait(30)
@@ -170,16 +169,16 @@ def test_silent_hub_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_download_that_fails_is_a_sentence(hub: Hub, endpoint: str, tmp_path: Path) -> None:
-    """A cache that cannot be written."""
+    """The cache cannot be written."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ModelSourceError, match="cannot write in"):
         pull(NAME, tmp_path / "file", endpoint)
 
 
-def test_unexpected_fault_of_the_client_is_a_sentence(
+def test_unexpected_error_of_the_client_is_a_sentence(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's errors belong to whichever HTTP library it was built on."""
+    """The client raises the errors of its HTTP library."""
     import huggingface_hub
 
     def break_off(*args: object, **kwargs: object) -> str:

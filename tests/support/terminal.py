@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal: type, press keys, wait for what it shows."""
+"""Runs a program on a pseudo-terminal: types, presses keys, and waits for output."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CTRL_C = "\x03"
 CTRL_D = "\x04"
 PATIENCE_S = 120.0
 _LOST_S = 10.0
-"""After this time without any effect a Ctrl-C was lost, see `Terminal.press`."""
+"""A Ctrl-C that has no effect in this time was lost."""
 
 
 class Terminal:
-    """A program and its screen. `screen` is everything shown so far, stdout and stderr together."""
+    """Controls a program. `screen` is everything that it has shown, on stdout and stderr."""
 
     def __init__(self, program: subprocess.Popen[bytes], master: int) -> None:
         self._program = program
@@ -41,13 +41,13 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def wait_for(self, text: str) -> None:
-        """Returns when `text` is shown after what was waited for before. Fails when the program ends, or is silent."""
+        """Wait for `text` after the text of the last wait. Fails if the program ends or is silent."""
         while (found := self.screen.find(text, self._seen)) < 0:
             assert self._read(), f"{text!r} was not shown, but {self.screen[self._seen :]!r}"
         self._seen = found + len(text)
 
     def interrupt(self, text: str | None = None) -> None:
-        """Presses Ctrl-C until `text` is shown; None: until the program ends. One that was lost is pressed again."""
+        """Press Ctrl-C until `text` is shown, or, if it is None, until the program ends."""
         until_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < until_s:
             self.press(CTRL_C)
@@ -61,7 +61,7 @@ class Terminal:
         raise AssertionError("Ctrl-C had no effect")
 
     def wait_for_end(self) -> int:
-        """The program's exit status."""
+        """Wait for the end of the program, and return its exit status."""
         while self._read():
             pass
         return self._program.wait(PATIENCE_S)
@@ -78,7 +78,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def terminal(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Terminal]:
-    """Runs `command` with the terminal as its controlling one, so that Ctrl-C becomes a signal."""
+    """Run a command with a controlling terminal, so that Ctrl-C becomes a signal."""
     master, slave = pty.openpty()
     program = subprocess.Popen(command, env=dict(environment), preexec_fn=lambda: os.login_tty(slave))
     os.close(slave)

@@ -29,7 +29,7 @@ _CORPUS = [
 
 @functools.cache
 def byte_level() -> tokenizers.Tokenizer:
-    """Byte-level pairs over all 256 bytes, with split digits and three special tokens."""
+    """Make a byte-level tokenizer over all 256 bytes, with split digits and three special tokens."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -46,7 +46,7 @@ def byte_level() -> tokenizers.Tokenizer:
 
 
 def byte_level_gguf() -> dict[str, Any]:
-    """The metadata of a GGUF file with the vocabulary of `byte_level`."""
+    """Make the metadata of a GGUF file with the vocabulary of `byte_level`."""
     model = json.loads(byte_level().to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
     return {
@@ -62,7 +62,7 @@ def byte_level_gguf() -> dict[str, Any]:
 
 
 def sentencepiece_gguf() -> dict[str, Any]:
-    """The metadata of a GGUF file with a small SentencePiece vocabulary: characters, some words, 256 fallback bytes."""
+    """Make the metadata of a GGUF file with a small SentencePiece vocabulary and 256 fallback bytes."""
     pieces = [
         "▁",
         *"adehilnorstuwx.,",
@@ -97,7 +97,7 @@ def sentencepiece_gguf() -> dict[str, Any]:
 
 
 def write_directory(path: Path, **files: Any) -> Path:
-    """A model directory with the vocabulary of `byte_level`; `files` are further JSON files by their stem."""
+    """Write a model directory with the vocabulary of `byte_level`, and further JSON files by their stem."""
     byte_level().save(str(path / "tokenizer.json"))
     config = {"bos_token": BOS, "eos_token": {"content": EOS, "lstrip": False}, "chat_template": TEMPLATE}
     for stem, content in {"tokenizer_config": config, **files}.items():
@@ -106,7 +106,7 @@ def write_directory(path: Path, **files: Any) -> Path:
 
 
 def real_model() -> str:
-    """The GGUF file of SmolLM2-135M-Instruct that `SLUICEWAY_TEST_MODEL` names; skips the test if it is not set."""
+    """Return the file of SmolLM2-135M-Instruct in `SLUICEWAY_TEST_MODEL`. Skips the test if it is not set."""
     path = os.environ.get("SLUICEWAY_TEST_MODEL")
     if not path:
         pytest.skip("SLUICEWAY_TEST_MODEL does not name the GGUF file of SmolLM2-135M-Instruct")

@@ -15,7 +15,7 @@ from support import vocabularies
 
 
 def byte_level() -> tokenizers.Tokenizer:
-    """A copy that a test may change."""
+    """Return a copy that a test may change."""
     return tokenizers.Tokenizer.from_str(vocabularies.byte_level().to_str())
 
 
@@ -24,7 +24,7 @@ def bound_of(tokenizer: tokenizers.Tokenizer) -> LengthBound:
 
 
 def test_bound_is_bytes_by_the_longest_token_for_a_byte_level_vocabulary() -> None:
-    """Rounded up, counted in UTF-8; an empty text may need no token."""
+    """It is rounded up and counted in UTF-8. An empty text may have no token."""
     tokenizer = byte_level()
     tokenizer.add_tokens([AddedToken("x" * 100, special=False)])
     bound = bound_of(tokenizer)
@@ -36,7 +36,7 @@ def test_bound_is_bytes_by_the_longest_token_for_a_byte_level_vocabulary() -> No
 @settings(deadline=None, derandomize=True)
 @given(st.text(alphabet="a e\u0301\u1112\u1161\u11ab漢\ud7a3\n", max_size=60))
 def test_bound_holds_when_the_normaliser_shortens_the_text(text: str) -> None:
-    """NFC composes letters: three Hangul parts of nine bytes become one of three."""
+    """NFC composes letters: three Hangul parts (nine bytes) become one syllable (three bytes)."""
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(" ", "_")])
     bound = bound_of(tokenizer)
@@ -45,7 +45,7 @@ def test_bound_holds_when_the_normaliser_shortens_the_text(text: str) -> None:
 
 
 def test_bytes_that_the_vocabulary_lacks_do_not_count() -> None:
-    """An incomplete vocabulary leaves bytes out, as its own encoder does, however many there are."""
+    """The encoder of an incomplete vocabulary leaves bytes out."""
     tokenizer = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -54,7 +54,7 @@ def test_bytes_that_the_vocabulary_lacks_do_not_count() -> None:
 
 
 def test_space_marks_in_the_text_count_by_their_own_length() -> None:
-    """A token of spaces stands for three times as many bytes if the user writes the marks."""
+    """A token of spaces has three times as many bytes if the text contains the marks."""
     tokens = [*(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁▁"]
     tokenizer = tokenizers.Tokenizer(
         models.BPE({token: i for i, token in enumerate(tokens)}, [("▁", "▁")], byte_fallback=True)
@@ -113,8 +113,8 @@ def with_shortening_replacement(tokenizer: tokenizers.Tokenizer) -> None:
         with_shortening_replacement,
     ],
 )
-def test_bound_is_nought_when_text_can_vanish_without_measure(change: object) -> None:
-    """Unknown tokens that fuse, spaces that are dropped, rewriting that shortens: then nothing is promised."""
+def test_bound_is_zero_when_text_can_vanish_without_limit(change: object) -> None:
+    """Unknown tokens may fuse, spaces may be dropped, and normalisers may shorten the text without limit."""
     tokenizer = byte_level()
     assert callable(change)
     change(tokenizer)

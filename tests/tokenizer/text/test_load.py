@@ -1,4 +1,4 @@
-"""One door to every kind of tokenizer."""
+"""Loading every kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def files(kind: ModelKind, path: Path) -> ModelFiles:
 
 
 def test_each_kind_of_model_has_its_tokenizer(tmp_path: Path) -> None:
-    """No files, one file, a directory."""
+    """From no files, from one file, and from a directory."""
     gguf = gguf_files.write(tmp_path / "m.gguf", vocabularies.byte_level_gguf())
     expected = vocabularies.byte_level().encode("the fox").ids
     assert isinstance(load_tokenizer(files(ModelKind.FAKE, tmp_path)), ByteTokenizer)
@@ -29,7 +29,7 @@ def test_each_kind_of_model_has_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_end_tokens_are_those_of_the_tokenizer(tmp_path: Path) -> None:
-    """Of every kind, however they are found."""
+    """For every kind of tokenizer."""
     gguf = gguf_files.write(tmp_path / "m.gguf", vocabularies.byte_level_gguf() | {"tokenizer.ggml.eot_token_id": 1})
     directory = vocabularies.write_directory(tmp_path)
     for kind, path in [(ModelKind.FAKE, tmp_path), (ModelKind.GGUF, gguf), (ModelKind.DIRECTORY, directory)]:
@@ -39,16 +39,13 @@ def test_end_tokens_are_those_of_the_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [ModelKind.GGUF, ModelKind.DIRECTORY])
 def test_a_missing_model_is_a_source_error(tmp_path: Path, kind: ModelKind) -> None:
-    """Not a traceback."""
     for load in (load_tokenizer, load_eos_token_ids):
         with pytest.raises(ModelSourceError):
             load(files(kind, tmp_path / "absent"))
 
 
-def test_the_librarys_own_threads_are_off_unless_someone_asked_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would warn after a fork; a choice already made is kept."""
+def test_the_librarys_own_threads_are_off_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library would warn after a fork. A variable that is already set is kept."""
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     load_tokenizer(files(ModelKind.FAKE, tmp_path))
     assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
