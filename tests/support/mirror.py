@@ -6,17 +6,30 @@ The lab's package is mirrored one folder further down: `src/sluiceway_lab/bench.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "sluiceway"
 LAB = ROOT / "src" / "sluiceway_lab"
 PACKAGES = {PACKAGE: ROOT / "tests", LAB: ROOT / "tests" / "lab"}
+PURE = ("engine", "response", "sse", "ipc/messages", "protocols", "tokenizer/text")
+"""Packages of pure files."""
+SHELLS = ("engine/process.py", "engine/setup.py")
+"""Files in these packages that are not pure."""
 
 
 def source_files() -> list[Path]:
     """Every module that has a function with a body; mere declarations leave nothing to test."""
     return [path for package in PACKAGES for path in sorted(package.rglob("*.py")) if has_logic(path)]
+
+
+def pure_files() -> Iterator[Path]:
+    """Files that are covered, every branch, by their own test file alone."""
+    for path in source_files():
+        name = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else ""
+        if name.startswith(tuple(f"{layer}/" for layer in PURE)) and name not in SHELLS:
+            yield path
 
 
 def mirror_of(source: Path) -> Path:
