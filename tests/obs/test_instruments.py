@@ -17,15 +17,6 @@ def test_a_counter_continues_when_the_one_it_follows_has_fallen() -> None:
     assert counter.value == 14
 
 
-def test_a_counter_continues_when_the_one_it_follows_restarts_unseen() -> None:
-    """Without the announcement, a new value above the last one looks like a gain of the same counter."""
-    counter = Counter()
-    counter.follow(3)
-    counter.source_restarted()
-    counter.follow(10)
-    assert counter.value == 13
-
-
 def test_a_counter_counts_besides_what_it_follows() -> None:
     counter = Counter()
     counter.follow(3)

@@ -24,10 +24,6 @@ class Counter:
         self.value += value - self._last if value >= self._last else value
         self._last = value
 
-    def source_restarted(self) -> None:
-        """Expect the followed counter to start from zero."""
-        self._last = 0
-
 
 class GaugeValue:
     """A number that rises and falls."""

@@ -38,7 +38,7 @@ class StandIn:
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        """Start to accept connections. Idempotent."""
+        """Start accepting connections. Idempotent."""
         if self._loop is None:
             self._loop, self._stopping = asyncio.new_event_loop(), asyncio.Event()
             listener = self._listener.dup()  # the server below closes it

@@ -249,7 +249,7 @@ class Translator:
             sequences.append(to_engine.Sequence(rid=rid, prompt_token_ids=token_ids[i // n], sampling=sampling))
             continues = not isinstance(request.prompts[i // n], ChatPrompt)
             texts[rid] = SequenceText(
-                self._tokenizer.detokenizer(continues=continues), stops.anew(), sampling.min_tokens
+                self._tokenizer.detokenizer(continues=continues), stops.for_new_text(), sampling.min_tokens
             )
         self._to_engine(Submit(tuple(sequences), request.is_watched))
         self._decoding.update(texts)

@@ -154,8 +154,8 @@ def test_a_copied_matcher_starts_a_new_text(stops: Sequence[str]) -> None:
     """It shares only the automaton with the first one."""
     first = StopMatcher(stops)
     first.push("x E")
-    second = first.anew()
+    second = first.for_new_text()
     assert second.push("ND") == StopResult("ND")
     assert first.push("ND") == (StopResult("", "END") if stops else StopResult("ND"))
     assert second.push("END").stop == ("END" if stops else None)
-    assert second.anew().push("x") == StopResult("x")
+    assert second.for_new_text().push("x") == StopResult("x")

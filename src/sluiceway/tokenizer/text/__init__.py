@@ -1,1 +1,1 @@
-"""Text to tokens and back."""
+"""Tokenizers, chat templates, decoding and stop strings."""

@@ -95,7 +95,7 @@ class _Automaton:
         return new
 
     def _link(self, origins: Sequence[tuple[int, int]]) -> None:
-        """Set every fall, nearest to the root first, and let states know the stops that end inside them."""
+        """Set every fallback, from the root on, and note the stops that states end with."""
         for state in sorted(range(1, len(origins)), key=self.depths.__getitem__):
             origin, char = origins[state]
             fall = self.step(self._fallbacks[origin], chr(char)) if origin else 0
@@ -105,7 +105,7 @@ class _Automaton:
 
 
 class StopMatcher:
-    """Finds the first stop of one stream. Not shared between streams; what it is made of is, with `anew`.
+    """Finds the first stop in the text of one stream. `for_new_text` makes one for another stream.
 
     Raises `RequestError` for an empty stop string, which would end every text before it begins.
     """
@@ -116,7 +116,7 @@ class StopMatcher:
         automaton = _Automaton(stops)
         self._begin(automaton, re.compile("[" + re.escape(automaton.first_chars) + "]") if stops else None)
 
-    def anew(self) -> StopMatcher:
+    def for_new_text(self) -> StopMatcher:
         """Make a matcher for the same stops and another text. They share the automaton, which is expensive."""
         other = StopMatcher.__new__(StopMatcher)
         other._begin(self._automaton, self._first_char)
