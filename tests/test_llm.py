@@ -112,7 +112,7 @@ def test_request_is_cancelled_when_its_stream_is_closed(llm: LLM) -> None:
 
 
 def test_refusal_is_raised_when_a_prompt_cannot_be_served(llm: LLM) -> None:
-    """The reason comes as an exception, and the other prompts of the call are let go."""
+    """The reason comes as an exception, and the other prompts of the call are cancelled."""
     with pytest.raises(RequestError, match="token"):
         llm.generate(["fine", "x" * 100_000], SHORT)
     assert llm.generate("still here", SHORT)
@@ -449,7 +449,7 @@ class Templated(ByteTokenizer):
 
 
 def test_a_template_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the error of whoever found it, and no thread is left."""
+    """The constructor raises the tokenizer's error, and no thread is left."""
     before = threading.enumerate()
     monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: Templated("{% for %}"))
     with pytest.raises(ConfigError, match="^chat_template: is not valid"):

@@ -8,14 +8,8 @@ from support.mirror import ROOT
 from support.words import BANNED, pages, uses, words_in
 
 PENDING = (
-    "CHANGELOG.md", "README.md", "docs/api.md", "docs/check.md", "docs/design.md", "docs/lab/",
-    "src/sluiceway/api/", "src/sluiceway/cli/", "src/sluiceway/engine/", "src/sluiceway/obs/",
-    "src/sluiceway/protocols/", "src/sluiceway/response/", "src/sluiceway/store/", "src/sluiceway/tokenizer/",
-    "src/sluiceway/config.py",
-    "src/sluiceway/llm.py", "src/sluiceway_lab/",
-    "tests/api/", "tests/cli/", "tests/engine/", "tests/ipc/", "tests/lab/", "tests/model/", "tests/obs/",
-    "tests/protocols/", "tests/response/", "tests/sse/", "tests/store/", "tests/supervisor/", "tests/tokenizer/",
-    "tests/test_llm.py",
+    "src/sluiceway/api/", "src/sluiceway/engine/", "src/sluiceway/protocols/", "src/sluiceway/llm.py", "src/sluiceway_lab/",
+    "tests/api/", "tests/engine/", "tests/lab/", "tests/response/",
 )  # fmt: skip
 """Files that are still to be rewritten."""
 

@@ -14,6 +14,6 @@ def test_event_has_the_defaults_of_the_standard_when_only_data_is_given() -> Non
 
 
 def test_error_is_caught_as_ours_when_raised() -> None:
-    """Whoever catches everything of this package catches it too."""
+    """It is one of the errors of this package."""
     with pytest.raises(SluicewayError, match="too long"):
         raise SSEError("too long")

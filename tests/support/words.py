@@ -16,7 +16,7 @@ BANNED: Mapping[str, str] = MappingProxyType(
         r"whomever": "name who it is",
         r"(let|lets|letting) go( of)?": "release, evict, close, drop: the verb of the thing",
         r"(give|gives|giving|gave) way": "say what happens",
-        r"is no more(?! than)": "has ended, is closed, is gone",
+        r"(?<!there )is no more(?! than)": "has ended, is closed, is gone",
         r"shall": "must, should, will",
         r"(is|are|was|were|be) told (its |their |the )?(logprobs|log-probabilities|progress)": "gets, receives",
     }

@@ -111,7 +111,7 @@ JUNK = (b"", b"\xff\xfe\x00", b"\x81\xa4type\xa8stranger", b"\x81\xa4type\xa5pau
 
 
 def _send_junk(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
-    """Whoever may open the socket file may write to it, also several frames as one message."""
+    """Any process that may open the socket file may write to it, also several frames as one message."""
     stranger: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
     stranger.connect(address)
     for raw in JUNK:

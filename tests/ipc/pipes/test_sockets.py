@@ -107,7 +107,7 @@ def test_a_socket_that_is_never_empty_holds_up_nobody(loop: Loop) -> None:
 
 @loops
 def test_a_message_for_nobody_does_not_keep_the_loop_busy(loop: Loop) -> None:
-    """While nobody receives, its descriptor is not watched; whoever receives next finds the message."""
+    """While no task receives, its descriptor is not watched; the next task that receives finds the message."""
 
     async def scenario(receiver: AsyncReceiver, far: zmq.Socket[bytes]) -> None:
         receiving = asyncio.create_task(receiver.recv())

@@ -32,7 +32,7 @@ def test_numbers_are_those_of_a_log_softmax(name: str, vocab_size: int, n_top: i
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_row_is_told_the_same_in_any_company(name: str) -> None:
-    """To the last bit, with as many of the likeliest as it wants, whoever else is there."""
+    """Its logprobs are equal to the last bit, alone and in a batch, for any number of likeliest tokens."""
     kernels, logits = kernel_set(name), random_floats(7, 3_000, scale=4)
     token_ids, n_top = list(range(7)), [0, 20, 1, 0, 5, 2, 11]
     together = [tell_natively(kernels, pool, logits, token_ids, n_top) for pool in pools()]

@@ -206,7 +206,7 @@ def test_tables_are_disjoint_when_fields_are_served() -> None:
 
 
 def test_prediction_is_refused_when_there_is_one() -> None:
-    """Whoever sends it wants the answer sooner: that it has no effect is not told by an answer."""
+    """A client that sends it expects a faster answer, and no answer could tell it that the field has no effect."""
     prediction = {"type": "content", "content": "def f(): pass"}
     for fields in (CHAT, COMPLETIONS):
         with pytest.raises(RequestError) as caught:
