@@ -301,10 +301,11 @@ class AsgiDriver:
         """Bytes that its transport still holds."""
         self._app = app
         pieces = [body] if isinstance(body, bytes) else list(body)
-        self._pieces = [
+        self.pieces = [
             {"type": "http.request", "body": piece, "more_body": not sends_all or i < len(pieces) - 1}
             for i, piece in enumerate(pieces)
         ]
+        """Messages of the body that the server has not read yet."""
         lines = {"content-type": "application/json"} | (
             {"content-length": str(len(body))} if isinstance(body, bytes) and body else {}
         )
@@ -337,8 +338,8 @@ class AsgiDriver:
     # The server's side.
 
     async def receive(self) -> Message:
-        if self._pieces:
-            return self._pieces.pop(0)
+        if self.pieces:
+            return self.pieces.pop(0)
         await self._has_left.wait()
         return {"type": "http.disconnect"}
 

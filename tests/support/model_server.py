@@ -57,7 +57,7 @@ class ModelServer:
         self.is_draining = False
         self.port = 0
         self._ids = itertools.count()
-        self._pen = asyncio.Lock()
+        self.pen = asyncio.Lock()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -221,7 +221,7 @@ class _Out:
             return
         if self._server.fault == "says close":
             raw = raw.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) if raw.startswith(b"HTTP/") else raw
-        async with self._server._pen if self._server.fault == "blocks" else contextlib.nullcontext():
+        async with self._server.pen if self._server.fault == "blocks" else contextlib.nullcontext():
             self._writer.write(raw)
             await self._writer.drain()
 

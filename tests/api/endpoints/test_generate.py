@@ -200,7 +200,7 @@ async def test_a_body_over_the_limit_is_refused() -> None:
 async def test_a_server_may_say_more_than_once_that_the_body_has_ended(api: Api) -> None:
     """So does uvicorn when a body comes in chunks; it does not mean that the client has left."""
     driver = AsgiDriver(api.app, "POST", PATH, completion())
-    driver._pieces.append({"type": "http.request", "body": b"", "more_body": False})
+    driver.pieces.append({"type": "http.request", "body": b"", "more_body": False})
     api.upstream.script = ["x"]
     await driver.run()
     assert driver.status == 200
@@ -288,7 +288,7 @@ async def test_a_server_that_loses_the_connection_while_it_receives_is_a_client_
 
     async def run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         async def receive_once() -> Message:
-            if other._pieces:
+            if other.pieces:
                 return await receive()
             raise Broken
 

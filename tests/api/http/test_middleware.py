@@ -132,7 +132,7 @@ async def test_the_rest_of_an_unread_body_is_read_before_the_connection_ends(app
     await driver.run()
     assert driver.headers["connection"] == "close"
     assert driver.body in (b"no", b"ab") and driver.is_over
-    assert not driver._pieces
+    assert not driver.pieces
 
 
 async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(middleware, "LINGER_BYTES", 10)
     driver = AsgiDriver(edge_around(answer), "POST", body=[b"abcd"] * 9)
     await driver.run()
-    assert driver.is_over and len(driver._pieces) == 6
+    assert driver.is_over and len(driver.pieces) == 6
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ async def test_only_so_many_clients_are_waited_for(monkeypatch: pytest.MonkeyPat
     await first.done()
     third = AsgiDriver(app, "POST", body=[b"a"] * 3)
     await third.run()
-    assert not third._pieces
+    assert not third.pieces
 
 
 async def test_the_answer_is_whole_while_the_rest_is_awaited() -> None:

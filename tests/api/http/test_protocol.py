@@ -566,7 +566,7 @@ def test_tiny_chunks_are_parsed_a_slice_in_a_turn_of_the_loop(
                 await client.send(request)
             for client in clients:
                 assert (await client.read_answer()).status == 200
-            n_tiny = n_clients * len(request) // http_protocol._SLICE_BYTES
+            n_tiny = n_clients * len(request) // http_protocol.SLICE_BYTES
             assert turns.n_slices >= n_tiny and turns.most_in_a_turn <= 1 + n_clients
             turns.most_in_a_turn = 0
             await clients[0].request("POST", PATH, completion(prompt="x" * 1_000_000))

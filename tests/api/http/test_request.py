@@ -60,7 +60,7 @@ async def test_a_body_of_unknown_length_is_read_up_to_the_limit() -> None:
     driver = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
     refusal = await refusal_of(driver)
     assert (refusal.status, refusal.code) == (413, "body_too_large") and "10 bytes" in refusal.message
-    assert len(driver._pieces) == 7
+    assert len(driver.pieces) == 7
 
 
 async def test_a_body_that_trickles_is_given_up() -> None:
@@ -114,14 +114,14 @@ async def test_a_body_without_a_meaning_is_read_to_its_end(body: bytes | list[by
     """So that nothing of it lies in the way of the next request."""
     driver = AsgiDriver(unused, "POST", body=body)
     await pass_over_body(driver.receive)
-    assert driver._pieces == []
+    assert driver.pieces == []
 
 
 async def test_a_body_without_a_meaning_is_left_when_it_is_too_much() -> None:
     """Too long, too slow, or broken off: the request is carried out all the same."""
     long = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
     await pass_over_body(long.receive, max_bytes=10)
-    assert len(long._pieces) == 7
+    assert len(long.pieces) == 7
     slow = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
     await pass_over_body(slow.receive, timeout_s=0.0)
     gone = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)

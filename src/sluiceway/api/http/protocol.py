@@ -64,7 +64,7 @@ LINGER_BYTES_PER_S = 64 * 1024 * 1024
 MAX_LINGERING = 64
 """Connections at a time; beyond that they end as soon as the answer is written."""
 
-_SLICE_BYTES = 4 * 1024
+SLICE_BYTES = 4 * 1024
 """What is parsed in one go: it holds a hundred requests at most, and after each slice the bounds are looked at."""
 _CALLS_AT_ONCE = 512
 """Fields of heads, and chunks, after which the rest of what was read waits for another turn of the loop: a slice of
@@ -296,14 +296,14 @@ class WatchfulProtocol(HttpToolsProtocol):
     def _take(self, data: bytes) -> None:
         """Parse what was read, as far as it may be."""
         n_calls = self._n_calls
-        for place in range(0, len(data), _SLICE_BYTES):
+        for place in range(0, len(data), SLICE_BYTES):
             if self._is_far_ahead:
                 self._hold(data[place:])
                 return
             if self._n_calls - n_calls > _CALLS_AT_ONCE:
                 self._wait_for_turn(data[place:])
                 return
-            self._parse(data[place : place + _SLICE_BYTES])
+            self._parse(data[place : place + SLICE_BYTES])
             if self._refusal_status is not None:
                 return
         if self._is_far_ahead:
