@@ -1,4 +1,4 @@
-"""The shape of the code: who imports whom, what stays out of which process, a test file per source file, sizes."""
+"""Rules for the code: imports, which process loads what, a test file per source file, class names, no sleeps."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_imports_point_down_only() -> None:
 
 
 def test_the_api_process_stays_light_when_it_is_imported() -> None:
-    """The linter reads imports; this runs them. The API process holds no model and no tokenizer."""
+    """The linter reads imports; this test runs them. The API process loads no model and no tokenizer."""
     assert not modules_after("import sluiceway.api.process") & {"torch", "transformers", "tokenizers"}
 
 
 def test_the_scheduler_stays_pure_when_it_is_imported() -> None:
-    """The engine's mind knows no event loop, no socket and no tensor, not even through what it imports."""
+    """The scheduler loads no event loop, no socket and no tensor, also not through what it imports."""
     assert not modules_after("import sluiceway.engine.scheduler.scheduler") & {"asyncio", "zmq", "torch"}
 
 
@@ -90,15 +90,15 @@ def test_every_source_file_has_a_test_file_of_its_name() -> None:
     assert not sorted(missing)
 
 
-def test_the_list_of_exceptions_is_no_longer_than_it_must_be() -> None:
-    """A file on the list exists and indeed has no test file of its own."""
+def test_the_list_of_exceptions_has_no_stale_entry() -> None:
+    """Each file on the list exists and has no test file of its own."""
     for name in TESTED_ELSEWHERE:
         source = PACKAGE.parent / name
         assert source.exists() and not mirror_of(source).exists(), name
 
 
 def test_packages_import_nothing_when_they_are_imported() -> None:
-    """An `__init__` that imports would undo the lightness of every module below it."""
+    """An `__init__` that imports would load its imports for every module below it."""
     for init in (path for package in PACKAGES for path in package.rglob("__init__.py")):
         imports = [
             node for node in ast.walk(ast.parse(init.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)

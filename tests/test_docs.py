@@ -84,7 +84,7 @@ def test_the_picture_of_the_architecture_is_up_to_date() -> None:
 
 
 def test_every_served_field_is_on_the_page_of_the_api() -> None:
-    """A field that is served and not told of is of no use."""
+    """Each field that is served is documented."""
     served = {*ChatFields.model_fields, *CompletionFields.model_fields, *NativeFields.model_fields}
     options = {f"sluiceway.{field}" for field in SluicewayOptions.model_fields}
     assert (served | options | unserved.HARMLESS) <= words_of("api.md")
