@@ -1,1 +1,1 @@
-"""The lab: measures Sluiceway, and other servers, from outside. A package of its own; the product never imports it."""
+"""The lab measures Sluiceway and other servers from outside. It is a separate package; the product never imports it."""

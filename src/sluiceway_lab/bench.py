@@ -1,4 +1,4 @@
-"""The benchmark: streams at rising concurrency, and what else a server is asked, on one server or on two in turns."""
+"""The benchmark: which runs there are, in which order, and what they amount to; on one server or two interleaved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 import msgspec
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.load.record import Run, Say, Weights
+from sluiceway_lab.load.record import Run, Say, Weights, rounded
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, joiner, leaver, memory, prefill, start
 from sluiceway_lab.load.soak import SOAK_PARTS, soak
@@ -18,7 +18,7 @@ from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
 SCENARIOS = ("streams", "prefill", "joiner", "close", "memory", "start")
-"""What is measured unless somebody chooses."""
+"""What is measured by default."""
 ALL_SCENARIOS = (*SCENARIOS, "soak")
 LEVELS = (1, 2, 4, 8, 16, 32)
 _MAX_LEVEL = 4096
@@ -26,16 +26,16 @@ _OTHER_REPEATS = 3
 _QUICK_TOKENS = 32
 _QUICK_ALONE = 4
 _WARM_UP_TOKENS = 4
-_SIGNIFICANT_DIGITS = 6
 _SPEED = "tokens_per_s"
 _SHORTER = 8
-"""By so much are the short answers shorter that tell what a request costs from what an event costs."""
+"""The short answers, which separate the cost of a request from that of an event, are shorter by this factor."""
 
 
 class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`repeats` are those of the lowest and the highest level and of the back-to-back run; others get three at most.
+    """What is measured.
 
-    `alone` is how many of the highest level's prompts also run back-to-back; `requests` are those of the soak.
+    `repeats` counts for the lowest and the highest level and for the run one after another; others have at most three.
+    `alone` is how many prompts of the highest level also run one after another. `requests` are those of the soak.
     """
 
     levels: tuple[int, ...] = LEVELS
@@ -57,9 +57,9 @@ class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError("scenario", f"must be one of {', '.join(ALL_SCENARIOS)}, not {name!r}")
 
     def quick(self, chosen: Container[str] = ()) -> BenchConfig:
-        """A minute or two on a small machine: enough to see where it stands, not to claim it.
+        """Return a shorter version, which takes a minute or two. It gives a first idea, not a claim.
 
-        Fields in `chosen` stay as they are.
+        Fields in `chosen` keep their values.
         """
         shorter = {
             "levels": tuple(level for level in self.levels if level in (min(self.levels), 8, max(self.levels))),
@@ -79,7 +79,7 @@ class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A server, with what is known of it because we started it."""
+    """A server, and what is known because we started it."""
 
     server: TargetServer
     weights: Weights | None = None
@@ -93,7 +93,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run to come. `streams` are those at once, as the record tells them."""
+    """A run to come. `streams` run at the same time."""
 
     contender: Contender
     kind: Kind
@@ -102,10 +102,10 @@ class Job:
 
 
 async def bench_runs(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> AsyncIterator[Run]:
-    """Every scenario on every contender, in turns; see `completed` for what they come to together.
+    """Run every scenario on every server, interleaved.
 
-    Raises `LoadError` for a server that answers nothing from the first, and where nothing is left to measure. A run
-    that fails later is one without figures: what was measured before it is worth keeping.
+    Raises `LoadError` if a server does not answer at all, or if nothing can be measured. A run that fails later has no
+    figures; the earlier runs are kept.
     """
     for line in left_out(config, contenders):
         say(line)
@@ -121,12 +121,12 @@ async def bench_runs(config: BenchConfig, contenders: Sequence[Contender], say: 
 
 
 def completed(runs: Sequence[Run]) -> list[Run]:
-    """With the figures that take several runs: of the same server, in the same repeat, whichever of them there are."""
-    return [_rounded(run) for run in _with_split_costs(_with_ratio_to_alone(runs))]
+    """Add the figures that need several runs of the same server and repeat."""
+    return [rounded(run) for run in _with_split_costs(_with_ratio_to_alone(runs))]
 
 
 def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
-    """What is to be done, in order; only what can be seen of a server is asked of it."""
+    """Return the runs in order, without those that a server cannot be measured in."""
     if "start" in config.scenarios:
         yield from (Job(contender, "start") for contender in contenders if contender.ready_s is not None)
     if "streams" in config.scenarios:
@@ -148,7 +148,7 @@ def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
 
 
 def left_out(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[str]:
-    """A sentence for each scenario that is wanted, and that a server keeps from being seen."""
+    """Return a sentence for each wanted scenario that a server cannot be measured in."""
     for contender in contenders:
         server = contender.server
         if "close" in config.scenarios and server.kind is None:
@@ -158,7 +158,7 @@ def left_out(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[s
 
 
 def _stream_round(config: BenchConfig, contenders: Sequence[Contender], repeat: int) -> Iterator[Job]:
-    """Each level once, so that what changes on the machine from round to round changes for all levels."""
+    """Run each level once, so that changes of the machine affect all levels."""
     ordered = _in_turn(contenders, repeat)
     yield from (Job(contender, "alone", 1, repeat) for contender in ordered)
     for level in config.levels:
@@ -174,7 +174,7 @@ def _rounds(kind: Kind, streams: int, repeats: int, contenders: Sequence[Contend
 
 
 def _in_turn(contenders: Sequence[Contender], repeat: int) -> Sequence[Contender]:
-    """Who is first changes, so that going first is nobody's advantage."""
+    """Alternate which server is first, so that being first is no advantage."""
     return contenders if repeat % 2 == 0 else contenders[::-1]
 
 
@@ -229,7 +229,7 @@ async def _run_streams(job: Job, config: BenchConfig, texts: Sequence[str]) -> R
 
 
 def _with_ratio_to_alone(runs: Sequence[Run]) -> list[Run]:
-    """Adds to each run of several streams how many times as fast as the same repeat back-to-back it is."""
+    """Add to each run of several streams how many times as fast as one after another it was."""
     alone = {(run.server, run.repeat): run.figures.get(_SPEED) for run in runs if run.scenario == "alone"}
     return [_with_ratio(run, alone.get((run.server, run.repeat))) for run in runs]
 
@@ -241,7 +241,7 @@ def _with_ratio(run: Run, single: float | None) -> Run:
 
 
 def _with_split_costs(runs: Sequence[Run]) -> list[Run]:
-    """Adds to each run of long answers what a request costs and what an event costs, where one of short ones is by."""
+    """Add the cost of a request and of an event to each run of long answers that has one of short answers."""
     short = {(run.server, run.streams, run.repeat): run for run in runs if run.scenario == "together_short"}
     return [_with_split(run, short.get((run.server, run.streams, run.repeat))) for run in runs]
 
@@ -252,16 +252,10 @@ def _with_split(run: Run, short: Run | None) -> Run:
     return msgspec.structs.replace(run, figures=run.figures | split_costs(run.figures, short.figures))
 
 
-def _rounded(run: Run) -> Run:
-    """No clock is as exact as a float is long."""
-    figures = {name: float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for name, value in run.figures.items()}
-    return msgspec.structs.replace(run, figures=figures)
-
-
 def _progress(run: Run) -> str:
-    """The first figure of interest that the run has."""
+    """Show the first of the main figures that the run has."""
     headline = (_SPEED, "prompt_tokens_per_s", "resident_stall_s", "until_idle_s", "requests_per_s", "ready_s")
     said = [f"{name} {run.figures[name]:g}" for name in headline if name in run.figures][:1]
     said += [f"{name} {value / 1e6:.1f} MB" for name, value in run.figures.items() if name.startswith("pss_")]
     said += [f"{len(run.errors)} failed ({run.errors[0]})"] if run.errors else []
-    return f"{run.server}, {run.scenario} {run.streams}, repeat {run.repeat}: {', '.join(said)}"
+    return f"{run.place}, repeat {run.repeat}: {', '.join(said)}"

@@ -30,10 +30,10 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "date"})
-"""Of each connection, not of what is passed on."""
+"""Headers of one connection, which are not forwarded."""
 
 Deliver = Callable[[Request, httpx.Response, Scope, Receive, Send], Awaitable[None]]
-"""Sends the response that came from upstream to the client of the front."""
+"""Sends the response of the server behind to the client of the front."""
 
 
 async def _starlette(request: Request, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ async def _write_only(request: Request, upstream: httpx.Response, scope: Scope, 
 
 
 class _NaiveDelivery:
-    """One queue and one task for the messages of all responses."""
+    """Delivers the messages of all responses from one queue in one task."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[Send, dict[str, Any], asyncio.Event]] = asyncio.Queue()
@@ -91,7 +91,7 @@ class _NaiveDelivery:
 
 
 def front_app(kind: str, upstream_url: str) -> ASGIApp:
-    """The application. `kind` is one of those in the module's docstring, else `KeyError`."""
+    """Return the application. Raises `KeyError` for an unknown `kind`; the module's docstring lists them."""
     ways: dict[str, Deliver] = {"starlette": _starlette, "write-only": _write_only, "naive": _NaiveDelivery()}
     deliver = ways[kind]
 
@@ -150,7 +150,7 @@ def _start(upstream: httpx.Response) -> dict[str, Any]:
 
 
 def main(kind: str, upstream_url: str, port: int) -> None:
-    """Serves a front on loopback until a signal ends it."""
+    """Serve a front on loopback until a signal ends it."""
     uvicorn.run(front_app(kind, upstream_url), host="127.0.0.1", port=port, log_level="error", access_log=False)
 
 

@@ -1,4 +1,4 @@
-"""From what is to be measured to the record of it: starts what must be started, and ends it again."""
+"""Runs a benchmark: starts what must be started, measures, and makes the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluiceway_lab.load.target_server import meet
 
 @dataclass(frozen=True, kw_only=True)
 class OwnServer:
-    """A server to start with this model. `flags` are further ones of `sluiceway serve`."""
+    """A server to start with this model. `flags` are additional flags of `sluiceway serve`."""
 
     files: ModelFiles
     dtype: Dtype = "auto"
@@ -36,9 +36,9 @@ class OwnServer:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningServer:
-    """A server that runs already. `pid` is its first process, if that is on this machine.
+    """A server that is running already. `pid` is its first process, if it runs on this machine.
 
-    `files` and `dtype` say what it computes, if its owner knows.
+    `files` and `dtype` describe its model, if they are known.
     """
 
     target: Target
@@ -51,7 +51,7 @@ class RunningServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One measurement. `rival` takes turns with `first`. `command` is how a person would repeat it."""
+    """One measurement. `rival` is interleaved with `first`. `command` is the command line that repeats it."""
 
     config: BenchConfig
     first: OwnServer | RunningServer
@@ -60,14 +60,15 @@ class Session:
     command: Sequence[str] = ()
 
     def run(self, say: Say) -> Record:
-        """Takes minutes. Raises `LoadError`; nothing that was started is left behind.
+        """Take minutes, and stop everything that was started. Raises `LoadError`.
 
-        An interruption ends it early, with the runs that had been made; `KeyboardInterrupt` goes on where none had.
+        An interruption ends the measurement early and keeps the runs so far; without any, `KeyboardInterrupt` is
+        raised.
         """
         measurement = Measurement.begin()
         for entrant in (self.first, self.rival):
             if isinstance(entrant, RunningServer):
-                uvloop.run(_met(entrant))  # one that does not answer is told of before the machine is measured
+                uvloop.run(_met(entrant))  # report an unreachable server before the machine is measured
         ground = self._ground(say)
         measured = _Measured()
         try:
@@ -91,7 +92,7 @@ class Session:
         )
 
     def _ground(self, say: Say) -> floor.MachineFloor | None:
-        """Before any server is started, while nothing else computes."""
+        """Measure the floor before any server is started, while nothing else computes."""
         if not self.measures_floor:
             return None
         say("measuring the machine")
@@ -115,7 +116,7 @@ class Session:
 
 @dataclass
 class _Measured:
-    """What there is so far."""
+    """What has been measured so far."""
 
     facts: list[ServerFacts] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)

@@ -164,7 +164,7 @@ async def test_failed_requests_are_in_the_progress() -> None:
 
     failed = Run(server="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
     assert _progress(failed) == "s, together 2, repeat 1: 1 failed (no)"
-    assert _progress(run("s", "start", 0, ready_s=2.5)) == "s, start 0, repeat 0: ready_s 2.5"
+    assert _progress(run("s", "start", 0, ready_s=2.5)) == "s, start, repeat 0: ready_s 2.5"
     soaked = run("s", "soak", 8, 3, requests_per_s=900.0, pss_api_bytes=5.04e7)
     assert _progress(soaked) == "s, soak 8, repeat 3: requests_per_s 900, pss_api_bytes 50.4 MB"
 

@@ -25,7 +25,7 @@ def lab_of(*runs: Run, **fields: Any) -> Lab:
 
 
 async def _found(lab: Lab) -> list[Verdict]:
-    lab.note(Run(server="s", scenario="twice", streams=2, repeat=0, figures={"took_s": 0.5}))
+    lab.note("s", "twice", {"took_s": 0.5}, streams=2)
     return [
         Verdict("it is quick", True, "0.5 s"),
         Verdict("it is free", False, "it costs 1"),

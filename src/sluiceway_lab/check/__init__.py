@@ -1,1 +1,1 @@
-"""Questions to any server that speaks the OpenAI protocol, asked from outside, each with a grade and its number."""
+"""Questions to any server that speaks the OpenAI protocol. Each gets a grade and a sentence with its number."""

@@ -1,4 +1,4 @@
-"""Requests that are wrong: each is refused with a reason that names the field, and the connection goes on."""
+"""Asks whether invalid requests are refused with a reason that names the field, on a connection that stays open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOO_MANY_WORDS = 150_000
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """`field` is what the reason should name; None where there is none to name."""
+    """An invalid request. `field` is what the reason should name; None if no field is at fault."""
 
     what: str
     body: bytes
@@ -55,7 +55,7 @@ def _told(found: dict[str, list[str]]) -> list[str]:
 
 
 def judge(field: str | None, reply: Reply) -> tuple[Grade, str] | None:
-    """What is wrong with the answer to a request that is; None where it is as it should be."""
+    """Return what is wrong with the answer to an invalid request; None if nothing is."""
     if reply.status >= 500:
         return Grade.FAIL, f"status {reply.status}, as if it were the server's fault"
     if reply.status < 400:
@@ -69,7 +69,7 @@ def judge(field: str | None, reply: Reply) -> tuple[Grade, str] | None:
 
 
 def _error(body: bytes) -> dict[str, Any] | None:
-    """In OpenAI's envelope, or without it, as some servers have it."""
+    """Return the error, in OpenAI's envelope or without it, as some servers send it."""
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -95,7 +95,7 @@ def _wrongs(context: CheckContext) -> Iterator[_Wrong]:
 
 
 class _ReopeningConnection:
-    """One connection, and a new one when the server has closed it, which is counted."""
+    """A connection that is opened again after the server has closed it. It counts how often."""
 
     def __init__(self, context: CheckContext) -> None:
         self._context = context
@@ -103,7 +103,7 @@ class _ReopeningConnection:
         self.n_lost = 0
 
     async def ask(self, body: bytes) -> Reply:
-        """Raises `LoadError` where even a fresh connection brings no answer."""
+        """Raises `LoadError` if even a fresh connection brings no answer."""
         if self._line is not None:
             try:
                 return await self._ask_on(self._line, body)

@@ -1,4 +1,4 @@
-"""The score card of `check`: prints the answers to all questions."""
+"""Prints the answers to all questions of `check`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show(record: Record, console: Console) -> None:
     for heading in ("question", "verdict", "what was seen"):
         table.add_column(heading)
     for found in record.findings:
-        # What a server said is no markup.
+        # A sentence may quote the server, so it is not parsed as markup.
         grade = Text(found.grade, style=_STYLES[found.grade])
         table.add_row(found.question, grade, Text(found.sentence))
     console.print(table)

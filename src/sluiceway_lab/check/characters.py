@@ -1,4 +1,4 @@
-"""Characters of several bytes, whose tokens are parts of them: no half of one ever leaves the server."""
+"""Asks whether characters of several bytes, and so of several tokens, are streamed whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 def broken_pieces(said: Transcript, whole: str) -> list[str]:
-    """Halves in a stream, but for what the answer as a whole has too: a model may say nonsense, or end in a half."""
+    """Return the broken characters of a stream that the complete answer does not have.
+
+    The model itself may produce nonsense, or an answer that ends within a character.
+    """
     faults = []
     n_broken = said.text.count(_BROKEN) - whole.count(_BROKEN)
     if n_broken > 0:

@@ -1,4 +1,4 @@
-"""Several requests on one connection: one after the other, and sent together."""
+"""Asks whether a connection serves several requests, sent one after the other or together."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sluiceway_lab.load.replies import LoadError, Reply
 
 _TOKENS = 8
 _ORDERS = {"a plain answer": (False, True), "a stream": (True, False)}
-"""Whether the first and the second are streamed."""
+"""Whether the first and the second answer are streamed."""
 
 
 class _Closes(LoadError):
-    """The server says that it will close: its right, but it costs a connection each time."""
+    """The server announces that it will close. It may do so, but every request then needs a new connection."""
 
 
 async def _ask(context: CheckContext) -> Finding:
@@ -37,10 +37,10 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 async def _in_turn(context: CheckContext, is_streamed: tuple[bool, bool]) -> None:
-    """Two answers on one connection, each a stream or not. Raises `LoadError`.
+    """Send two requests on one connection, each streamed or not. Raises `LoadError`.
 
-    A server that closes without `Connection: close` breaks a rule (https://www.rfc-editor.org/rfc/rfc9112#section-9.6),
-    but a client has to live with that at any time, and most do.
+    A server that closes without `Connection: close` breaks a rule (https://www.rfc-editor.org/rfc/rfc9112#section-9.6).
+    But a client must expect a close at any time, and most do.
     """
     async with dial(context.server.target) as connection:
         for prompt, is_stream in zip(context.prompts("connections", 2), is_streamed, strict=True):
@@ -51,7 +51,10 @@ async def _in_turn(context: CheckContext, is_streamed: tuple[bool, bool]) -> Non
 
 
 async def _sent_together(context: CheckContext) -> bool:
-    """Whether the first answer is the first one's: a longer one, then the list of models. Raises `LoadError`."""
+    """Send a completion and the list of models together. Return True if the answers come in that order.
+
+    Raises `LoadError`.
+    """
     (prompt,) = context.prompts("connections/together", 1)
     target = context.server.target
     async with dial(target) as connection:
@@ -63,7 +66,7 @@ async def _sent_together(context: CheckContext) -> bool:
 
 
 def _kept(reply: Reply) -> Reply:
-    """Raises `_Closes`."""
+    """Raises `_Closes` if the server announces that it will close."""
     if reply.headers.get("connection", "").lower() == "close":
         raise _Closes("the server closes after each answer")
     return reply

@@ -1,4 +1,4 @@
-"""The server that is asked: what it is, how fast it is alone, and the requests that every question is made of."""
+"""Gives every question its server: what the server is, how fast it is alone, and how requests are sent to it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 
 from sluiceway_lab.check.transcript import ChoicePart, Transcript, read_plain, read_transcript
 from sluiceway_lab.load.calls import Call
+from sluiceway_lab.load.polling import until
 from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.target_server import TargetServer
@@ -20,7 +21,7 @@ from sluiceway_lab.load.workload import prompts
 
 _POLL_S = 0.005
 _POLL = 0.02
-"""Of what was waited so far: who looks all the time keeps a server from its work."""
+"""The pause before the next look, as a share of the time waited so far. Constant looking would slow the server down."""
 _REFRESH_S = 0.25
 FIRST_LOOKS_S = 0.5
 _USUAL_ITL_S = 0.05
@@ -35,33 +36,33 @@ _GENERATED = {
 
 
 class Silence(LoadError):
-    """Nothing came for longer than is waited for."""
+    """The server sent nothing for longer than the limit."""
 
 
 class CheckConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is asked. `long_tokens` is an answer that outlasts what happens beside it."""
+    """How much the questions ask. A stream of `long_tokens` outlasts everything that happens during it."""
 
     streams: int = 8
     tokens: int = 64
     long_tokens: int = 600
     burst: int = 640
     prompt_words: int = 400
-    """Of a prompt that takes its time."""
+    """Words of a prompt that takes long to compute."""
     timeout_s: float = 120.0
-    """For one question; what is not over by then has failed."""
+    """Limit for one question. A question that has not ended by then has failed."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPace:
-    """One stream alone: from its request to its first token, and from one event with text to the next."""
+    """The speed of one stream alone: its TTFT, and its ITL between events with text."""
 
     first_token_s: float
     itl_s: float
 
 
 def fitted(config: CheckConfig, pace: ServerPace) -> CheckConfig:
-    """As much of it as a server of this pace answers in the time that a question has: with less it is not judged."""
+    """Reduce the amounts to what a server of this speed answers in time, but not below what a question needs."""
     slowness = max(1.0, pace.itl_s / _USUAL_ITL_S)
     return msgspec.structs.replace(
         config,
@@ -81,19 +82,22 @@ class CheckContext:
 
     @property
     def limit_s(self) -> float:
-        """For a silence: so that a question which meets one can still say so."""
+        """The limit for one silence. It is below the limit of the question, which can then still say what it saw."""
         return self.config.timeout_s / 2
 
     @property
     def has_usage(self) -> bool:
-        """Whether it knows `stream_options`."""
+        """True if the server knows `stream_options`."""
         return "stream_options" in self.server.extras
 
     def prompts(self, name: str, n: int) -> list[str]:
         return prompts(self.config.seed, f"check/{name}", n)
 
     async def record(self, request: bytes) -> Recording:
-        """One request from its connection to its end. Raises `Silence`; what is only slow goes on."""
+        """Send a request on a new connection, and record the whole answer.
+
+        Raises `Silence` if the server sends nothing for too long. An answer that is only slow continues.
+        """
         call = await Call.open(self.server.target, request)
         ending = asyncio.ensure_future(call.end())
         try:
@@ -108,16 +112,16 @@ class CheckContext:
             ending.cancel()
 
     async def stream(self, prompt: str, n_tokens: int, **fields: Any) -> Transcript:
-        """A greedy streamed completion, whole. Raises `LoadError` for a refusal and for a silence."""
+        """Stream a greedy completion. Raises `LoadError` for a refusal and for a silence."""
         raw = self.server.request(prompt, n_tokens, **fields)
         return read_transcript(parse_reply((await self.record(raw)).reads))
 
     async def streams(self, texts: Sequence[str], n_tokens: int) -> list[Transcript]:
-        """All at once, each on a connection of its own. Raises the first `LoadError` of any."""
+        """Stream all of them at the same time, each on its own connection. Raises the first `LoadError`."""
         return list(await asyncio.gather(*(self.stream(text, n_tokens) for text in texts)))
 
     async def plain(self, prompt: str, n_tokens: int, **fields: Any) -> ChoicePart:
-        """The same, not streamed."""
+        """Request the same answer without streaming."""
         raw = self.plain_request(prompt, n_tokens, **fields)
         return read_plain(parse_reply((await self.record(raw)).reads))
 
@@ -125,19 +129,20 @@ class CheckContext:
         return self.server.request(prompt, n_tokens, **{"stream": False, "stream_options": None} | fields)
 
     async def until_busy(self) -> None:
-        """By its gauges. Raises `LoadError` if it never is."""
-        deadline_s = time.perf_counter() + self.limit_s
-        while await self.server.is_idle():
-            if time.perf_counter() > deadline_s:
-                raise LoadError(f"the server runs nothing {self.limit_s:g} s after it was asked, by its own gauges")
-            await asyncio.sleep(_POLL_S)
+        """Wait until the gauges say that the server computes. Raises `LoadError`."""
+
+        async def look() -> bool:
+            return not await self.server.is_idle()
+
+        what = "the server to run something, by its own gauges"
+        await until(look, what, limit_s=self.limit_s, pause_s=_POLL_S)
 
     async def seconds_until_idle(self, limit_s: float, *, quiet_s: float = 0.0) -> float | None:
-        """By the server's own gauges, which must be known; None if it still runs something then.
+        """Wait until the gauges say that the server is idle; return None if it is not within `limit_s`.
 
-        Some servers renew their gauges only when they compute, so they are given a token to compute now and then. Some
-        look for readers who have left only when nothing else happens, so after the first looks they are left alone for
-        `quiet_s` between one and the next.
+        Some servers update their gauges only when they compute, so they get a token to compute now and then. Others
+        look for clients that have left only when nothing else happens, so after the first looks there are pauses of
+        `quiet_s`.
         """
         started_s = asked_s = time.perf_counter()
         while not await self.server.is_idle():
@@ -146,7 +151,7 @@ class CheckContext:
             if waited_s > limit_s:
                 return None
             if now_s - asked_s > _REFRESH_S:
-                with contextlib.suppress(LoadError):  # a refusal is what a busy server says
+                with contextlib.suppress(LoadError):  # a busy server may refuse
                     await self.plain("now", 1)
                 asked_s = time.perf_counter()
             is_quiet = quiet_s and waited_s > FIRST_LOOKS_S
@@ -154,13 +159,13 @@ class CheckContext:
         return time.perf_counter() - started_s
 
     async def generated(self) -> float | None:
-        """Tokens generated since the server's start, by its own count; None where it has none that is known."""
+        """Return how many tokens the server has generated since its start; None if it does not publish that."""
         kind = self.server.kind
         return None if kind is None else total(await self.server.samples(), _GENERATED[kind])
 
 
 async def paced(server: TargetServer, config: CheckConfig) -> ServerPace:
-    """How fast it is alone: the best of a few, of which the first is a warm-up. Raises `LoadError`."""
+    """Measure the speed of the server alone: the best of several streams. Raises `LoadError`."""
     still = CheckContext(server=server, pace=ServerPace(0.0, 0.0), config=config)
     found = [await _pace_once(still, prompt) for prompt in still.prompts("pace", _PACE_ANSWERS)]
     return ServerPace(min(one.first_token_s for one in found), min(one.itl_s for one in found))
@@ -171,6 +176,6 @@ async def _pace_once(still: CheckContext, prompt: str) -> ServerPace:
     deltas = (await still.stream(prompt, _PACE_TOKENS)).deltas
     if not deltas:
         raise LoadError("the server answered without a text")
-    if len(deltas) == 1:  # all of it at once
+    if len(deltas) == 1:  # the whole answer came in one event
         return ServerPace(deltas[0].at_s - started_s, (deltas[0].at_s - started_s) / _PACE_TOKENS)
     return ServerPace(deltas[0].at_s - started_s, (deltas[-1].at_s - deltas[0].at_s) / (len(deltas) - 1))

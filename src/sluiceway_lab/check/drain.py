@@ -1,4 +1,4 @@
-"""A server that is told to end while streams run: what they get, and what a newcomer gets. It is over after that."""
+"""Asks how running streams end when the server is told to stop. The server is gone afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STREAMS = 4
 _SETTLED_READS = 4
 _POLL_S = 0.01
 _NOTICE_S = 0.5
-"""How long a signal may take to be noticed."""
+"""How long the server may need to notice a signal."""
 _TOLD = ("an error in the stream", REFUSED)
 _NOBODY = "no answer from"
 
@@ -41,7 +41,7 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 def judge(ends: list[str], newcomer: str, gone_s: float | None) -> Finding:
-    """`gone_s` is from the signal until nobody listened any more."""
+    """`gone_s` is the time from the signal until the server stopped listening."""
     n_whole, n_told = ends.count(SERVED), sum(end in _TOLD for end in ends)
     faults = [f"{len(ends) - n_whole - n_told} of {len(ends)} streams were cut off without a word"]
     if n_whole + n_told == len(ends):
@@ -76,7 +76,7 @@ async def _end_of(call: Call, limit_s: float) -> Outcome:
 
 
 async def _gone_s(context: CheckContext, signalled_s: float) -> float | None:
-    """Seconds until nobody listens; None if somebody still does at the limit."""
+    """Return the seconds until the server stops listening; None if it still listens at the limit."""
     while (now_s := time.perf_counter()) - signalled_s < context.limit_s:
         try:
             (await Call.open(context.server.target, b"")).leave()

@@ -1,4 +1,4 @@
-"""What a client sees while it waits for its first token: headers, comments, or nothing."""
+"""Asks what a client receives while it waits for its first token: headers, comments, or nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sluiceway_lab.load.workload import long_prompt
 _FEW_ITLS = 3.0
 _EARLY = 0.5
 _FEW = 2
-"""Times as many streams as elsewhere."""
+"""How many times more streams than in other questions."""
 _ALL_REFUSED = "none of the long prompts was served"
 _PATIENT_S = 15.0
 _LONG_ENOUGH_S = 20.0
 _MOST_WAITING = 256
-"""Proxies cut a silent connection after 30 to 60 seconds; who says something every 15 is safe."""
+"""Proxies cut a silent connection after 30 to 60 seconds. A comment every 15 seconds is safe."""
 
 
 async def _ask_headers(context: CheckContext) -> Finding:
@@ -38,7 +38,7 @@ async def _ask_headers(context: CheckContext) -> Finding:
 
 
 async def _ask_silence(context: CheckContext) -> Finding:
-    """With as many as it takes for one to wait long enough, as far as can be told from the wait among a few."""
+    """If no stream waits long enough, try once more with as many streams as should be needed."""
     n = _FEW * context.config.streams
     try:
         found = await _silence_among(context, "silence", n)
@@ -51,7 +51,7 @@ async def _ask_silence(context: CheckContext) -> Finding:
 
 
 def enough_to_wait(n: int, longest_s: float) -> int | None:
-    """How many at once wait long enough, where among `n` one waits for `longest_s`; None for more than is decent."""
+    """Return how many streams make one wait long enough, if one of `n` waits for `longest_s`; None if too many."""
     n_more = math.ceil(n * _LONG_ENOUGH_S / longest_s) if longest_s > 0 else _MOST_WAITING + 1
     return n_more if n < n_more <= _MOST_WAITING else None
 
@@ -66,7 +66,7 @@ async def _silence_among(context: CheckContext, name: str, n: int) -> Finding:
 
 
 def judge_headers(headers_s: float, first_token_s: float, itl_s: float) -> Finding:
-    """Both from before the connection was opened."""
+    """Both times are from before the connection was opened."""
     figures = {"headers_s": headers_s, "first_token_s": first_token_s}
     if first_token_s < _FEW_ITLS * itl_s:
         return unknown(f"the first token of a long prompt came after {first_token_s * 1e3:.0f} ms: too soon to tell")
@@ -88,7 +88,10 @@ def judge_silence(longest_s: float, n_comments: int) -> Finding:
 
 
 async def _waiting_streams(context: CheckContext, name: str, n: int) -> list[Recording]:
-    """Long prompts, all at once, so that some of them wait: those that were not refused, the longest wait first."""
+    """Send long prompts at the same time, so that some wait.
+
+    Return those that were not refused, the longest wait first.
+    """
     names = [f"check/{name}/{place}" for place in range(n)]
     texts = [long_prompt(context.config.seed, one, context.config.prompt_words) for one in names]
     requests = [context.server.request(text, context.config.tokens // 4) for text in texts]

@@ -1,4 +1,4 @@
-"""The same greedy requests alone and in company: the same answers, and nothing of anybody else's."""
+"""Asks whether greedy answers are the same alone and in a batch, and free of other answers' text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluiceway_lab.check.question import Finding, Question
 from sluiceway_lab.load.record import Grade
 
 _STRETCH = 24
-"""Characters of another's answer that are no coincidence."""
+"""A shared stretch of so many characters is no coincidence."""
 
 
 async def _ask(context: CheckContext) -> Finding:
@@ -24,10 +24,10 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 def judge(alone: Sequence[str], again: Sequence[str], batched: Sequence[str], n_mixed: int) -> Finding:
-    """Answers by place. `n_mixed` is how many streams had events of several ids.
+    """Judge answers by place. `n_mixed` is the number of streams whose events had several ids.
 
-    A batch of another size sums in another order, so in low precision answers part here and there: no fault of the
-    server's books, but worth knowing. Text of a neighbour is one.
+    A batch of another size adds numbers in another order, so in low precision some answers differ. That is worth a
+    warning. Text of another answer is a failure.
     """
     parted = [place for place in map(first_difference, alone, batched) if place is not None]
     figures = {"answers": float(len(alone)), "parted": float(len(parted))}
@@ -46,7 +46,7 @@ def judge(alone: Sequence[str], again: Sequence[str], batched: Sequence[str], n_
 
 
 def first_difference(left: str, right: str) -> int | None:
-    """The first place where they differ; None where they are the same."""
+    """Return the first place where the texts differ; None if they are equal."""
     if left == right:
         return None
     pairs = enumerate(zip(left, right, strict=False))
@@ -54,7 +54,7 @@ def first_difference(left: str, right: str) -> int | None:
 
 
 def has_others_text(place: int, alone: Sequence[str], text: str) -> bool:
-    """Whether it holds a stretch of another's answer that is not in its own."""
+    """Return True if the text has a stretch of another answer that its own answer does not have."""
     own = alone[place]
     others = (text for other, text in enumerate(alone) if other != place)
     stretches = {other[start : start + _STRETCH] for other in others for start in range(len(other) - _STRETCH + 1)}

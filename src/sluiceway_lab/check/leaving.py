@@ -1,7 +1,7 @@
-"""Readers that leave: in order, at once, from a plain answer, before their first token; and what that wastes.
+"""Asks what happens when clients leave: in order, abruptly, without streaming, before their first token.
 
-All is judged by what was left of the answer, at the pace of a stream alone: a server that goes on for most of that has
-not noticed. It takes the server's own gauges to see it from outside.
+The time until the server is idle is compared with the time that the rest of the answer would have taken. A server that
+continues for most of that time has not noticed. The questions need the server's own gauges.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sluiceway_lab.load.replies import LoadError
 _EVENTS_FIRST = 8
 _LEAVERS = 4
 _SHORTEST_S = 0.5
-"""A rest of an answer that is computed sooner says nothing against a server: there is the time of a scrape in it."""
+"""If the rest takes less time, the question is not judged: the time of a scrape is part of the measurement."""
 _PROMPT, _LATE = 0.25, 0.6
-"""Shares of what was left."""
+"""Limits, as shares of what the rest of the answer would have taken."""
 
 _QUIET_S = 1.5
-"""Longer than the second in which who waits for an event usually looks around."""
+"""Some servers check their connections once a second while they wait for an event. This is longer."""
 
 Leave = Callable[[RawConnection], None]
 
 
 async def _leave_stream(context: CheckContext, leave: Leave, name: str) -> Finding:
-    """One stream, left in its middle."""
+    """Leave one stream in its middle."""
     if (hindrance := await _hindrance(context)) is not None:
         return hindrance
     async with _under_way(context, name, 1) as connections:
@@ -47,7 +47,7 @@ async def _ask_rst(context: CheckContext) -> Finding:
 
 
 async def _ask_plain(context: CheckContext) -> Finding:
-    """Nothing is written to the reader of a plain answer, so that only a look at its connection can tell."""
+    """The server writes nothing while it computes such an answer, so it must watch the connection."""
     if (hindrance := await _hindrance(context)) is not None:
         return hindrance
     (prompt,) = context.prompts("plain", 1)
@@ -59,7 +59,7 @@ async def _ask_plain(context: CheckContext) -> Finding:
 
 
 async def _ask_waiting(context: CheckContext) -> Finding:
-    """Many at once, which leave before most of them have a token, half of them in order and half at once."""
+    """Many clients leave before most have a token, half of them in order and half abruptly."""
     if (hindrance := await _hindrance(context)) is not None:
         return hindrance
     n = 4 * context.config.streams
@@ -71,7 +71,7 @@ async def _ask_waiting(context: CheckContext) -> Finding:
 
 
 async def _ask_waste(context: CheckContext) -> Finding:
-    """By the server's count of the tokens that it generates; one that is refreshed by a probe counts the probe too."""
+    """Compare with the tokens that the server has counted. If probes refresh its gauges, their tokens count too."""
     if (hindrance := await _hindrance(context)) is not None:
         return hindrance
     before = await context.generated()
@@ -87,7 +87,7 @@ async def _ask_waste(context: CheckContext) -> Finding:
 
 
 def judge(n: int, idle_s: float | None, rest_s: float, limit_s: float) -> Finding:
-    """`rest_s` is how long the answers that were left would have taken yet."""
+    """`rest_s` is the time that the abandoned answers would still have taken."""
     if idle_s is None:
         return Finding(Grade.FAIL, f"the server still runs something {limit_s:g} s after the reader has left")
     if rest_s < _SHORTEST_S and idle_s > _PROMPT * rest_s:
@@ -101,7 +101,7 @@ def judge(n: int, idle_s: float | None, rest_s: float, limit_s: float) -> Findin
 
 
 def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
-    """What lies between server and reader when it leaves is lost with any server; the rest of the answers is not."""
+    """Tokens on the way to a client that leaves are lost with any server, the rest of the answer need not be."""
     if generated < n_read:
         return unknown(
             f"the server counts {generated:.0f} tokens where {n_read} were read: not those of readers who left"
@@ -113,7 +113,7 @@ def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
 
 
 async def _hindrance(context: CheckContext) -> Finding | None:
-    """Why nobody could tell when it is idle; None if it is idle now, by its own gauges."""
+    """Return why the question cannot be asked; None if the server is idle and has known gauges."""
     if context.server.kind is None:
         return unknown("the server has no gauges that are known here (/metrics), so nobody sees when it is idle")
     if await context.seconds_until_idle(context.limit_s) is None:
@@ -128,14 +128,14 @@ async def _until_idle(context: CheckContext, n: int, n_left: int) -> Finding:
 
 
 def quiet_within(rest_s: float) -> float:
-    """How long to leave a server alone between two looks, so that one which notices meanwhile passes; 0: not at all."""
+    """Return how long to pause between two looks, so that a server that notices in a pause passes; 0: do not pause."""
     left_s = _PROMPT * rest_s - FIRST_LOOKS_S
     return _QUIET_S if left_s > _QUIET_S else 0.0
 
 
 @contextlib.asynccontextmanager
 async def _under_way(context: CheckContext, name: str, n: int) -> AsyncIterator[Sequence[RawConnection]]:
-    """Long streams, each asked for and not yet read."""
+    """Request long streams. They are not read yet."""
     async with contextlib.AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(dial(context.server.target)) for _ in range(n)]
         for connection, prompt in zip(connections, context.prompts(name, n), strict=True):
@@ -144,7 +144,7 @@ async def _under_way(context: CheckContext, name: str, n: int) -> AsyncIterator[
 
 
 async def _read_events(connection: RawConnection, limit_s: float) -> int:
-    """Reads until its stream is under way; how many events came. Raises `LoadError` if it ends before."""
+    """Read until the stream is under way, and return the number of events. Raises `LoadError` if it ends before."""
     n_events = 0
     while n_events < _EVENTS_FIRST:
         raw = await connection.read_some(limit_s)

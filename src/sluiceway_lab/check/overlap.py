@@ -1,4 +1,4 @@
-"""Several streams at once: whether they run beside each other, and what that gains."""
+"""Asks whether several streams run at the same time, and whether that is faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluiceway_lab.check.transcript import Transcript
 from sluiceway_lab.load.record import Grade
 
 _WORTH_IT = 1.2
-"""Times as fast as one after another: less is hardly batching."""
+"""The least speed-up over one after another that counts as batching."""
 
 
 async def _ask(context: CheckContext) -> Finding:
@@ -26,7 +26,7 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 def judge(n_begun: int, n: int, ratio: float) -> Finding:
-    """A few of many at once is a choice; one at a time is a fault."""
+    """Running a few of many at a time is permitted. Running one at a time fails."""
     grade = Grade.FAIL if n_begun < 2 else Grade.WARN if ratio < _WORTH_IT or n_begun < n else Grade.PASS
     sentence = (
         f"{n_begun} of {n} streams had begun before the first of them ended; "
@@ -36,7 +36,7 @@ def judge(n_begun: int, n: int, ratio: float) -> Finding:
 
 
 def n_at_once(answers: list[Transcript]) -> int:
-    """How many had begun when the first ended."""
+    """Return how many had begun when the first one ended."""
     said = [answer.deltas for answer in answers if answer.deltas]
     first_end_s = min((deltas[-1].at_s for deltas in said), default=0.0)
     return sum(deltas[0].at_s <= first_end_s for deltas in said)

@@ -1,4 +1,4 @@
-"""More requests than fit: each is served, or refused with a status and a time to come again; none hangs or is reset."""
+"""Asks whether each of too many requests is served or refused in order, without a hang or a reset."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sluiceway_lab.load.streams import Outcome
 
 _TOKENS = (4, 256)
 _BUDGET_S = 20.0
-"""How long all of them may take together, if eight of them run at the pace of one."""
+"""How long all requests may take together, if eight run at the speed of one."""
 _AT_ONCE = 8
 _LATE = 0.8
-"""Of the time that is waited for: who is answered after that shows that the queue moves."""
+"""A share of the time limit. If an answer comes later than that, the queue was still moving."""
 _BUSY = (429, 503)
 SERVED, REFUSED, WAITED = "served", "refused", "waited without an answer"
 _WITHOUT_TIME = "refused without retry-after"
@@ -37,13 +37,13 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 def answer_tokens(n: int, itl_s: float) -> int:
-    """As long as can be, so that a queue fills."""
+    """Return an answer length that lets a queue build up."""
     least, most = _TOKENS
     return min(most, max(least, int(_BUDGET_S * _AT_ONCE / (n * max(itl_s, 1e-6)))))
 
 
 def judge(outcomes: list[str], *, is_moving: bool) -> Finding:
-    """`is_moving` is whether others were still answered when the last gave up: a long queue is no hang."""
+    """`is_moving`: other requests were still answered when the last one gave up, so it was only a long queue."""
     counted = Counter(outcomes)
     n_served, n_untimed = counted.pop(SERVED, 0), counted.pop(_WITHOUT_TIME, 0)
     n_refused = counted.pop(REFUSED, 0) + n_untimed
@@ -62,7 +62,7 @@ def judge(outcomes: list[str], *, is_moving: bool) -> Finding:
 
 
 def outcome_of(outcome: Outcome) -> str:
-    """One word or sentence for what became of a request."""
+    """Return a word or a sentence for what became of a request."""
     try:
         if isinstance(outcome, LoadError):
             raise outcome
@@ -87,7 +87,7 @@ async def _attempt(context: CheckContext, text: str, n_tokens: int) -> Outcome:
 
 
 def _most_connections() -> int:
-    """Half of the files that this process may open."""
+    """Return half of the number of files that this process may open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 

@@ -1,4 +1,4 @@
-"""Every question, in the order in which they are asked: the harmless ones first, the last ends the server."""
+"""All questions in the order in which they are asked. The harmless ones come first; the last one ends the server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUESTIONS = (
 
 
 def chosen(names: list[str]) -> list[Question]:
-    """Those of these names, or all without any. Raises `ConfigError` for a name that there is not."""
+    """Return the questions of these names, or all. Raises `ConfigError` for an unknown name."""
     known = {question.name for question in QUESTIONS}
     for name in names:
         if name not in known:

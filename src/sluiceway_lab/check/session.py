@@ -1,4 +1,4 @@
-"""From an address to a score card: meets the server, asks one question after another, writes down the findings."""
+"""Runs a check: meets the server, asks the questions one after another, and makes the record."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TOTAL_S = 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSession:
-    """One check of a server that runs. `pid` is its first process, if that is on this machine.
+    """One check of a running server.
 
-    `drain_pid` is the process to which the last question sends SIGTERM. `command` is how a person would repeat it.
-    All questions together take at most `total_s`.
+    `pid` is the server's first process, if it runs on this machine. The last question sends SIGTERM to `drain_pid`.
+    `command` is the command line that repeats the check. All questions together take at most `total_s`.
     """
 
     target: Target
@@ -40,9 +40,9 @@ class CheckSession:
     total_s: float = TOTAL_S
 
     def run(self, say: Say) -> Record:
-        """Takes minutes; each question is announced, then answered.
+        """Take minutes, and report each question and its answer.
 
-        Raises `LoadError` for a server that answers nothing from the first.
+        Raises `LoadError` if the server does not answer at all.
         """
         measurement = Measurement.begin()
         context, findings = uvloop.run(self._ask_all(say))
@@ -70,7 +70,7 @@ class CheckSession:
         return context, findings
 
     async def _meet(self) -> CheckContext:
-        """Raises `LoadError` for a server that answers nothing, or not in the time of a question."""
+        """Raises `LoadError` if the server does not answer, or takes longer than the limit of a question."""
         try:
             async with asyncio.timeout(self.config.timeout_s):
                 server = await meet(self.target, model=self.model, pid=self.pid)
@@ -81,7 +81,7 @@ class CheckSession:
 
 
 async def finding(question: Question, context: CheckContext, left_s: float) -> Finding:
-    """A server that breaks off, or that leaves a request without an end, has failed; one may also just be slow.
+    """Ask one question. A server that breaks off an answer, or never ends it, has failed.
 
     `left_s` is what is left of the time for all questions.
     """

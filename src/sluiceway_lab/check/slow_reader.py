@@ -1,4 +1,4 @@
-"""One of several readers stops reading: what the others notice of it, what the server holds for it, what it is told."""
+"""Asks what other readers notice when one stops reading, what the server holds for it, and how its stream ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluiceway_lab.load.replies import LoadError, parse_reply
 _ROUNDS = 2
 _PATIENCE_S = 2.0
 _PATIENCE = 10.0
-"""Times what the others need without it, and some seconds: then they hang."""
+"""The others hang if they take so many times as long as without the stopped reader, plus some seconds."""
 _HARMLESS, _BEARABLE = 1.5, 4.0
 _MUCH_BYTES = 64e6
 _FILL_S = 10.0
@@ -27,7 +27,7 @@ WHOLE, TOLD, CUT, SILENT = "got all of its answer", "was told of an end", "was c
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What became of the one that stopped. The growth of the server's memory is None where nobody can see it."""
+    """How the stream of the stopped reader ended. The memory growth is None if it cannot be measured."""
 
     end: str
     unread_bytes: int
@@ -49,7 +49,7 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 def judge(n_others: int, ratio: float, stopped: Stopped) -> Finding:
-    """`ratio` is what the others took, over the same beside a reader that goes on."""
+    """`ratio` is the time of the others, divided by their time next to a reader that reads on."""
     grade = graded(ratio, _HARMLESS, _BEARABLE)
     if grade is Grade.PASS and (stopped.end == CUT or (stopped.growth_bytes or 0) > _MUCH_BYTES):
         grade = Grade.WARN
@@ -80,7 +80,7 @@ async def _beside_reader(context: CheckContext, name: str) -> float:
 
 
 async def _beside_stopped(context: CheckContext, name: str, limit_s: float) -> tuple[float, Stopped]:
-    """Raises `LoadError` for what the others meet."""
+    """Raises `LoadError` if one of the other streams fails."""
     before_bytes = _rss_bytes(context)
     async with dial(context.server.target, is_narrow=True) as connection:
         connection.stall()
@@ -97,13 +97,13 @@ async def _beside_stopped(context: CheckContext, name: str, limit_s: float) -> t
 
 
 async def _settle(context: CheckContext) -> None:
-    """Until the one that was left is over, where that can be seen."""
+    """Wait until the abandoned stream has ended, if the server has gauges."""
     if context.server.kind is not None:
         await context.seconds_until_idle(context.limit_s)
 
 
 async def _fill(context: CheckContext) -> None:
-    """Until half of the long answer is made: by then what lies before the reader who stopped is full."""
+    """Wait until half of the long answer is generated. The buffers before the stopped reader are full by then."""
     await asyncio.sleep(min(_FILL_S, context.config.long_tokens * context.pace.itl_s / 2))
 
 
@@ -113,7 +113,7 @@ def _long_request(context: CheckContext, name: str) -> bytes:
 
 
 async def _healthy_s(context: CheckContext, name: str, limit_s: float | None) -> float:
-    """How long all the others take together. Raises `LoadError` where one fails or takes too long."""
+    """Return how long the other streams take together. Raises `LoadError` if one fails or takes too long."""
     started_s = time.perf_counter()
     try:
         async with asyncio.timeout(limit_s):
@@ -124,7 +124,7 @@ async def _healthy_s(context: CheckContext, name: str, limit_s: float | None) ->
 
 
 async def _end_of(connection: RawConnection, limit_s: float) -> tuple[str, int]:
-    """What it finds when it reads on, and how much of it."""
+    """Return how the stream ends when the reader reads on, and how many bytes it gets."""
     try:
         raw = await connection.read_rest(limit_s)
     except LoadError:

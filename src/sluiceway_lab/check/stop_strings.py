@@ -1,4 +1,4 @@
-"""Stop strings across pieces of a stream: nothing of them leaks, and nothing is lost that only begins like one."""
+"""Asks whether the text ends right before a stop string, even if the string spans several pieces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluiceway_lab.check.transcript import ChoicePart
 
 _NEVER = "\u2603never said\u2603"
 _SPAN = 2
-"""Characters of the pieces on both sides of a border."""
+"""So many characters of the pieces next to a border are part of the stop string."""
 
 
 async def _ask(context: CheckContext) -> Finding:
@@ -41,7 +41,7 @@ def lost(text: str, held: str) -> str:
 
 
 def stops_across(deltas: list[ChoicePart]) -> list[str]:
-    """One across the border of two pieces, one across three pieces, where the text has them."""
+    """Return a stop string across two pieces, and one across three if there are as many."""
     middle = len(deltas) // 2
     texts = [part.text for part in deltas[middle - 1 : middle + 2]]
     if len(texts) < 2:

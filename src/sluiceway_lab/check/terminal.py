@@ -1,4 +1,4 @@
-"""How a stream ends: one reason, the usage if it was asked for, `[DONE]`, and nothing after."""
+"""Asks whether a stream ends with one finish reason, the usage if requested, `[DONE]`, and nothing after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _ask(context: CheckContext) -> Finding:
 
 
 def _told(found: dict[str, list[str]]) -> list[str]:
-    """Each once, with the streams that it was found in."""
+    """Name each fault once, with the streams that have it."""
     streams_by_fault: dict[str, list[str]] = {}
     for name, faults in found.items():
         for fault in faults:
@@ -36,7 +36,7 @@ def _told(found: dict[str, list[str]]) -> list[str]:
 
 
 async def _chat(context: CheckContext, prompt: str) -> Transcript | None:
-    """None where it does not chat: some models have no template."""
+    """Return None if the server refuses to chat, as some models have no template."""
     fields = {
         "model": context.server.model,
         "max_tokens": context.config.tokens,
@@ -66,7 +66,7 @@ def faults_of(said: Transcript, wants_usage: bool) -> list[str]:
 
 
 def blemishes_of(said: Transcript, wants_usage: bool) -> list[str]:
-    """What a client of OpenAI does not expect and most live with."""
+    """Return deviations from OpenAI that most clients accept."""
     blemishes = [f"{len(said.ids)} different ids"] if len(said.ids) > 1 else []
     told = [event for event in said.events if event.usage]
     if wants_usage and told and not _is_last_and_alone(said):

@@ -1,4 +1,4 @@
-"""What one stream said, event by event, in whatever form: nothing of it is refused here, so that it can be judged."""
+"""Parses a stream into events. Malformed streams are not refused, so that questions can judge them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMMENT = re.compile(rb"^:", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ChoicePart:
-    """What an event says of one choice."""
+    """What an event says about one choice."""
 
     at_s: float
     index: int
@@ -28,7 +28,7 @@ class ChoicePart:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`data` is the decoded object; None for the event that ends the stream."""
+    """One event. `data` is the decoded object; None for the event that ends the stream."""
 
     at_s: float
     data: dict[str, Any] | None
@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """`is_whole` is whether the framing of HTTP says that nothing is missing."""
+    """All events of a stream. `is_whole` is True if the HTTP framing says that the body is complete."""
 
     events: tuple[Event, ...]
     n_comments: int
@@ -56,7 +56,7 @@ class Transcript:
 
     @property
     def deltas(self) -> list[ChoicePart]:
-        """The parts with text, of the first choice."""
+        """The parts of the first choice that have text."""
         return [part for part in self.parts if part.text and part.index == 0]
 
     @property
@@ -65,7 +65,7 @@ class Transcript:
 
     @property
     def finish_reasons(self) -> list[str]:
-        """Of the first choice."""
+        """Those of the first choice."""
         return [part.finish_reason for part in self.parts if part.finish_reason and part.index == 0]
 
     @property
@@ -79,20 +79,20 @@ class Transcript:
 
     @property
     def n_after_done(self) -> int | None:
-        """Events after the first that ends the stream; None where none does."""
+        """The number of events after the first `[DONE]`; None without a `[DONE]`."""
         ends = [place for place, event in enumerate(self.events) if event.data is None]
         return len(self.events) - 1 - ends[0] if ends else None
 
 
 def read_transcript(reply: Reply) -> Transcript:
-    """Raises `LoadError` for a refusal, and for an event that is no JSON object."""
+    """Raises `LoadError` for a refusal, and for an event that is not a JSON object."""
     if reply.status != 200:
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
     return Transcript(tuple(_events(reply.pieces)), len(_COMMENT.findall(reply.body)), reply.is_whole)
 
 
 def read_plain(reply: Reply) -> ChoicePart:
-    """The first choice of an answer that was not streamed. Raises `LoadError` for a refusal and for another form."""
+    """Return the first choice of an answer that was not streamed. Raises `LoadError` for a refusal or another form."""
     if reply.status != 200:
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
     parts = Event(0.0, _object(reply.body)).parts
@@ -109,7 +109,7 @@ def _events(pieces: list[Read]) -> Iterator[Event]:
 
 
 def _object(raw: str | bytes) -> dict[str, Any]:
-    """Python's own decoder lets half of a surrogate pair pass, which is a finding and no reason to stop."""
+    """Decode with the standard library, because it accepts half of a surrogate pair, which a question has to see."""
     try:
         decoded = json.loads(raw)
     except ValueError as fault:
@@ -120,7 +120,7 @@ def _object(raw: str | bytes) -> dict[str, Any]:
 
 
 def _part(at_s: float, choice: dict[str, Any]) -> ChoicePart:
-    """Of a completion, or of a chat in either form."""
+    """Parse a choice of a completion, or of a chat, streamed or not."""
     said = choice.get("delta") or choice.get("message") or {}
     text = choice.get("text") or said.get("content") or ""
     return ChoicePart(at_s, int(choice.get("index") or 0), str(text), choice.get("finish_reason"))

@@ -1,4 +1,4 @@
-"""`sluiceway bench`: measure a server that speaks the OpenAI protocol, alone or against another."""
+"""`sluiceway bench`: measures a server that speaks the OpenAI protocol, alone or against another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sluiceway_lab.session import OwnServer
 
 _PIPE_COLUMNS = 200
-"""So that no column is folded where there is no screen to say how wide it is."""
+"""Wide enough that no column is folded when the output is not a terminal."""
 _SEEDS = 2**32
 
 BenchModel = Annotated[
@@ -103,9 +103,10 @@ def bench(
     serve_args: ServeArgs = "",
     source: ModelSource = Source.AUTO,
 ) -> None:
-    """Measure a server, or two in turns. Streams at rising concurrency, long prompts, newcomers, leavers, memory.
+    """Measure a server, or two interleaved: rising concurrency, long prompts, joining and leaving clients, memory.
 
-    Fails (exit code 1) if a request did; Ctrl-C ends it early (130). What was measured is printed and written anyhow.
+    Fails (exit code 1) if a request failed. Ctrl-C ends the measurement early (130). Results so far are printed and
+    written in both cases.
     """
     from sluiceway_lab.bench import SCENARIOS, BenchConfig
     from sluiceway_lab.load.calls import Target
@@ -155,7 +156,7 @@ def _check_places(json_file: Path | None, plot: Path | None) -> None:
 
 
 def refuse_idle_flags(typed: Container[str], values: Mapping[str, object], scenarios: Container[str]) -> None:
-    """Raises `ConfigError` for a flag that was typed and has no effect beside the others. `values` are those of all."""
+    """Raises `ConfigError` for a typed flag that has no effect together with the others. `values` has all flags."""
     url, vs, weights = (bool(values[name]) for name in ("url", "vs", "weights"))
     floor = not values["no_floor"]
     runs_already = "means nothing with --url: that server runs already"
@@ -180,7 +181,7 @@ def refuse_idle_flags(typed: Container[str], values: Mapping[str, object], scena
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Raises `ConfigError`. In rising order, each once."""
+    """Return the numbers in rising order, without repetitions. Raises `ConfigError`."""
     try:
         return tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
@@ -188,21 +189,21 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def report(record: Record, json_file: Path | None, plot: Path | None) -> None:
-    """Tables for a person; then JSON for a program, which gets standard output for itself if it wants it.
+    """Print the tables, then write the JSON record. If the record goes to standard output, the tables do not.
 
-    Files come last, so that a full disk costs only them.
+    Files are written last, so a full disk costs only them.
     """
     from sluiceway_lab.load.plot import draw
-    from sluiceway_lab.load.tables import show
+    from sluiceway_lab.load.tables import PLOTTED, show
 
     show(record, console_beside(json_file, _PIPE_COLUMNS))
     write_record(record, json_file)
     if plot is not None:
-        draw(record, plot)
+        draw(record, PLOTTED, plot, over_streams=True)
 
 
 def _files(weights: str | None) -> ModelFiles | None:
-    """Where they lie on this machine, if they are named."""
+    """Find the files on this machine, if they are named."""
     from sluiceway.store.models import resolve
 
     return None if weights is None else resolve(weights)

@@ -1,4 +1,4 @@
-"""`sluiceway check`: put the questions of the lab to any server that speaks the OpenAI protocol."""
+"""`sluiceway check`: asks any server that speaks the OpenAI protocol the questions of the lab."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sluiceway_lab.load.record import Record
 
 _PIPE_COLUMNS = 160
-"""So that sentences stay on few lines where there is no screen to say how wide it is."""
+"""Wide enough that sentences take few lines when the output is not a terminal."""
 
 CheckUrl = Annotated[
     str | None,
@@ -55,10 +55,10 @@ def check(
     total: Total = 1800.0,
     list_questions: ListQuestions = False,
 ) -> None:
-    """Ask a server how it treats its streams: overlap, isolation, slow and leaving readers, ends, overload, drain.
+    """Ask a server how it treats streams: overlap, isolation, slow and leaving readers, ends, overload, drain.
 
-    Any server that speaks the OpenAI protocol; it takes minutes and all of the server's time. Fails (exit code 1) if
-    the server failed a question.
+    Works with any server that speaks the OpenAI protocol. Takes minutes, in which the server should have nothing else
+    to do. Fails (exit code 1) if the server failed a question.
     """
     from sluiceway_lab.check.context import CheckConfig
     from sluiceway_lab.check.registry import chosen
@@ -90,9 +90,9 @@ def check(
 
 
 def report(record: Record, json_file: Path | None) -> None:
-    """The score card for a person; then JSON for a program, which gets standard output for itself if it wants it.
+    """Print the score card, then write the JSON record. If the record goes to standard output, the card does not.
 
-    The file comes last, so that a full disk costs only it.
+    The file is written last, so a full disk costs only the file.
     """
     from sluiceway_lab.check.card import show
 

@@ -1,4 +1,4 @@
-"""`sluiceway lab`: one experiment about streams, its table, and which of its hypotheses stood."""
+"""`sluiceway lab`: runs one experiment, and prints its table and verdicts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sluiceway_lab.session import OwnServer, RunningServer
 
 _PIPE_COLUMNS = 160
-"""So that sentences stay on few lines where there is no screen to say how wide it is."""
+"""Wide enough that sentences take few lines when the output is not a terminal."""
 _SMOKE_FLAGS = ("--fake-step", "0.002")
-"""So slow that a stream is still there when something happens to it."""
+"""Slow enough that a stream is still running when something happens to it."""
 
 LabName = Annotated[
     str | None, typer.Argument(help="Which experiment; see --list.", metavar="NAME", show_default=False)
@@ -58,9 +58,9 @@ def lab(
     source: ModelSource = Source.AUTO,
     list_experiments: ListExperiments = False,
 ) -> None:
-    """Run an experiment about streams: what they owe each other, what slow, lost and leaving readers cost.
+    """Run an experiment about streams: what they share, and what slow, lost and leaving readers cost.
 
-    A hypothesis that falls is a result (exit code 0); a request that fails is none (exit code 1).
+    A hypothesis that falls is a result (exit code 0). A request that fails is an error (exit code 1).
     """
     from sluiceway_lab.experiments.registry import experiment_of, experiments
     from sluiceway_lab.experiments.session import LabSession
@@ -91,22 +91,23 @@ def lab(
 
 
 def report(record: Record, experiment: Experiment, json_file: Path | None, plot: Path | None) -> None:
-    """Table and verdicts for a person; then JSON for a program, which gets standard output for itself if it wants it.
+    """Print table and verdicts, then write the JSON record. If the record goes to standard output, the table does not.
 
-    Files come last, so that a full disk costs only them.
+    Files are written last, so a full disk costs only them.
     """
-    from sluiceway_lab.experiments.report import draw, show
+    from sluiceway_lab.experiments.report import show
+    from sluiceway_lab.load.plot import draw
 
     show(record, experiment, console_beside(json_file, _PIPE_COLUMNS))
     write_record(record, json_file)
     if plot is not None:
-        draw(record, experiment, plot)
+        draw(record, experiment.drawn_columns, plot, over_streams=experiment.is_drawn_over_streams)
 
 
 def _first(
     model: str | None, source: Source, url: str | None, api_key: str | None, *, is_smoke: bool
 ) -> OwnServer | RunningServer:
-    """The server that runs already, or what it takes to start one. Raises `ConfigError` for flags without effect."""
+    """Return the running server, or what it takes to start one. Raises `ConfigError` for flags without effect."""
     from sluiceway.cli.pull import fetch
     from sluiceway_lab.load.calls import Target
     from sluiceway_lab.session import OwnServer, RunningServer

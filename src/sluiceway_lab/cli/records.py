@@ -1,4 +1,4 @@
-"""Where the record of a measurement goes: tables to a person, JSON to a file or down a pipe, a picture to a file."""
+"""Writes results: tables for a person, JSON to a file or standard output, a plot to a file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this fi
 
 
 def console_beside(json_file: Path | None, pipe_columns: int) -> Console:
-    """Standard output, or standard error where the record has the other for itself.
+    """Return a console on standard output, or on standard error if the record goes to standard output.
 
-    `pipe_columns` is the width where there is no screen to say how wide it is.
+    `pipe_columns` is its width if the output is not a terminal.
     """
     from rich.console import Console
 
@@ -47,7 +47,7 @@ def console_beside(json_file: Path | None, pipe_columns: int) -> Console:
 
 
 def require_place(path: Path | None, field: str) -> None:
-    """Before minutes are spent: raises `ConfigError` where no file could be written at this path."""
+    """Raises `ConfigError` if no file can be written at this path. Called before the measurement takes its minutes."""
     if path is None or path == _STDOUT:
         return
     if path.is_dir():
@@ -57,7 +57,7 @@ def require_place(path: Path | None, field: str) -> None:
 
 
 def write_record(record: Any, json_file: Path | None) -> None:
-    """Raises `ConfigError` where the file cannot be written."""
+    """Raises `ConfigError` if the file cannot be written."""
     import msgspec
 
     if json_file is None:

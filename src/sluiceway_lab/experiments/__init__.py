@@ -1,1 +1,1 @@
-"""Questions about streams, answered by measurement: each starts servers, measures, and says which hypotheses stood."""
+"""Experiments about streams. Each starts servers, measures them, and says which of its hypotheses held."""

@@ -1,4 +1,4 @@
-"""A reader that never reads: how much do the buffers between the server and it take before the server feels it?"""
+"""Measures how much the buffers before a reader absorb that never reads, before the server notices."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-import msgspec
-
 from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.experiments.readers import Habit, read
-from sluiceway_lab.load.calls import get
 from sluiceway_lab.load.raw_connection import dial
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
@@ -24,13 +20,13 @@ _PADS = (0, 1024, 16 * 1024, 64 * 1024)
 _SMOKE_PADS = (16 * 1024,)
 _LIMITS = {"ours": (), "the system's": ("--unsent-bytes", "0")}
 _MANY_TOKENS, _TOKENS = 8000, 2000
-"""Of the fake model, and of one that computes them. With the system's own limits all of them may be absorbed."""
+"""Tokens of the fake model, and of a model that computes. With the system's limits, all may be absorbed."""
 _SAMPLE_TOKENS = 9
 _POLL_S = 0.1
 _ID_LENGTH = 32
-"""Of the ids that the server makes: each event has one."""
+"""The length of the ids that the server makes. Every event has the id."""
 _STILL_S = 0.5
-"""So long nothing is taken: nothing will be."""
+"""After such a pause, the buffers take nothing more."""
 _LIMIT_S = 60.0
 _TENS = 100
 _QUARTER_BYTES = 250_000
@@ -43,25 +39,27 @@ async def _run(lab: Lab) -> list[Verdict]:
         for limits, flags in _LIMITS.items():
             if lab.is_smoke and flags:
                 continue
-            async with padded_server(lab, n_pad, *flags) as server:
+            async with lab.server(*flags, pad_bytes=n_pad) as server:
                 event_bytes = await _event_bytes(server)
                 for is_narrow in (False,) if lab.is_smoke else (False, True):
                     figures = {_EVENT: event_bytes} | await _absorbed(server, n_tokens, event_bytes, is_narrow)
                     scenario = f"{limits} limits, {'narrow' if is_narrow else 'usual'} reader, {n_pad} bytes more"
-                    lab.note(Run(server=server.name, scenario=scenario, streams=0, repeat=0, figures=figures))
+                    lab.note(server.name, scenario, figures)
     return verdicts(lab)
 
 
 async def _event_bytes(server: TargetServer) -> float:
-    """Of one more token in an answer, with its framing."""
+    """Return the bytes of one more token in an answer, with its framing."""
     short = await read(server.target, server.request("once", 1), Habit())
     longer = await read(server.target, server.request("once", _SAMPLE_TOKENS), Habit())
     return (longer.n_bytes - short.n_bytes) / (_SAMPLE_TOKENS - 1)
 
 
 async def _absorbed(server: TargetServer, n_tokens: int, event_bytes: float, is_narrow: bool) -> dict[str, float]:
-    """What the server could write to a reader that takes nothing, at most all of it, and what of that the reader's own
-    kernel has. Raises `LoadError` where neither is known after a minute."""
+    """Measure what the server can write to a stopped reader, and how much of that the reader's kernel has received.
+
+    Raises `LoadError` if the buffers still absorb after a minute.
+    """
     stream_id = f"{'narrow' if is_narrow else 'usual':0>{_ID_LENGTH}}"
     wish = {"stream_id": stream_id, "slow_client": "unbounded"}
     async with dial(server.target, is_narrow=is_narrow) as connection:
@@ -81,8 +79,8 @@ async def _absorbed(server: TargetServer, n_tokens: int, event_bytes: float, is_
 
 
 async def _tokens(server: TargetServer, stream_id: str) -> tuple[int, int]:
-    """Generated, and handed to the transport."""
-    stream = msgspec.json.decode((await get(server.target, f"/v1/streams/{stream_id}")).body)
+    """Return the number of generated tokens, and of those that were written to the transport."""
+    stream = await server.json(f"/v1/streams/{stream_id}")
     tokens = stream.get("tokens", {"generated": 0, "delivered": 0})
     return int(tokens["generated"]), int(tokens["delivered"])
 
@@ -104,7 +102,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
 
 
 def _felt(hypothesis: str, figure: str, found: Mapping[str, Mapping[str, float]]) -> Verdict:
-    """By all readers of ordinary events whom the figure tells something about."""
+    """Judge all readers of ordinary events for which the figure is meaningful."""
     ordinary = {
         place: figures
         for place, figures in found.items()
@@ -119,7 +117,7 @@ def _felt(hypothesis: str, figure: str, found: Mapping[str, Mapping[str, float]]
 
 
 def _by_limits(found: Mapping[str, Mapping[str, float]]) -> Verdict:
-    """Each run with our limit on what the kernel holds unsent against the same one without."""
+    """Compare each run under our limit of unsent bytes with the same run without it."""
     pairs = {
         place.removeprefix("ours limits, "): (figures[_BYTES], found[other][_BYTES])
         for place, figures in found.items()

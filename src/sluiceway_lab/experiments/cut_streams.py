@@ -1,4 +1,4 @@
-"""Streams that are cut at random tokens, and three clients that go on with them by `Last-Event-ID`."""
+"""Cuts streams at random tokens. Three clients resume them with `Last-Event-ID`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _SCRIPT = resources.files("sluiceway_lab.load").joinpath("event_source.js")
 
 @dataclass(frozen=True, slots=True)
 class CutPlan:
-    """One stream, and how it is cut: a share of what an even division leaves for each connection, and in which way."""
+    """One stream and its cuts.
+
+    A cut is a share of what an even division leaves for each connection. `resets` says which cuts are abrupt.
+    """
 
     stream_id: str
     prompt: str
@@ -43,7 +46,7 @@ class CutPlan:
     cuts: tuple[float, ...]
     resets: tuple[bool, ...]
     hears_out: bool = True
-    """Whether a client that can be told to stop waits for that, and does not stop by itself."""
+    """True if the client waits until the server tells it to stop. Otherwise it stops by itself at the end."""
 
     @classmethod
     def drawn(cls, stream_id: str, prompt: str, n_tokens: int, n_cuts: int, *, hears_out: bool = True) -> CutPlan:
@@ -52,11 +55,14 @@ class CutPlan:
         return cls(stream_id, prompt, n_tokens, cuts, tuple(drawing.random() < 0.5 for _ in cuts), hears_out)
 
     def after_events(self) -> Sequence[int]:
-        """So many events are read of each connection that is cut."""
+        """Return how many events are read on each connection before it is cut."""
         return [int(share * self.n_tokens / len(self.cuts)) for share in self.cuts]
 
     def after_bytes(self, n_bytes: int) -> Sequence[int]:
-        """Of an answer of that length: so many bytes of each connection that is cut; at least one."""
+        """Return how many bytes of each connection are forwarded before it is cut, at least one.
+
+        The whole answer has `n_bytes`.
+        """
         return [1 + int(share * (n_bytes - 1) / len(self.cuts)) for share in self.cuts]
 
     def body(self, server: TargetServer) -> dict[str, Any]:
@@ -66,18 +72,21 @@ class CutPlan:
 
 @dataclass(slots=True)
 class ReceivedStream:
-    """What all connections came to, in order. `waits_s`: from coming back to the first event, or to the end."""
+    """What all connections of a client brought, in order.
+
+    `waits_s` are the times from each resumption to the first event, or to the end.
+    """
 
     events: bytes = b""
     n_cuts: int = 0
     n_after_end: int = 0
-    """Answers that there is nothing more."""
+    """How many answers said that the stream has ended (204)."""
     waits_s: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What a client got in pieces, all of it once more in one, and the same prompt's answer without a cut."""
+    """What a client received in pieces, the replay of the whole stream, and the answer to the same prompt uncut."""
 
     received: ReceivedStream
     replay: bytes
@@ -93,17 +102,17 @@ class Resumed:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether no event is missing and none came twice."""
+        """True if no event is missing or repeated."""
         ids = [int(number) for number in _ID.findall(self.received.events)]
         return ids == list(range(1, len(ids) + 1))
 
 
 Client = Callable[[TargetServer, CutPlan, bytes], Awaitable[ReceivedStream]]
-"""Reads a stream to its end, through all its cuts; it may know the same answer without one."""
+"""Reads a stream to its end, through all its cuts. It also gets the same answer without a cut."""
 
 
 async def resumed(server: TargetServer, plan: CutPlan, client: Client) -> Resumed:
-    """Raises `LoadError` for a refusal."""
+    """Raises `LoadError` if the server refuses."""
     uncut = await _part(server, server.request(plan.prompt, plan.n_tokens), None, resets=False)
     received = await client(server, plan, uncut.events)
     replay = await _part(server, _resume_request(server, plan.stream_id, b""), None, resets=False)
@@ -111,7 +120,7 @@ async def resumed(server: TargetServer, plan: CutPlan, client: Client) -> Resume
 
 
 async def own_client(server: TargetServer, plan: CutPlan, uncut: bytes) -> ReceivedStream:
-    """On bare connections, closed in order or at once."""
+    """Use bare connections, and close them in order or abruptly."""
     request = server.target.request("POST", COMPLETIONS, plan.body(server))
     received = ReceivedStream(n_cuts=len(plan.cuts))
     last_id = b""
@@ -128,7 +137,7 @@ async def own_client(server: TargetServer, plan: CutPlan, uncut: bytes) -> Recei
 
 @dataclass(frozen=True, slots=True)
 class _StreamPart:
-    """What one connection received: whole events, until the first after the cut or the end of the stream."""
+    """What one connection brought: whole events, until the first after the cut or the end of the stream."""
 
     events: bytes
     status: int
@@ -136,7 +145,7 @@ class _StreamPart:
 
 
 async def _part(server: TargetServer, request: bytes, cut: int | None, *, resets: bool) -> _StreamPart:
-    """Reads until it has so many events, or to the end."""
+    """Read until there are so many events, or to the end."""
     started_s, first_s, raw = time.perf_counter(), 0.0, b""
     async with dial(server.target) as connection:
         await connection.send(request)
@@ -157,13 +166,13 @@ async def _part(server: TargetServer, request: bytes, cut: int | None, *, resets
 
 
 def _resume_request(server: TargetServer, stream_id: str, last_id: bytes) -> bytes:
-    """Goes on after that event; without one, from the beginning."""
+    """Resume after that event; without one, from the beginning."""
     headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id.decode()} if last_id else {})
     return server.target.request("GET", f"{_STREAMS}{stream_id}", headers=headers)
 
 
 async def library_client(server: TargetServer, plan: CutPlan, uncut: bytes) -> ReceivedStream:
-    """The package httpx-sse on httpx, as a program would use it; it leaves in order."""
+    """Use the package httpx-sse with httpx, as a program would. It closes in order."""
     received = ReceivedStream(n_cuts=len(plan.cuts))
     last_id = ""
     async with httpx.AsyncClient(base_url=server.target.url, timeout=_SILENCE_S, trust_env=False) as client:
@@ -184,7 +193,7 @@ async def library_client(server: TargetServer, plan: CutPlan, uncut: bytes) -> R
 
 
 async def _take(response: httpx.Response, cut: int | None) -> list[tuple[float, ServerSentEvent]]:
-    """So many of an answer's events, or all, each with the time at which it came."""
+    """Return the first events of an answer, or all, each with the time of its arrival."""
     taken: list[tuple[float, ServerSentEvent]] = []
     if response.status_code == 204 or cut == 0:
         return taken
@@ -196,13 +205,13 @@ async def _take(response: httpx.Response, cut: int | None) -> list[tuple[float, 
 
 
 def block(event_id: str, data: str) -> bytes:
-    """An event as the server writes it, from what a decoder makes of it."""
+    """Format an event as the server does, from what a decoder returned."""
     return f"id: {event_id}\ndata: {data}\n\n".encode()
 
 
 @dataclass(slots=True)
 class BrowserClient:
-    """A page that follows streams with the browser's own EventSource, whose connections are cut on their way."""
+    """A page that follows streams with the browser's own EventSource. A relay cuts the connections."""
 
     page: Page
     cuts: dict[str, list[Cut]]
@@ -229,7 +238,10 @@ class BrowserClient:
 
 @contextlib.asynccontextmanager
 async def browser_client(server: TargetServer) -> AsyncIterator[tuple[TargetServer, BrowserClient]]:
-    """Chromium before nginx before a relay that cuts before the server: the server as it finds it, and the client."""
+    """Start Chromium, nginx and a relay in front of a server.
+
+    Yields the server at its address behind the proxy, and the client.
+    """
     cuts: dict[str, list[Cut]] = {}
 
     def choose(connection: str) -> Cut | None:

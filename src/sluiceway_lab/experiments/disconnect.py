@@ -1,4 +1,4 @@
-"""A client closes its connection: how long until the engine has given back what the stream held."""
+"""Measures the time from a client's close until the engine has released what the stream held."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMPUTED, _UNREAD, _BEGUN = "tokens_computed", "tokens_unread", "tokens_begun_a
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One client: when it leaves, in which way, from which kind of answer, and whose response that is."""
+    """One client: when and how it leaves, from which kind of answer, and whose response class answers."""
 
     when: str
     how: str
@@ -61,7 +61,7 @@ _CASES = tuple(Case(*named) for named in itertools.product(_WHEN, _LEAVES, (_STR
 async def _run(lab: Lab) -> list[Verdict]:
     await _compared(lab, _CASES, 1 if lab.is_smoke else _REPEATS)
     for response in (_FRAMEWORK, _WRITE_ONLY):
-        # Where nobody listens to the one that is queued, nobody does to the one before it: nothing would come of it.
+        # If the server does not notice that the queued client left, it does not notice the one before it either.
         others = [replace(case, response=response) for case in _CASES if case.when in (_PREFILL, _FIRST, _MIDDLE)]
         shown = [case for case in others if case.when == _MIDDLE and case.how == "FIN"] if lab.is_smoke else others
         await _compared(lab, shown, 1, response)
@@ -69,21 +69,24 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 async def _compared(lab: Lab, cases: Sequence[Case], n_repeats: int, front: str | None = None) -> None:
-    """On one server. One slot, so that a second stream is queued; small steps, so that a long prompt takes several."""
+    """Measure the cases on one server.
+
+    It has one slot, so that a second stream is queued, and small steps, so that a long prompt takes several.
+    """
     async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS), front=front) as server:
         for repeat in range(n_repeats):
-            # Each time anew: what else the machine does changes.
+            # Measured again each time, because the speed of the machine changes.
             decode_s, prefill_s = await _decode_step_s(server), await _prefill_step_s(lab, server, repeat)
             for case in cases:
                 step_s = prefill_s if case.when == _PREFILL else decode_s
                 figures = await _left(lab, server, case, repeat, step_s)
                 figures |= {_STEPS: figures[_RELEASE] / step_s, "step_s": step_s}
                 run = Run(server=server.name, scenario=case.scenario, streams=0, repeat=repeat, figures=figures)
-                lab.note(run)
+                lab.keep(run)
 
 
 async def _decode_step_s(server: TargetServer) -> float:
-    """From one token of a stream to the next, where it is alone."""
+    """Return the median ITL of a stream that runs alone."""
     reading = Reading(time.perf_counter())
     async with dial(server.target) as connection:
         await connection.send(stream_request(server, "once", 32))
@@ -93,7 +96,7 @@ async def _decode_step_s(server: TargetServer) -> float:
 
 
 async def _prefill_step_s(lab: Lab, server: TargetServer, repeat: int) -> float:
-    """Of the steps of a long prompt, on average: they have more tokens than others."""
+    """Return the mean step of a long prompt. These steps have more tokens than others."""
     async with dial(server.target) as connection, dial(server.target) as own:
         before = await Gauge(server, own).samples()
         await connection.send(generate_request(server, _prompt(lab, f"before {repeat}", is_long=True), 1))
@@ -107,7 +110,7 @@ async def _prefill_step_s(lab: Lab, server: TargetServer, repeat: int) -> float:
 
 
 async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s: float) -> dict[str, float]:
-    """What became of one client."""
+    """Let one client leave, and return its figures."""
     stream_id = case.stream_id(lab, repeat)
     is_queued, drawing = case.when == _QUEUED, random.Random(stream_id)
     async with _occupied(server, is_queued), dial(server.target) as connection, dial(server.target) as own:
@@ -116,7 +119,7 @@ async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s:
         reading = Reading(time.perf_counter()) if case.kind == _STREAMED and not is_queued else None
         await connection.send(_request(lab, server, case, stream_id))
         await _moment(gauge, connection, case.when, stream_id, _n_tokens(lab), reading)
-        # Whoever leaves does so at any time within a step.
+        # A client may leave at any time within a step.
         n_read = await _linger(gauge, connection, stream_id, reading, drawing.random() * step_s)
         left_s = time.perf_counter()
         _LEAVES[case.how](connection)
@@ -125,13 +128,16 @@ async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s:
         told = await gauge.told()
         if told[0] == n_told + 1:
             figures[_NOTICED] = told[1] - told_s
-        if not is_queued:  # there, somebody else's go on
+        if not is_queued:  # the stream that occupies the slot continues
             figures |= _tokens(await gauge.computed() - n_before, n_read)
         return figures
 
 
 def _tokens(n_computed: int, n_read: int) -> dict[str, float]:
-    """The first token that was not read was begun when the last one that was read was done: before its reader left."""
+    """Count the unread tokens.
+
+    The first unread token was begun when the last read one was done, before the reader left.
+    """
     return {_COMPUTED: n_computed, _UNREAD: n_computed - n_read, _BEGUN: max(0, n_computed - n_read - 1)}
 
 
@@ -145,7 +151,7 @@ def _prompt(lab: Lab, name: str, *, is_long: bool) -> str:
 
 
 def _request(lab: Lab, server: TargetServer, case: Case, stream_id: str) -> bytes:
-    """The native stream has an event for each token, also for one without text: what was read can be counted."""
+    """Make a request whose events can be counted: the native stream has one for each token, even without text."""
     ask = stream_request if case.kind == _STREAMED else generate_request
     prompt = _prompt(lab, stream_id, is_long=case.when == _PREFILL)
     return ask(server, prompt, _n_tokens(lab), stream_id=stream_id)
@@ -154,7 +160,7 @@ def _request(lab: Lab, server: TargetServer, case: Case, stream_id: str) -> byte
 async def _moment(
     gauge: Gauge, connection: RawConnection, when: str, stream_id: str, n_tokens: int, reading: Reading | None
 ) -> None:
-    """Waits until it is so far: by what it reads, or else by the server's numbers."""
+    """Wait until the client should leave: by what it reads, or else by the server's metrics."""
     if when == _QUEUED:
         await gauge.until("a queue", lambda samples: total(samples, "sluiceway_requests_waiting") > 0)
         return
@@ -169,7 +175,7 @@ async def _moment(
 
 
 async def _read_to(connection: RawConnection, reading: Reading, n_tokens: int) -> None:
-    """Until so many have come. Raises `LoadError` if they do not."""
+    """Read until so many tokens have come. Raises `LoadError` if they do not."""
     while reading.n_tokens < n_tokens:
         if not (raw := await connection.read_some(LIMIT_S)):
             raise LoadError(f"an answer ended before its {n_tokens} tokens")
@@ -179,12 +185,12 @@ async def _read_to(connection: RawConnection, reading: Reading, n_tokens: int) -
 async def _linger(
     gauge: Gauge, connection: RawConnection, stream_id: str, reading: Reading | None, for_s: float
 ) -> int:
-    """Stays so long, reading what comes; how many tokens there are then."""
+    """Read on for some time, and return how many tokens there are then."""
     until_s = time.perf_counter() + for_s
     if reading is None:
         await asyncio.sleep(for_s)
         return await gauge.generated(stream_id)
-    with contextlib.suppress(LoadError):  # it is said of a silence, too
+    with contextlib.suppress(LoadError):  # also raised for a silence
         while (left_s := until_s - time.perf_counter()) > 0 and (raw := await connection.read_some(left_s)):
             reading.take(raw)
     return reading.n_tokens
@@ -192,7 +198,7 @@ async def _linger(
 
 @contextlib.asynccontextmanager
 async def _occupied(server: TargetServer, is_wanted: bool) -> AsyncIterator[None]:
-    """Somebody has the only slot meanwhile."""
+    """Occupy the only slot for the length of the block."""
     async with dial(server.target) as connection:
         if is_wanted:
             await connection.send(stream_request(server, "again", _ENDLESS))
@@ -239,7 +245,7 @@ def _since_noticed(ours: Sequence[Run]) -> str:
 
 
 def _of_others(lab: Lab) -> Iterator[Verdict]:
-    """What the other responses come to, where they were tried."""
+    """Judge the other response classes, if they were measured."""
     others = [replace(case, response=response) for case in _CASES for response in (_FRAMEWORK, _WRITE_ONLY)]
     listening = _runs(lab, [case for case in others if case.response == _FRAMEWORK and case.kind == _STREAMED])
     deaf = _runs(lab, [case for case in others if case.response == _WRITE_ONLY or case.kind == _PLAIN])

@@ -1,4 +1,4 @@
-"""Events formatted when they are made, as the product does it, or when they are written: what slow readers cost."""
+"""Compares formatting events when they are made, as the product does, with formatting them when they are written."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import hashlib
 import statistics
-import time
 
 import msgspec
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.padded import padded_server
-from sluiceway_lab.load.calls import Target, get
+from sluiceway_lab.load.calls import Target
 from sluiceway_lab.load.held import FormatTime, Spoken
+from sluiceway_lab.load.polling import until
 from sluiceway_lab.load.raw_connection import RawConnection, dial
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.tables import Column
@@ -52,7 +51,7 @@ async def _run(lab: Lab) -> list[Verdict]:
     for repeat in range(1 if lab.is_smoke else _FAST_REPEATS):
         n_tokens = _SMOKE_TOKENS if lab.is_smoke else _FAST_TOKENS
         fast = WayOutConfig(
-            way="when made",
+            format_time="when made",
             spoken="completions",
             model=name,
             n_readers=_FAST,
@@ -66,23 +65,28 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 def _slow(lab: Lab, spoken: Spoken, model: str, n_tokens: int) -> WayOutConfig:
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else n_tokens
-    return WayOutConfig(way="when made", spoken=spoken, model=model, n_readers=_SLOW, n_tokens=n_tokens, seed=lab.seed)
+    return WayOutConfig(
+        format_time="when made", spoken=spoken, model=model, n_readers=_SLOW, n_tokens=n_tokens, seed=lab.seed
+    )
 
 
 async def _both(lab: Lab, scenario: str, repeat: int, question: WayOutConfig) -> None:
-    """The way that goes first changes."""
+    """Measure both forms. Which comes first alternates."""
     written: list[list[str]] = []
     for way in FORMAT_TIMES if repeat % 2 == 0 else FORMAT_TIMES[::-1]:
-        figures, digests = await _measure(msgspec.structs.replace(question, way=way))
+        figures, digests = await _measure(msgspec.structs.replace(question, format_time=way))
         written.append(digests)
         if len(written) == len(FORMAT_TIMES):
             figures[_SAME] = float(written[0] == written[1])
         place = f"{scenario}, {way}"
-        lab.note(Run(server="way out", scenario=place, streams=question.n_readers, repeat=repeat, figures=figures))
+        lab.note("way out", place, figures, streams=question.n_readers, repeat=repeat)
 
 
 async def _measure(question: WayOutConfig) -> tuple[dict[str, float], list[str]]:
-    """The figures, and a digest of what each reader got. Readers that the server does not wait for stop at once."""
+    """Return the figures, and a digest of what each reader received.
+
+    Readers stop reading immediately, unless the server waits for them.
+    """
     async with way_out(question) as server:
         begin = asyncio.Event()
         if question.waits:
@@ -106,7 +110,7 @@ async def _measure(question: WayOutConfig) -> tuple[dict[str, float], list[str]]
 
 
 async def _digest(target: Target, begin: asyncio.Event) -> str:
-    """Of all that a reader gets, who reads nothing before it may begin."""
+    """Read a whole stream after `begin` is set, and return its digest."""
     digest = hashlib.sha256()
     async with dial(target, is_narrow=not begin.is_set()) as connection:
         connection.stall()
@@ -118,9 +122,9 @@ async def _digest(target: Target, begin: asyncio.Event) -> str:
 
 
 async def _of_the_server(lab: Lab, repeat: int) -> None:
-    """The product itself: by how much its API process grows for readers that read nothing."""
+    """Measure by how much the API process of the product grows for readers that read nothing."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _PADDED_TOKENS
-    async with padded_server(lab, _PAD_BYTES) as server, contextlib.AsyncExitStack() as connections:
+    async with lab.server(pad_bytes=_PAD_BYTES) as server, contextlib.AsyncExitStack() as connections:
         opened = [await connections.enter_async_context(dial(server.target, is_narrow=True)) for _ in range(_SLOW)]
         before_bytes = _api_bytes(server)
         for index, (connection, prompt) in enumerate(zip(opened, prompts(lab.seed, "eager", _SLOW), strict=True)):
@@ -129,7 +133,7 @@ async def _of_the_server(lab: Lab, repeat: int) -> None:
         n_held = total(await server.samples(), "sluiceway_stream_backlog_events")
         grown_bytes = _api_bytes(server) - before_bytes
         figures = {_HELD: grown_bytes / _SLOW, _EVENT: grown_bytes / max(n_held, 1)}
-        lab.note(Run(server=server.name, scenario=SERVER, streams=_SLOW, repeat=repeat, figures=figures))
+        lab.note(server.name, SERVER, figures, streams=_SLOW, repeat=repeat)
 
 
 async def _ask_and_stall(
@@ -141,17 +145,13 @@ async def _ask_and_stall(
 
 
 async def _until_generated(server: TargetServer, n_tokens: int) -> None:
-    """All tokens of all streams. Raises `LoadError` where that takes too long."""
-    started_s = time.perf_counter()
-    while time.perf_counter() - started_s < _LIMIT_S:
-        streams = [
-            msgspec.json.decode((await get(server.target, f"/v1/streams/{_stream_id(index)}")).body)
-            for index in range(_SLOW)
-        ]
-        if all(stream.get("tokens", {}).get("generated", 0) >= n_tokens for stream in streams):
-            return
-        await asyncio.sleep(_POLL_S)
-    raise LoadError(f"{n_tokens} tokens of {_SLOW} streams took more than {_LIMIT_S:g} s")
+    """Wait until all tokens of all streams are generated. Raises `LoadError`."""
+
+    async def look() -> bool:
+        streams = [await server.json(f"/v1/streams/{_stream_id(index)}") for index in range(_SLOW)]
+        return all(stream.get("tokens", {}).get("generated", 0) >= n_tokens for stream in streams)
+
+    await until(look, f"{n_tokens} tokens of {_SLOW} streams", limit_s=_LIMIT_S, pause_s=_POLL_S)
 
 
 def _stream_id(index: int) -> str:
@@ -159,7 +159,7 @@ def _stream_id(index: int) -> str:
 
 
 def _api_bytes(server: TargetServer) -> int:
-    """Resident. Raises `LoadError` where that cannot be seen."""
+    """Return resident memory. Raises `LoadError` if it is unknown."""
     found = server.usages().get("api")
     if not found:
         raise LoadError("the memory of the server's processes cannot be seen on this system")

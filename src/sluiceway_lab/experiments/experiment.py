@@ -1,27 +1,29 @@
-"""What an experiment is, what it is given, and what it comes to: hypotheses, each with a sentence and its number."""
+"""What an experiment is, and what it works with: servers, runs, verdicts."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-import msgspec
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load.own_server import front_server, own_server
-from sluiceway_lab.load.record import Run, Say, ServerFacts, Verdict
+from sluiceway_lab.load.record import Figures, Run, Say, ServerFacts, Verdict, rounded
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer, meet
 from sluiceway_lab.session import OwnServer, RunningServer
 
-_SIGNIFICANT_DIGITS = 6
+_GOODBYE_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """What an experiment works with. In a smoke run it does as little as shows that it works, on the fake model."""
+    """Gives an experiment its servers, and collects its runs.
+
+    A smoke run does the least that shows that the experiment works, on the fake model.
+    """
 
     first: OwnServer | RunningServer
     is_smoke: bool
@@ -32,53 +34,72 @@ class Lab:
 
     @property
     def is_own(self) -> bool:
-        """Whether it starts its servers itself, and so may choose how."""
+        """True if the experiment starts its servers itself, and so may choose their flags."""
         return isinstance(self.first, OwnServer)
 
     @contextlib.asynccontextmanager
     async def server(
-        self, *flags: str, name: str | None = None, front: str | None = None
+        self, *flags: str, name: str | None = None, front: str | None = None, pad_bytes: int = 0
     ) -> AsyncIterator[TargetServer]:
-        """A server for the length of the block: its own, with these flags of `serve`, or the one that was named.
+        """Yield a server: one that is started with these flags of `serve`, or the running one.
 
-        With `front`, clients talk to that application of `fronts`, which stands before a server of its own.
-        Raises `LoadError` for one that does not serve, `ConfigError` for flags or a front where it runs already.
+        `front` starts an application of `fronts` between the clients and the server. `pad_bytes` makes every event
+        longer, because every event repeats the name of the model; the record has the real name.
+        Raises `LoadError` if the server does not start, and `ConfigError` for flags of a server that is running.
         """
         if isinstance(self.first, RunningServer):
-            if flags or front:
-                raise ConfigError("url", f"this experiment must start its server itself, with {' '.join(flags)}")
-            server = await meet(self.first.target, name=name, model=self.first.model, pid=self.first.pid)
-            self._note_server(server, None)
-            yield server
+            if flags or front or pad_bytes:
+                needed = f", with {' '.join(flags)}" if flags else ""
+                raise ConfigError("url", f"this experiment must start its server itself{needed}")
+            yield self._met(await meet(self.first.target, name=name, model=self.first.model, pid=self.first.pid), None)
             return
-        serve_flags = [*self.first.serve_flags, *flags]
-        self.say(f"starting a server: {self.first.files.name} {' '.join(flags)}".rstrip())
+        files, serve_flags = self.first.files, [*self.first.serve_flags, *flags]
+        padding = ["--served-model-name", "x" * pad_bytes] if pad_bytes else []
+        self.say(f"starting a server: {files.name} {' '.join(flags)}".rstrip())
         with contextlib.ExitStack() as stack:
-            started = stack.enter_context(own_server(self.first.files.path or self.first.files.name, serve_flags))
+            started = stack.enter_context(own_server(files.path or files.name, [*serve_flags, *padding]))
             await started.ready()
             target = started.target
             if front is not None:
                 before = stack.enter_context(front_server(front, target))
                 await before.ready()
                 target = before.target
-            server = await meet(target, name=name, pid=started.pid)
-            self._note_server(server, serve_flags)
-            yield server
+            yield self._met(await meet(target, name=name, pid=started.pid), serve_flags)
+            # A connection closes in the next turn of the loop. Stopping the server blocks the loop, and a server that
+            # still has connections would wait for them.
+            await asyncio.sleep(_GOODBYE_S)
 
-    def note(self, run: Run) -> Run:
-        """Keeps a run for the record, and says so."""
-        figures = {name: float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for name, value in run.figures.items()}
-        kept = msgspec.structs.replace(run, figures=figures)
-        self.runs.append(kept)
-        place = f"{run.server}, {run.scenario} {run.streams or ''}".rstrip()
+    def _met(self, server: TargetServer, serve_flags: list[str] | None) -> TargetServer:
+        if all(known.name != server.name for known in self.servers):
+            model = self.first.files.name if isinstance(self.first, OwnServer) else server.model
+            self.servers.append(replace(server, model=model).facts(serve_flags))
+        return server
+
+    def note(
+        self,
+        server: str,
+        scenario: str,
+        figures: Figures,
+        *,
+        streams: int = 0,
+        repeat: int = 0,
+        errors: Sequence[str] = (),
+    ) -> None:
+        """Add a run to the record."""
+        self.keep(
+            Run(server=server, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=list(errors))
+        )
+
+    def keep(self, run: Run) -> None:
+        """Add a run to the record, and report it as progress."""
+        self.runs.append(rounded(run))
         failed = f": {len(run.errors)} failed ({run.errors[0]})" if run.errors else ""
-        self.say(f"{place}, repeat {run.repeat}{failed}")
-        return kept
+        self.say(f"{run.place}, repeat {run.repeat}{failed}")
 
     def figures(
         self, name: str, scenario: str, streams: int | None = None, *, server: str | None = None
     ) -> list[float]:
-        """This figure of every run of a scenario that has it; of one number of streams, of one server, if given."""
+        """Return a figure of all runs of a scenario that have it; with `streams` or `server`, only of theirs."""
         return [
             run.figures[name]
             for run in self.runs
@@ -88,20 +109,16 @@ class Lab:
         ]
 
     def timed(self, hypothesis: str, stood: bool | None, sentence: str) -> Verdict:
-        """A verdict about times: none in a smoke run, whose few short answers say nothing about them."""
+        """Make a verdict about times. A smoke run judges none, as its few short answers say nothing about times."""
         return Verdict(hypothesis, None if self.is_smoke else stood, sentence)
-
-    def _note_server(self, server: TargetServer, flags: list[str] | None) -> None:
-        if all(known.name != server.name for known in self.servers):
-            self.servers.append(server.facts(flags))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """`run` notes its runs in the lab and returns what its hypotheses came to. It raises `LoadError` where a server
-    that it needs breaks off.
+    """A question, how it is measured, and how the result is shown.
 
-    `columns` are the figures of its table, `drawn` the names of those that its plot shows.
+    `run` adds its runs to the lab, and returns verdicts. It raises `LoadError` if a server breaks off. `columns` are
+    those of the table; `drawn` names the figures of the plot.
     """
 
     name: str
@@ -110,6 +127,10 @@ class Experiment:
     columns: tuple[Column, ...]
     drawn: tuple[str, ...]
     is_drawn_over_streams: bool = False
-    """Whether its plot shows each scenario as a line over the number of streams, and not each row as a bar."""
+    """True if the plot has a line over the number of streams for each scenario, instead of a bar for each row."""
     not_shown: tuple[str, ...] = ()
     """What a run leaves open, a sentence each."""
+
+    @property
+    def drawn_columns(self) -> list[Column]:
+        return [column for column in self.columns if column.figure in self.drawn]

@@ -1,4 +1,4 @@
-"""Whether the first token waits for others' prefills: many prompts at once, in one step or in several."""
+"""Measures whether a first token waits for the prefills of others: many prompts in one step, or in several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VARIANTS = {
     "as usual": (),
     "small steps": ("--max-step-tokens", "64"),
 }
-"""A token is delivered at the end of its step: how much one step computes decides who waits for whom."""
+"""A token is sent at the end of its step, so the size of a step decides who waits for whom."""
 _ALL, _USUAL, _SMALL = _VARIANTS
 _STREAMS, _REPEATS, _TOKENS = 32, 5, 8
 _SMOKE_STREAMS = 8
@@ -37,8 +37,8 @@ async def _measure(lab: Lab, server: TargetServer) -> None:
     for repeat in range(-1, 1 if lab.is_smoke else _REPEATS):
         requests = [server.request(text, _TOKENS) for text in prompts(lab.seed, f"first-token/{repeat}", n)]
         seen = await observe(server, None, functools.partial(together, server, requests))
-        if repeat >= 0:  # the one before is a warm-up
-            lab.note(stream_run(server, "together", n, repeat, seen, _TOKENS))
+        if repeat >= 0:  # the first is a warm-up
+            lab.keep(stream_run(server, "together", n, repeat, seen, _TOKENS))
 
 
 def verdicts(lab: Lab) -> list[Verdict]:

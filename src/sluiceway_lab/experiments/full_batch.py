@@ -1,23 +1,18 @@
-"""The batch is full and half of its readers have stopped: how long do fast requests wait for the slots of these?"""
+"""Fills the batch, stops half of its readers, and measures how long new requests wait for a slot."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
-from sluiceway_lab.load.calls import get
+from sluiceway_lab.load.polling import until
 from sluiceway_lab.load.raw_connection import dial
-from sluiceway_lab.load.record import Run, Verdict
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
@@ -30,7 +25,7 @@ _PARK_S, _SMOKE_PARK_S = 2.0, 0.5
 _WAIT_S, _SMOKE_WAIT_S = 6.0, 1.5
 _POLL_S = 0.02
 _SLACK = 1.25
-"""Times `park_after_s`: the server looks four times a second, and the first token takes a step or two more."""
+"""A factor on `park_after_s`: the server checks four times a second, and the first token takes a step or two."""
 _PATIENCE_S = 60.0
 _DEGREES = "pause-park-drop"
 _LIMIT_BYTES = 1 << 20
@@ -44,16 +39,16 @@ async def _run(lab: Lab) -> list[Verdict]:
         "pause": "pause",
         _DEGREES: {"policy": _DEGREES, "park_after_s": park_s, "drop_after_s": 30 * park_s},
     }
-    async with padded_server(lab, _PAD_BYTES, "--max-running", str(_SLOTS)) as server:
+    async with lab.server("--max-running", str(_SLOTS), pad_bytes=_PAD_BYTES) as server:
         for name, wish in policies.items():
             figures = await _full(lab, server, wish)
-            lab.note(Run(server=server.name, scenario=name, streams=_STALLED, repeat=0, figures=figures))
-            await _until_idle(server)
+            lab.note(server.name, name, figures, streams=_STALLED)
+            await until(server.is_idle, "an idle server", limit_s=_PATIENCE_S, pause_s=_POLL_S)
     return verdicts(lab, park_s)
 
 
 async def _full(lab: Lab, server: TargetServer, wish: Any) -> dict[str, float]:
-    """Four that have stopped, four that go on; then four that want little and want it now."""
+    """Four readers stop, four read on. Then come four short requests."""
     wait_s = _SMOKE_WAIT_S if lab.is_smoke else _WAIT_S
     texts = prompts(lab.seed, "full-batch", _SLOTS + _FAST)
     fields = {"sluiceway": {"slow_client": wish}}
@@ -82,22 +77,17 @@ async def _ended(tasks: Sequence[asyncio.Task[Reading]]) -> None:
 
 
 async def _paused(server: TargetServer) -> int:
-    """How many sequences keep their slots without moving, once all that have stopped do. Raises `LoadError`."""
-    deadline_s = time.perf_counter() + _PATIENCE_S
-    while (n := (await _engine(server))["paused"]) < _STALLED:
-        if time.perf_counter() > deadline_s:
-            raise LoadError(f"only {n} of {_STALLED} sequences are paused after {_PATIENCE_S:g} s")
-        await asyncio.sleep(_POLL_S)
-    return int(n)
+    """Wait until all stopped streams are paused, and return how many are. Raises `LoadError`."""
 
+    async def look() -> int:
+        n_paused = int((await server.json("/stats"))["engine"]["paused"])
+        return n_paused if n_paused >= _STALLED else 0
 
-async def _engine(server: TargetServer) -> dict[str, Any]:
-    stats: dict[str, Any] = msgspec.json.decode((await get(server.target, "/stats")).body)["engine"]
-    return stats
+    return await until(look, f"{_STALLED} paused sequences", limit_s=_PATIENCE_S, pause_s=_POLL_S)
 
 
 async def _most_held(server: TargetServer, tasks: Sequence[asyncio.Task[Reading]]) -> float:
-    """The most bytes that the server held for readers until all these were done."""
+    """Return the most bytes that the server held for readers until these tasks were done."""
     most = 0.0
     while not all(task.done() for task in tasks):
         most = max(most, total(await server.samples(), "sluiceway_stream_backlog_bytes"))
@@ -105,16 +95,8 @@ async def _most_held(server: TargetServer, tasks: Sequence[asyncio.Task[Reading]
     return most
 
 
-async def _until_idle(server: TargetServer) -> None:
-    deadline_s = time.perf_counter() + _PATIENCE_S
-    while not await server.is_idle():
-        if time.perf_counter() > deadline_s:
-            raise LoadError(f"the server still runs something {_PATIENCE_S:g} s after all had left")
-        await asyncio.sleep(_POLL_S)
-
-
 def figures_of(readings: Sequence[Reading], wait_s: float) -> dict[str, float]:
-    """Who has no token when it gives up has waited for as long as anybody did."""
+    """A request that gives up without a token counts with its whole waiting time."""
     waits_s = [reading.token_s[0] - reading.started_s if reading.token_s else wait_s for reading in readings]
     return {
         _FIRST: statistics.median(waits_s),

@@ -1,23 +1,21 @@
-"""What a server of ours holds and has computed, by its own account, looked at so that it feels little of it."""
+"""Asks one of our servers what it holds and has computed, in a way that disturbs it little."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from sluiceway_lab.load.polling import until
 from sluiceway_lab.load.raw_connection import RawConnection, keeping
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import Samples, parse_samples, total
 from sluiceway_lab.load.target_server import TargetServer
 
 LIMIT_S = 20.0
 _POLL_S = 0.002
-"""Whoever looks without a pause keeps the process busy that shall notice a close."""
+"""A pause, so that the process that must notice a close is not busy with our requests."""
 _RELEASED = "sluiceway_close_to_release_seconds"
 
 Stats = dict[str, Any]
@@ -25,58 +23,63 @@ Stats = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """On one connection, so that a look takes little. Each `until` raises `LoadError` if it does not come to that."""
+    """Asks on one connection that stays open. Each `until` raises `LoadError` at the limit."""
 
     server: TargetServer
     connection: RawConnection
 
     async def stats(self) -> Stats:
-        """The account. The engine answers it between two steps: while it computes, this waits for the step's end."""
+        """Return `/stats`. The engine answers between two steps, so this waits for the end of a step."""
         stats: Stats = msgspec.json.decode(await self._get("/stats"))
         return stats
 
     async def samples(self) -> Samples:
-        """The last word of the engine: without waiting for it."""
+        """Return the metrics. They show the engine's last report, without waiting for it."""
         return parse_samples((await self._get("/metrics")).decode())
 
     async def computed(self) -> int:
-        """Tokens of all streams since the server's start, those that nobody took with them."""
+        """Return the tokens of all streams since the server's start, wasted ones included."""
         engine = (await self.stats())["engine"]
         return int(engine["generated_tokens_total"] + engine["wasted_tokens_total"])
 
     async def generated(self, stream_id: str) -> int:
-        """Tokens that had come as far as the answer, before it was left; 0 where there is no such stream yet."""
+        """Return the tokens of a stream that reached the response before its reader left; 0 without such a stream."""
         stream = msgspec.json.decode(await self._get(f"/v1/streams/{stream_id}"))
         return int(stream["tokens"]["generated"]) if "tokens" in stream else 0
 
     async def told(self) -> tuple[float, float]:
-        """How many sequences the engine has let go because they were left, and the seconds that all of them took, from
-        when the server had noticed."""
+        """Return how many sequences were cancelled because their clients left, and their total time until release.
+
+        The time runs from when the server noticed.
+        """
         samples = await self.samples()
         return total(samples, f"{_RELEASED}_count"), total(samples, f"{_RELEASED}_sum")
 
     async def until(self, what: str, is_so: Callable[[Samples], bool]) -> None:
-        """By the last word of the engine."""
+        """Wait for a condition on the metrics."""
 
         async def look() -> bool:
             return is_so(await self.samples())
 
-        await _until(look, what, _POLL_S)
+        await until(look, what, limit_s=LIMIT_S, pause_s=_POLL_S)
 
     async def until_generated(self, stream_id: str, n_tokens: int) -> None:
         async def look() -> bool:
             return await self.generated(stream_id) >= n_tokens
 
-        await _until(look, f"{n_tokens} tokens", _POLL_S)
+        await until(look, f"{n_tokens} tokens", limit_s=LIMIT_S, pause_s=_POLL_S)
 
     async def until_released(self, n_others: int = 0) -> None:
-        """Whoever asks right after a close is answered right after the release: the question goes the way of the word
-        of the close, behind it, and the engine answers between two steps. So this needs no pause, and costs no step."""
+        """Wait until everything is released.
+
+        The question follows the cancellation on the same path, and the engine answers it between two steps. So it is
+        answered right after the release, needs no pause, and costs no step.
+        """
 
         async def look() -> bool:
             return is_released(await self.stats(), n_others)
 
-        await _until(look, "a release", 0.0)
+        await until(look, "a release", limit_s=LIMIT_S, pause_s=0.0)
 
     async def _get(self, path: str) -> bytes:
         await self.connection.send(keeping(self.server.target.request("GET", path)))
@@ -84,15 +87,7 @@ class Gauge:
 
 
 def is_released(stats: Stats, n_others: int) -> bool:
-    """Whether nothing lives but the others; without others, whether every block is free or kept for reuse."""
+    """True if only `n_others` sequences live; without others, also all blocks must be free or cached."""
     engine = stats["engine"]
     is_whole = engine["blocks_free"] + engine["blocks_cached"] == engine["blocks_total"]
     return not stats["stale"] and len(stats["live"]) == n_others and (n_others > 0 or is_whole)
-
-
-async def _until(look: Callable[[], Awaitable[bool]], what: str, pause_s: float) -> None:
-    deadline_s = time.perf_counter() + LIMIT_S
-    while not await look():
-        if time.perf_counter() > deadline_s:
-            raise LoadError(f"{LIMIT_S:g} s went by without {what}")
-        await asyncio.sleep(pause_s)

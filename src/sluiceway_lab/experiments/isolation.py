@@ -1,7 +1,7 @@
-"""Whether an answer depends on its neighbours: token ids of concurrent streams against the same prompts alone.
+"""Compares the token ids of concurrent streams with those of the same prompts alone.
 
-Each token is told with the two likeliest in its place, so that where answers part it is known by how much the likelier
-one had led: a lead of the size of a rounding error is one thing, a larger one another.
+Each token comes with the logprobs of the two likeliest. Where answers differ, they show how far the likelier one was
+ahead: a lead as small as a rounding error explains a difference, a larger lead does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sluiceway_lab.experiments import native
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
@@ -26,7 +26,7 @@ _SMOKE_LEVELS = {"greedy": (2, 4), _SAMPLED: (2, 4)}
 
 @dataclass(frozen=True, slots=True)
 class AnswerTokens:
-    """The tokens of one answer, and in each place by how much the likeliest was ahead of the next."""
+    """The tokens of one answer. For each place, `leads` has the distance of the two likeliest logprobs."""
 
     token_ids: tuple[int, ...]
     leads: tuple[float, ...]
@@ -44,7 +44,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 async def _measure(lab: Lab, server: TargetServer) -> None:
-    """Each prompt alone, then all of a level at once; greedily, and sampled with a seed for each prompt."""
+    """Run each prompt alone, then all of a level together; greedy, and sampled with a seed for each prompt."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
     for scenario, levels in (_SMOKE_LEVELS if lab.is_smoke else _LEVELS).items():
         texts = prompts(lab.seed, f"isolation/{scenario}", max(levels))
@@ -56,7 +56,7 @@ async def _measure(lab: Lab, server: TargetServer) -> None:
         for level in levels:
             batched = await native.streams(server, texts[:level], n_tokens, fields[:level])
             figures = compared(alone[:level], [_tokens_of(one) for one in batched])
-            lab.note(Run(server=server.name, scenario=scenario, streams=level, repeat=0, figures=figures))
+            lab.note(server.name, scenario, figures, streams=level)
 
 
 def _tokens_of(stream: native.NativeStream) -> AnswerTokens:
@@ -64,9 +64,9 @@ def _tokens_of(stream: native.NativeStream) -> AnswerTokens:
 
 
 def compared(alone: Sequence[AnswerTokens], batched: Sequence[AnswerTokens]) -> dict[str, float]:
-    """How many are the same, and the closest lead of all; where the first of the others parts, and the lead there.
+    """Count equal answers, and find the first difference and its lead.
 
-    The leads are those of the answers alone. Where one of two answers has just ended there is none.
+    Leads are those of the answers alone. There is none where one of two answers had just ended.
     """
     parted = []
     for one, other in zip(alone, batched, strict=True):

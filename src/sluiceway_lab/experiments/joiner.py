@@ -1,4 +1,4 @@
-"""What a newcomer pays among streams that run, and what those pay for it: short prompts, then a long one."""
+"""Measures the TTFT of requests that join running streams, and the ITL of those streams: short prompts, a long one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SMOKE_RESIDENTS = (0, 4)
 _SMOKE_NEWCOMERS, _SMOKE_WORDS, _SMOKE_PAUSE_S = 3, 100, 0.02
 _MEDIAN, _LONG_S, _ITL, _LONGEST = "first_token_p50_s", "joiner_first_token_s", "itl_p50_s", "longest_itl_s"
 _BOUND_S = 0.15
-"""Three times what a step should take (`--step-target`)."""
+"""Three times the target of a step (`--step-target`)."""
 
 
 async def _run(lab: Lab) -> list[Verdict]:
@@ -32,12 +32,12 @@ async def _run(lab: Lab) -> list[Verdict]:
         await record(server.target, server.request("warm up", _TOKENS))
         for level in _SMOKE_RESIDENTS if lab.is_smoke else _RESIDENTS:
             for scenario in ("short", "long"):
-                lab.note(await _joined(lab, server, scenario, level))
+                lab.keep(await _joined(lab, server, scenario, level))
     return verdicts(lab)
 
 
 async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> Run:
-    """Newcomers one after another, at random moments, while the residents stream."""
+    """Send joining requests one after another, at random moments, while the residents stream."""
     drawing = random.Random(f"{lab.seed}/{scenario}/{level}")
     joined = []
     async with _residents(lab, server, f"{scenario}/{level}", level) as residents:
@@ -51,7 +51,7 @@ async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> 
 
 
 def _newcomers(lab: Lab, scenario: str, level: int) -> list[str]:
-    """Several short prompts, or one that takes more than a step."""
+    """Return several short prompts, or one that takes more than a step."""
     name = f"joiner/{scenario}/{level}"
     if scenario == "long":
         return [long_prompt(lab.seed, name, _SMOKE_WORDS if lab.is_smoke else JOINER_WORDS)]
@@ -60,7 +60,7 @@ def _newcomers(lab: Lab, scenario: str, level: int) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _residents(lab: Lab, server: TargetServer, name: str, level: int) -> AsyncIterator[list[Call]]:
-    """So many long streams, under way; they are left with the block."""
+    """Keep so many long streams running for the length of the block."""
     texts = prompts(lab.seed, f"joiner/residents/{name}", level)
     calls = [await Call.open(server.target, server.request(text, _RESIDENT_TOKENS)) for text in texts]
     try:
@@ -72,7 +72,7 @@ async def _residents(lab: Lab, server: TargetServer, name: str, level: int) -> A
 
 
 def joined_figures(scenario: str, joined: Sequence[Answer], residents: Sequence[Sequence[float]]) -> dict[str, float]:
-    """First tokens of the newcomers; itls of the residents, from the first newcomer's request to the last's end."""
+    """Return the TTFTs of the joining requests, and the ITLs of the residents during that time."""
     first_tokens = [answer.first_token_s for answer in joined]
     figures = distribution("first_token", first_tokens) if scenario == "short" else {_LONG_S: first_tokens[0]}
     start_s, end_s = joined[0].started_s, joined[-1].chunk_s[-1]

@@ -1,7 +1,7 @@
-"""A stream is silent behind nginx: what does the proxy do with it, with comments of ours and without?
+"""Measures what nginx does with a silent stream, with our comments and without.
 
-Everything is faster than it would be: nginx waits two seconds in place of its sixty, and comments come every half
-second in place of every fifteen.
+Everything is faster than usual: nginx waits two seconds instead of sixty, and comments come every half second instead
+of every fifteen.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ import contextlib
 import itertools
 import math
 import re
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.padded import padded_server
-from sluiceway_lab.load.calls import get, record
+from sluiceway_lab.load.calls import record
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy, require_nginx
+from sluiceway_lab.load.polling import until
 from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
@@ -34,7 +31,7 @@ _STEP_TOKENS = 8
 """Small steps, so that a prompt takes long."""
 _TRIED_WORDS, _MORE_WORDS = 60, 1.3
 _PAD_BYTES, _PADDED_TOKENS = 16 * 1024, 64
-"""More than the sockets between hold: a reader that stops is felt, unless somebody reads in its place."""
+"""More than the sockets can hold. The server notices a stopped reader, unless nginx reads in its place."""
 _LIMIT_S = 60.0
 _POLL_S = 0.05
 _COMMENT = re.compile(rb"^:", re.MULTILINE)
@@ -51,7 +48,7 @@ _QUEUED, _PREFILL, _STOPPED = "queued", "prefill", "reader stopped"
 
 @dataclass(frozen=True, slots=True)
 class SilenceScale:
-    """How long a stream is silent, nginx waits, and the server is silent between two comments."""
+    """The times: how long a stream is silent, how long nginx waits, and how often comments come."""
 
     silence_s: float
     timeout_s: float
@@ -59,7 +56,7 @@ class SilenceScale:
 
     @property
     def stopped_s(self) -> float:
-        """How long a reader takes nothing: longer, since nginx's patience begins anew with each piece of the answer."""
+        """How long a reader stops. It is longer, because the timeout of nginx starts again with each piece."""
         return 1.5 * self.silence_s
 
 
@@ -73,7 +70,7 @@ async def _run(lab: Lab) -> list[Verdict]:
         with _proxies(server, scale) as found:
             await _queued(lab, server, found, scale)
             await _prefilled(lab, server, found, scale)
-    async with padded_server(lab, _PAD_BYTES, "--max-running", str(len(_PROXIES))) as server:
+    async with lab.server("--max-running", str(len(_PROXIES)), pad_bytes=_PAD_BYTES) as server:
         with _proxies(server, scale) as found:
             await _stopped(lab, server, found, scale)
     return verdicts(lab, scale)
@@ -81,7 +78,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 @contextlib.contextmanager
 def _proxies(server: TargetServer, scale: SilenceScale) -> Iterator[dict[str, TargetServer]]:
-    """The server as it is found behind each of them."""
+    """Start all proxies, and yield the server at its address behind each."""
     with contextlib.ExitStack() as stack:
         found = {}
         for name, rules in _PROXIES.items():
@@ -91,7 +88,7 @@ def _proxies(server: TargetServer, scale: SilenceScale) -> Iterator[dict[str, Ta
 
 
 def _choices(found: dict[str, TargetServer], scale: SilenceScale) -> list[tuple[str, TargetServer, float]]:
-    """Each proxy without comments and with them: what it is called, where the server is, and how often they come."""
+    """Return each proxy with and without comments: its name, the server behind it, and the interval of comments."""
     said = {"no comments": 0.0, "comments": scale.comments_s}
     return [
         (f"{proxy}, {words}", server, comments_s)
@@ -100,7 +97,7 @@ def _choices(found: dict[str, TargetServer], scale: SilenceScale) -> list[tuple[
 
 
 async def _queued(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
-    """All at once behind somebody who has the only slot."""
+    """Queue all requests at the same time behind one that has the only slot."""
     choices = _choices(found, scale)
     texts = prompts(lab.seed, "keep-alive", len(choices))
     async with _occupied(server, scale.silence_s):
@@ -111,12 +108,12 @@ async def _queued(lab: Lab, server: TargetServer, found: dict[str, TargetServer]
             )
         )
     for (name, _, _), recording in zip(choices, recordings, strict=True):
-        _note(lab, server, f"{_QUEUED}, {name}", figures_of(recording))
+        lab.note(server.name, f"{_QUEUED}, {name}", figures_of(recording))
 
 
 @contextlib.asynccontextmanager
 async def _occupied(server: TargetServer, for_s: float) -> AsyncIterator[None]:
-    """Somebody has the slot for so long. It is the server's first, and so runs before all who come."""
+    """Occupy the only slot for so long. As the first request of the server it runs before all others."""
     async with dial(server.target) as connection:
         await connection.send(server.request("once", 100_000))
         await connection.read_some(_LIMIT_S)
@@ -128,24 +125,24 @@ async def _occupied(server: TargetServer, for_s: float) -> AsyncIterator[None]:
 
 
 async def _prefilled(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
-    """One after another, each with a prompt that takes so long to compute."""
+    """Send one request after another, each with a prompt that takes so long to compute."""
     choices = _choices(found, scale)
     for name, where, comments_s in choices[:2] if lab.is_smoke else choices:
         n_words = await _words_for(lab, server, name, scale.silence_s)
         prompt = long_prompt(lab.seed, f"keep-alive/{name}", n_words)
         request = where.request(prompt, _TOKENS, sluiceway={"keep_alive_s": comments_s})
-        _note(lab, server, f"{_PREFILL}, {name}", figures_of(await record(where.target, request, _LIMIT_S)))
+        lab.note(server.name, f"{_PREFILL}, {name}", figures_of(await record(where.target, request, _LIMIT_S)))
 
 
 async def _words_for(lab: Lab, server: TargetServer, name: str, silence_s: float) -> int:
-    """At the pace of a short prompt just now; some more, as a long one has less overhead."""
+    """Return the length of such a prompt, from the current speed of a short one. Long prompts have less overhead."""
     request = server.request(long_prompt(lab.seed, f"keep-alive/pace/{name}", _TRIED_WORDS), 1)
     took_s = figures_of(await record(server.target, request, _LIMIT_S))["first_event_s"]
     return math.ceil(_MORE_WORDS * _TRIED_WORDS * silence_s / took_s)
 
 
 async def _stopped(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
-    """All at once: each takes nothing for so long, and then the rest."""
+    """All readers stop at the same time for so long, and then read the rest."""
     names = [f"{_STOPPED}, {proxy}, comments" for proxy in found]
     figures = await asyncio.gather(
         *(
@@ -154,7 +151,7 @@ async def _stopped(lab: Lab, server: TargetServer, found: dict[str, TargetServer
         )
     )
     for name, one in zip(names, figures, strict=True):
-        _note(lab, server, name, one)
+        lab.note(server.name, name, one)
 
 
 async def _unread(server: TargetServer, where: TargetServer, stream_id: str, scale: SilenceScale) -> dict[str, float]:
@@ -168,30 +165,23 @@ async def _unread(server: TargetServer, where: TargetServer, stream_id: str, sca
     stream = await _over(server, stream_id)
     is_whole, computed = parse_reply([(0.0, raw)]).is_whole, stream["tokens"]["generated"]
     figures = {"whole": float(is_whole), "computed_tokens": float(computed), "longest_silence_s": scale.stopped_s}
-    # Of a stream that had ended for the server before, only nginx knows when it was cut.
+    # If the stream had already ended at the server, only nginx knows when it was cut.
     is_known = not is_whole and computed < _PADDED_TOKENS
     return figures | ({"cut_after_s": stream["ended"] - stream["created"]} if is_known else {})
 
 
 async def _over(server: TargetServer, stream_id: str) -> dict[str, Any]:
-    """What the server has to say of a stream once that has ended. Raises `LoadError` if it does not."""
-    deadline_s = time.perf_counter() + _LIMIT_S
-    while True:
-        reply = await get(server.target, f"/v1/streams/{stream_id}")
-        stream: dict[str, Any] = msgspec.json.decode(reply.body)
-        if stream.get("ended") is not None:
-            return stream
-        if time.perf_counter() > deadline_s:
-            raise LoadError(f"the stream {stream_id} has not ended after {_LIMIT_S:g} s")
-        await asyncio.sleep(_POLL_S)
+    """Wait until a stream has ended, and return what the server says about it. Raises `LoadError`."""
 
+    async def look() -> dict[str, Any]:
+        stream = await server.json(f"/v1/streams/{stream_id}")
+        return stream if stream.get("ended") is not None else {}
 
-def _note(lab: Lab, server: TargetServer, scenario: str, figures: dict[str, float]) -> None:
-    lab.note(Run(server=server.name, scenario=scenario, streams=0, repeat=0, figures=figures))
+    return await until(look, f"the end of the stream {stream_id}", limit_s=_LIMIT_S, pause_s=_POLL_S)
 
 
 def figures_of(recording: Recording) -> dict[str, float]:
-    """What a client saw of its stream. Raises `LoadError` where it was refused."""
+    """Return what a client saw of its stream. Raises `LoadError` if it was refused."""
     reply = parse_reply(recording.reads)
     if reply.status not in (200, 504):
         raise LoadError(f"the server refused ({reply.status})")
@@ -238,7 +228,7 @@ def _mute(runs: Sequence[Run], scale: SilenceScale) -> Verdict:
 
 
 def _heard(said: Sequence[Run]) -> Iterator[Verdict]:
-    """Whether what the server says reaches the client when it is said."""
+    """Judge whether what the server sends reaches the client immediately."""
     by_proxy = {name: [run for run in said if run.scenario.split(", ")[1] == name] for name in _PROXIES}
     held, chunked = by_proxy.pop(_IGNORED), by_proxy.pop(_IGNORED_CHUNKS)
     yield _through(
@@ -265,7 +255,7 @@ def _through(hypothesis: str, runs: Sequence[Run]) -> Verdict:
 
 
 def _stops(stopped: Sequence[Run]) -> Iterator[Verdict]:
-    """Readers that take nothing for longer than nginx waits for them."""
+    """Judge readers that stop for longer than nginx waits."""
     computed = {run.scenario.split(", ")[1]: run.figures["computed_tokens"] for run in stopped}
     n_cut = sum(not run.figures["whole"] for run in stopped)
     cut_s = [run.figures["cut_after_s"] for run in stopped if "cut_after_s" in run.figures]
@@ -283,7 +273,7 @@ def _stops(stopped: Sequence[Run]) -> Iterator[Verdict]:
 
 
 def _passes_on(rules: ProxyRules) -> bool:
-    """Whether it takes no more of an answer than the client does; our server asks for that."""
+    """True if nginx reads no more of an answer than the client does. Our server asks for that."""
     return not rules.buffers or rules.heeds_header
 
 

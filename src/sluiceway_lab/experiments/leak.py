@@ -1,4 +1,4 @@
-"""Many streams on few slots, most of which are left: what is kept afterwards, and what was computed for nobody."""
+"""Lets most of many streams be abandoned, and measures what remains held, and what was computed in vain."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Habit, Reading, read
-from sluiceway_lab.load.calls import get
 from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.tables import Column
@@ -49,7 +46,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
-    """So many streams from one server, with another response than ours if one is named."""
+    """Run so many streams on one server, with another response class if one is named."""
     habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
     flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
     async with lab.server(*flags, front=response) as server:
@@ -59,19 +56,16 @@ async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
         wall_s = time.perf_counter() - started_s
         after = await _settled(server)
     lab.note(
-        Run(
-            server=server.name,
-            scenario=_LEAVING if response is None else f"{_LEAVING}, {response}",
-            streams=n_streams,
-            repeat=0,
-            figures={"wall_s": wall_s, **figures_of(readings, before, after)},
-            errors=errors + after["violations"],
-        )
+        server.name,
+        _LEAVING if response is None else f"{_LEAVING}, {response}",
+        {"wall_s": wall_s, **figures_of(readings, before, after)},
+        streams=n_streams,
+        errors=errors + after["violations"],
     )
 
 
 def _n_streams(lab: Lab) -> int:
-    """More of them where a token costs nothing."""
+    """More of them if a token costs nothing."""
     if lab.is_smoke:
         return _SMOKE_STREAMS
     is_fake = isinstance(lab.first, OwnServer) and lab.first.files.kind is ModelKind.FAKE
@@ -79,7 +73,7 @@ def _n_streams(lab: Lab) -> int:
 
 
 def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
-    """35 of 100 read to the end, 50 leave after 0 to 40 tokens, 15 are slow and leave after 3 or 10 reads."""
+    """Of 100 readers, 35 read to the end, 50 leave after 0 to 40 tokens, 15 are slow and leave after 3 or 10 reads."""
     habits = [Habit() for _ in range(round(0.35 * n))]
     habits += [
         Habit(sleep_s=slow_s, n_reads=drawing.choice((3, 10)), resets=drawing.random() < 0.5, is_narrow=True)
@@ -92,7 +86,7 @@ def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
 
 
 async def _read_all(lab: Lab, server: TargetServer, habits: Sequence[Habit]) -> tuple[list[Reading], list[str]]:
-    """Each client takes the next stream as soon as it is done with one."""
+    """Each client starts its next stream when one has ended."""
     n_clients, n_tokens = _SMOKE_CLIENTS if lab.is_smoke else _CLIENTS, _n_tokens(lab)
     waiting = iter(zip(habits, prompts(lab.seed, "leak", len(habits)), strict=True))
     readings: list[Reading] = []
@@ -114,10 +108,10 @@ def _n_tokens(lab: Lab) -> int:
 
 
 async def _settled(server: TargetServer) -> Stats:
-    """The server's account once nothing lives; after some seconds, with what still does."""
+    """Return `/stats` when nothing lives, or after some seconds, with what still lives."""
     deadline_s = time.perf_counter() + _SETTLE_S
     while True:
-        stats: Stats = msgspec.json.decode((await get(server.target, "/stats")).body)
+        stats: Stats = await server.json("/stats")
         if "engine" not in stats:
             raise LoadError(f"{server.target.url}/stats is not that of Sluiceway")
         if not (held_of(stats) or stats["stale"]) or time.perf_counter() > deadline_s:
@@ -126,7 +120,7 @@ async def _settled(server: TargetServer) -> Stats:
 
 
 def held_of(stats: Stats) -> int:
-    """Everything that is held for somebody: sequences, open answers, states of decoders, blocks."""
+    """Count everything that is held: sequences, open responses, states of decoders, blocks."""
     engine, api, tokenizer = stats["engine"], stats["api"], stats["tokenizer"] or {}
     blocks = engine["blocks_total"] - engine["blocks_free"] - engine["blocks_cached"]
     return int(
@@ -138,7 +132,7 @@ def held_of(stats: Stats) -> int:
 
 
 def figures_of(readings: Sequence[Reading], before: Stats, after: Stats) -> dict[str, float]:
-    """By the client's count of what it read, and the server's accounts before and after."""
+    """Combine what the clients read with `/stats` before and after."""
 
     def grown(name: str) -> int:
         return int(after["engine"][name] - before["engine"][name])
@@ -172,7 +166,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
 
 
 def _of_what_is_held(runs: Sequence[Run]) -> Iterator[Verdict]:
-    """Whoever answers: it is the engine and its account that are asked."""
+    """These verdicts concern the engine and its counters, whatever response class answered."""
 
     def sum_of(name: str) -> float:
         return sum(run.figures[name] for run in runs)
@@ -191,7 +185,7 @@ def _of_what_is_held(runs: Sequence[Run]) -> Iterator[Verdict]:
 
 
 def _of_what_only_writes(lab: Lab, ours: Run, other: Run) -> Verdict:
-    """`ours` is of as many streams."""
+    """`ours` has as many streams."""
     n_whole = other.streams * _n_tokens(lab)
     more = other.figures["wall_s"] / ours.figures["wall_s"] - 1.0
     return lab.timed(

@@ -1,4 +1,4 @@
-"""The native protocol, spoken for experiments: token ids over the wire, event by event."""
+"""A client of the native protocol, which sends token ids event by event."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sluiceway_lab.load.replies import LoadError, Reply, parse_reply
 from sluiceway_lab.load.target_server import TargetServer
 
 _GREEDY = {"temperature": 0, "ignore_eos": True}
-"""Every answer has all of its tokens, and is the same each time."""
+"""Every answer has all its tokens, and is the same each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeStream:
-    """A streamed answer, whole."""
+    """A whole streamed answer."""
 
     events: tuple[ServerEvent, ...]
     n_bytes: int
-    """Of the body: the events and what is between them."""
+    """Bytes of the body: events, and what is between them."""
 
     def fields(self, name: str) -> list[dict[str, Any]]:
-        """What the events of this name say."""
+        """Return the data of the events with this name."""
         return [msgspec.json.decode(event.data) for event in self.events if event.event == name]
 
     @property
@@ -38,9 +38,9 @@ class NativeStream:
 
     @property
     def leads(self) -> tuple[float, ...]:
-        """By how much the likeliest token was ahead of the next, in log-probability, in the place of each token.
+        """For each token, the distance of the two likeliest logprobs.
 
-        Only where the request had `logprobs` of 2 or more.
+        Needs a request with `logprobs` of 2 or more.
         """
         tops = [token["top"] for token in self.fields("token") if token["id"] is not None]
         return tuple(top[0]["logprob"] - top[1]["logprob"] for top in tops)
@@ -51,17 +51,17 @@ class NativeStream:
 
 
 def stream_request(server: TargetServer, prompt: str, n_tokens: int, **fields: Any) -> bytes:
-    """Greedy to the last token, unless `fields` say else."""
+    """Make a request for a greedy stream. `fields` replace others."""
     return _request(server, "/v1/stream", prompt, n_tokens, fields)
 
 
 def generate_request(server: TargetServer, prompt: str, n_tokens: int, **fields: Any) -> bytes:
-    """For the same answer as one object."""
+    """Make a request for the same answer as one object."""
     return _request(server, "/v1/generate", prompt, n_tokens, fields)
 
 
 async def generate(server: TargetServer, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
-    """The answer to that. Raises `LoadError`."""
+    """Return that object. Raises `LoadError`."""
     reply = await _asked(server, generate_request(server, prompt, n_tokens, **fields))
     answer: dict[str, Any] = msgspec.json.decode(reply.body)
     return answer
@@ -75,7 +75,7 @@ async def stream(server: TargetServer, prompt: str, n_tokens: int, **fields: Any
 async def streams(
     server: TargetServer, texts: Sequence[str], n_tokens: int, fields: Sequence[Mapping[str, Any]]
 ) -> list[NativeStream]:
-    """All at once, each on a connection of its own, each with fields of its own."""
+    """Request all at the same time, each on its own connection and with its own fields."""
     pairs = zip(texts, fields, strict=True)
     return list(await asyncio.gather(*(stream(server, text, n_tokens, **own) for text, own in pairs)))
 

@@ -1,4 +1,4 @@
-"""What 1 to 32 simultaneous streams get, against the same number of prompts one after another."""
+"""Compares 1 to 32 simultaneous streams with the same number of prompts one after another."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ async def _run(lab: Lab) -> list[Verdict]:
         lab.say("warming up")
         await _measured(lab, server, "together", max(levels), "warm-up")
         for repeat in range(1 if lab.is_smoke else _REPEATS):
-            lab.note(await _measured(lab, server, "alone", max(levels), repeat))
+            lab.keep(await _measured(lab, server, "alone", max(levels), repeat))
             for level in levels:
-                lab.note(await _measured(lab, server, "together", level, repeat))
+                lab.keep(await _measured(lab, server, "together", level, repeat))
     return verdicts(lab)
 
 
 async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, repeat: int | str) -> Run:
-    """So many prompts at once, or one after another."""
+    """Run so many prompts together, or one after another."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
     requests = [
         server.request(text, n_tokens) for text in prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)
@@ -78,7 +78,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
 
 
 def _cost(itl: Mapping[int, float]) -> tuple[bool, str]:
-    """The itl between tokens as a straight line over the number of streams: what is fixed, what each adds."""
+    """Describe the ITL by a straight line over the number of streams."""
     slope, fixed = statistics.linear_regression(list(itl), list(itl.values()))
     return slope < fixed, f"a token's ITL is {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms for each stream"
 

@@ -1,6 +1,6 @@
-"""Attention over blocks that are gathered into tensors, or read through their table in a kernel: the time of a step.
+"""Times steps whose attention gathers blocks into tensors, or reads them through the block table in a kernel.
 
-Needs no server: it computes steps of the model in this process, with one attention, the other, and none, in turns.
+It needs no server. The steps run in this process, with one attention, the other, and none, interleaved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluiceway.engine.scheduler.plan import Row
 from sluiceway.errors import ConfigError
 from sluiceway.types import SamplingParams
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.session import RunningServer
 
@@ -31,19 +31,19 @@ _STEP, _ATTENTION, _APART = "step_s", "attention_s", "logits_apart"
 _GREEDY = SamplingParams(temperature=0.0)
 _PROMPT_TOKENS = 70
 _ROUNDS = 4
-"""Of which one more is run before, that does not count."""
+"""Another round comes before them as a warm-up."""
 _ROUNDING = 0.05
 _HALF, _NEAR = 0.5, 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelScale:
-    """`contexts`: a short one and a long one, tokens of each row, the new one included."""
+    """The sizes. `contexts` are a short and a long one, in tokens of each row, with the new token."""
 
     rows: tuple[int, ...]
     contexts: tuple[int, int]
     mixed: int
-    """Rows of the batch of which one is long."""
+    """Rows of the batch that has one long row."""
     repeats: int
 
     @property
@@ -74,7 +74,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 def _compare(lab: Lab, methods: Mapping[str, DecodeMethod], vocabulary: int, server: str) -> None:
-    """A prompt that is prefilled, then a step of its next token: how far the logits of the two methods are apart."""
+    """Prefill a prompt and compute the next step. Compare the logits of the two methods."""
     drawing = random.Random(lab.seed)
     known = [drawing.randrange(vocabulary) for _ in range(_PROMPT_TOKENS + 1)]
     blocks = range(-(-len(known) // BLOCK_TOKENS))
@@ -83,11 +83,11 @@ def _compare(lab: Lab, methods: Mapping[str, DecodeMethod], vocabulary: int, ser
         methods[name].step([_row(known, 0, _PROMPT_TOKENS, blocks)])
         found.append(methods[name].step([_row(known, _PROMPT_TOKENS, 1, blocks)]).float())
     apart = float((found[0] - found[1]).norm() / found[0].norm())
-    lab.note(Run(server=server, scenario=BOTH, streams=1, repeat=0, figures={_APART: apart}))
+    lab.note(server, BOTH, {_APART: apart}, streams=1)
 
 
 def _batches(scale: KernelScale, seed: int) -> Sequence[tuple[str, list[Row]]]:
-    """Rows that decode, their blocks anywhere in the cache; last those of which one is long and all others short."""
+    """Make batches of decoding rows with scattered blocks. In the last one, one row is long and the others are short."""
     short, long = scale.contexts
     table = list(range(scale.n_blocks))
     random.Random(seed).shuffle(table)
@@ -123,14 +123,14 @@ def _row(known: Sequence[int], start: int, n_tokens: int, block_ids: Sequence[in
 
 
 def _time(lab: Lab, methods: Mapping[str, DecodeMethod], server: str, name: str, rows: list[Row], repeat: int) -> None:
-    """A step each method in turns, several times. What it takes without attention is not attention's."""
+    """Time a step with each method, interleaved, several times. Attention is what a step takes more than without it."""
     ordered = METHODS if repeat % 2 == 0 else METHODS[::-1]
     rounds = [{method: _seconds(methods[method], rows) for method in ordered} for _ in range(_ROUNDS + 1)][1:]
     for method in METHODS:
         figures = {_STEP: statistics.median(took[method] for took in rounds)}
         if method != NONE:
             figures[_ATTENTION] = statistics.median(took[method] - took[NONE] for took in rounds)
-        lab.note(Run(server=server, scenario=f"{method}, {name}", streams=len(rows), repeat=repeat, figures=figures))
+        lab.note(server, f"{method}, {name}", figures, streams=len(rows), repeat=repeat)
 
 
 def _seconds(method: DecodeMethod, rows: Sequence[Row]) -> float:
@@ -155,7 +155,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
 
 
 def _alone(lab: Lab, scale: KernelScale) -> Verdict:
-    """One sequence, where the rest of the step is most of it."""
+    """Judge one sequence, for which the rest of the step dominates."""
     ratios = []
     for context in scale.contexts:
         gather, kernel = (_median(lab, _STEP, method, f"{context} tokens", 1) for method in (GATHER, KERNEL))
@@ -166,7 +166,7 @@ def _alone(lab: Lab, scale: KernelScale) -> Verdict:
 
 
 def _further(lab: Lab, scale: KernelScale, context: int) -> Verdict:
-    """A step as a straight line over its sequences: what is fixed, and what each adds."""
+    """Describe a step by a straight line over its sequences: a fixed part, and what each adds."""
     lines = {method: _line(lab, scale, _STEP, method, context) for method in (GATHER, KERNEL)}
     said, top = [], max(scale.rows)
     for method, (slope, fixed) in lines.items():
@@ -186,7 +186,7 @@ def _further(lab: Lab, scale: KernelScale, context: int) -> Verdict:
 
 
 def _padding(lab: Lab, scale: KernelScale) -> Verdict:
-    """One long row among short ones, between a batch that is short and one that is long."""
+    """Compare one long row among short ones with batches of only short and only long rows."""
     short, long = scale.contexts
     names = f"{short} tokens", f"{short} tokens, one row {long}", f"{long} tokens"
     least, mixed, most = (_median(lab, _STEP, GATHER, name, scale.mixed) for name in names)
@@ -199,7 +199,7 @@ def _padding(lab: Lab, scale: KernelScale) -> Verdict:
 
 
 def _line(lab: Lab, scale: KernelScale, figure: str, method: str, context: int) -> tuple[float, float]:
-    """Slope and what is fixed: medians, by which no single batch bends the line."""
+    """Return slope and fixed part, by medians, so that no single batch changes the line."""
     times = {n_rows: _median(lab, figure, method, f"{context} tokens", n_rows) for n_rows in scale.rows}
     slope = statistics.median((times[more] - times[less]) / (more - less) for less, more in combinations(scale.rows, 2))
     return slope, statistics.median(took - slope * n_rows for n_rows, took in times.items())

@@ -1,4 +1,4 @@
-"""Readers with habits: fast or slow, to the end or not; what each of them got, and how it ended for it."""
+"""Readers of streams: fast or slow, to the end or not. Records what each received, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluiceway_lab.load.raw_connection import RawConnection, dial
 from sluiceway_lab.load.replies import LoadError
 
 _TEXT = b'"text":"'
-"""In every event with a token, of every protocol but chat, and in no other."""
+"""In every event with a token, in every protocol but chat, and in no other event."""
 _TAIL_BYTES = 4096
 _CODE = re.compile(rb'"error":\{.*?"code":"(\w+)"', re.DOTALL)
 _DONE = b"data: [DONE]"
@@ -23,24 +23,24 @@ WHOLE, CUT, LEFT = "whole", "cut", "left"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """How somebody reads. A narrow connection is felt by the server as soon as it is not read."""
+    """How a reader reads. If its connection is narrow, the server notices immediately when it stops."""
 
     sleep_s: float = 0.0
-    """After each read."""
+    """It sleeps so long after each read."""
     n_tokens: int | None = None
-    """It leaves when it has read so many; None: it reads to the end."""
+    """It leaves after so many tokens; None: it reads to the end."""
     n_reads: int | None = None
     """It leaves after so many reads."""
     for_s: float = 600.0
-    """It leaves when so much time has passed."""
+    """It leaves after so much time."""
     resets: bool = False
-    """It leaves at once (RST) and not in order (FIN)."""
+    """It leaves abruptly (RST) instead of in order (FIN)."""
     is_narrow: bool = False
 
 
 @dataclass(slots=True)
 class Reading:
-    """`token_s` is when each token had arrived; `end` is `WHOLE`, `CUT`, `LEFT` or the code of an error."""
+    """What a reader received. `end` is `WHOLE`, `CUT`, `LEFT` or the code of an error."""
 
     started_s: float
     token_s: list[float] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Reading:
 
     @property
     def completion_s(self) -> float:
-        """From its request to its last token."""
+        """From the request to the last token."""
         return self.token_s[-1] - self.started_s if self.token_s else 0.0
 
     @property
@@ -63,21 +63,21 @@ class Reading:
         return [later - earlier for earlier, later in zip(self.token_s, self.token_s[1:], strict=False)]
 
     def take(self, raw: bytes) -> None:
-        """One read; empty when the server has closed."""
+        """Take what one read returned; nothing if the server has closed."""
         self.n_bytes += len(raw)
-        # What was counted before must not be in what is searched now: less than one pattern of it is kept for that.
+        # Search each byte once: keep less of the earlier bytes than one pattern.
         searched = self._tail[len(self._tail) - len(_TEXT) + 1 :] + raw if self._tail else raw
         self.token_s += [time.perf_counter()] * searched.count(_TEXT)
         self._tail = (self._tail + raw)[-_TAIL_BYTES:]
 
     def close(self) -> None:
-        """The server has closed: what its last words were."""
+        """Judge the end of the stream by its last bytes."""
         code = _CODE.search(self._tail)
         self.end = code[1].decode() if code else WHOLE if _DONE in self._tail else CUT
 
 
 async def read(target: Target, request: bytes, habit: Habit) -> Reading:
-    """One stream, read so. Raises `LoadError` where nobody listens, and for a silence of a minute."""
+    """Read one stream in this way. Raises `LoadError` if no server listens, and for a silence of a minute."""
     reading = Reading(time.perf_counter())
     async with dial(target, is_narrow=habit.is_narrow) as connection:
         await connection.send(request)

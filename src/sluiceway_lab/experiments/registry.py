@@ -1,4 +1,4 @@
-"""Every experiment by its name. Its module is imported when it is wanted."""
+"""All experiments by name. A module is imported when its experiment is needed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MODULES = {
     "eager": "eager",
     "paged-kernel": "paged_kernel",
 }
-"""In the order in which they are listed."""
+"""In the order of the list that `--list` prints."""
 
 NAMES = tuple(_MODULES)
 
 
 def experiment_of(name: str) -> Experiment:
-    """Raises `ConfigError` for a name that there is not."""
+    """Raises `ConfigError` for an unknown name."""
     if name not in _MODULES:
         raise ConfigError("NAME", f"must be one of {', '.join(NAMES)}, not {name!r}")
     module = importlib.import_module(f"sluiceway_lab.experiments.{_MODULES[name]}")

@@ -1,4 +1,4 @@
-"""Connections are cut at random tokens, and streams go on with `Last-Event-ID`: are they the uncut ones?"""
+"""Cuts connections at random tokens, resumes with `Last-Event-ID`, and compares with streams that were not cut."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from sluiceway_lab.load.workload import prompts
 
 _STREAMS, _TOKENS, _CUTS = 50, 64, 4
 _BROWSER_TOKENS = 400
-"""Else a stream would be over before a browser comes back, three seconds after a cut, and be a replay."""
+"""Long enough that a stream still runs when the browser reconnects, three seconds after a cut."""
 _SMOKE_STREAMS, _SMOKE_TOKENS = 2, 24
 _AT_ONCE = 6
-"""A browser opens no more connections to one server."""
+"""A browser opens at most six connections to a server."""
 _OWN, _LIBRARY, _BROWSER = "our client", "httpx-sse", "a browser's EventSource"
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    """All clients at the same time: a browser waits for seconds before it comes back."""
+    """Run all clients at the same time, because a browser waits seconds before it reconnects."""
     async with lab.server() as server:
         with behind_proxy(server) as (found, way):
             async with asyncio.TaskGroup() as clients:
@@ -49,7 +49,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 @contextlib.contextmanager
 def behind_proxy(server: TargetServer) -> Iterator[tuple[TargetServer, str]]:
-    """Where the server is found behind a proxy, or, where there can be none, itself; and what is between."""
+    """Yield the server at its address behind nginx, and what is between. Without nginx it is the server itself."""
     if nginx_command() is None or server.target.is_tls:
         yield server, "no proxy"
         return
@@ -71,13 +71,13 @@ async def _measure(lab: Lab, server: TargetServer, scenario: str, client: Client
             return await resumed(server, plan, client)
 
     found = await asyncio.gather(*map(one, plans))
-    lab.note(Run(server=server.name, scenario=scenario, streams=len(found), repeat=0, figures=figures_of(found)))
+    lab.note(server.name, scenario, figures_of(found), streams=len(found))
 
 
 def plans_of(lab: Lab, scenario: str) -> list[CutPlan]:
     name = f"lab-resume-{lab.seed}-{re.sub('[^a-z]+', '-', scenario.lower())}"
     if lab.is_smoke:
-        # One is cut and another heard out, since each of these costs a browser three seconds.
+        # One is cut, and one waits for the end. Each of these costs a browser three seconds.
         first, second = prompts(lab.seed, name, _SMOKE_STREAMS)
         cut = CutPlan.drawn(f"{name}-0", first, _SMOKE_TOKENS, 1, hears_out=False)
         return [cut, CutPlan.drawn(f"{name}-1", second, _SMOKE_TOKENS, 0)]
@@ -122,7 +122,7 @@ def _counted(run: Run, figure: str) -> str:
 
 
 def _stops(lab: Lab) -> Verdict:
-    claim = "an EventSource, which comes back after the end too, is told then that there is no more, and stops"
+    claim = "an EventSource also reconnects after the end; the answer is then 204, and it stops"
     browsed = [run for run in lab.runs if run.scenario.startswith(_BROWSER)]
     if not browsed:
         return Verdict(claim, None, "left out: it takes nginx and Chromium, and a server that speaks no TLS")

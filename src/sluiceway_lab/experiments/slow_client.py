@@ -1,4 +1,4 @@
-"""Some of several readers are slow: what the others notice under each policy, what is held, what the slow are told."""
+"""Slows down some of several readers, and measures under each policy what the others notice, and what is held."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.padded import padded_server
 from sluiceway_lab.experiments.readers import CUT, Habit, Reading, read
-from sluiceway_lab.load.calls import get
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.statistics import percentile
 from sluiceway_lab.load.tables import Column
@@ -28,7 +24,7 @@ _STREAMS = 8
 _PAD_BYTES = 64 * 1024
 _POLL_S = 0.2
 _LINGER_S = 1.0
-"""Long enough for looks at what is held for slow readers alone."""
+"""Long enough to see what is held for slow readers alone."""
 _SAMPLE_TOKENS = 32
 _MOST = 1.05
 _STALL = 2.0
@@ -38,17 +34,20 @@ _DONE, _RATIO, _TOLD, _OUT, _CUT = "healthy_completion_s", "healthy_ratio", "slo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowClientScale:
-    """How much is asked: `n_tokens`, or, of a model that computes them, what takes about `for_s`. Under each policy so
-    many rounds, so often; the one that all wait under is asked once."""
+    """How much is measured.
+
+    Streams have `n_tokens`, or what a computing model makes in about `for_s`. `repeats` are those of each policy; the
+    naive server is measured once.
+    """
 
     name: str
     pad_bytes: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """What a request says of its events."""
+    """Additional fields of a request."""
     n_tokens: int
     for_s: float
     sleep_s: float
-    """Of a slow reader, after each read."""
+    """How long a slow reader sleeps after each read."""
     fake_step_s: float
     n_slow: tuple[int, ...] = (1, 2, 4)
     repeats: int = 1
@@ -57,7 +56,7 @@ class SlowClientScale:
 
     @property
     def policies(self) -> dict[str, Any]:
-        """What a request says for each of them."""
+        """What a request says to choose each policy."""
         return {
             "unbounded": "unbounded",
             "pause": "pause",
@@ -81,7 +80,7 @@ _SMOKE = SlowClientScale(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledLoad:
-    """What every stream of a scale is asked for here, and how long that takes where nobody is slow."""
+    """What every stream is asked for, and how long it takes without slow readers."""
 
     server: TargetServer
     scale: SlowClientScale
@@ -94,7 +93,8 @@ class ScaledLoad:
         return [self.server.request(text, self.n_tokens, **fields) for text in texts]
 
     def slow(self, policy: str) -> Habit:
-        """It leaves when the others are done, or, where they wait for it, when they would have been long ago."""
+        """A slow reader leaves when the others are done, or, if they wait for it, when they would have been done long
+        ago."""
         for_s = self.usual_s * (_STALL + 1 if policy == _NAIVE else 1.1) + _LINGER_S
         return Habit(sleep_s=self.scale.sleep_s, for_s=for_s, is_narrow=not self.scale.pad_bytes)
 
@@ -102,23 +102,23 @@ class ScaledLoad:
 async def _run(lab: Lab) -> list[Verdict]:
     for scale in [_SMOKE] if lab.is_smoke else [_PADDED, _REAL]:
         steps = _steps(lab, scale)
-        async with padded_server(lab, scale.pad_bytes, *steps) as server:
+        async with lab.server(*steps, pad_bytes=scale.pad_bytes) as server:
             load = await _sized(lab, server, scale)
             for repeat in range(scale.repeats):
                 for name, wish in scale.policies.items():
                     if not lab.is_smoke or name in _SMOKE_POLICIES:
                         await _compared(lab, load, name, wish, repeat)
         if not lab.is_smoke:
-            # The server behind the front drops nobody, so that all that waits waits in the front.
-            async with padded_server(
-                lab, scale.pad_bytes, *steps, "--slow-client", "unbounded", front=_NAIVE
+            # The server behind the front drops no reader, so everything waits in the front.
+            async with lab.server(
+                *steps, "--slow-client", "unbounded", front=_NAIVE, pad_bytes=scale.pad_bytes
             ) as server:
                 await _compared(lab, await _sized(lab, server, scale), _NAIVE, None, 0)
     return verdicts(lab)
 
 
 def _steps(lab: Lab, scale: SlowClientScale) -> tuple[str, ...]:
-    """How long steps of the fake model take: large events need long ones, or the machine does nothing but copy them."""
+    """Set the steps of the fake model. With large events they must be long, or the machine only copies bytes."""
     return ("--fake-step", str(scale.fake_step_s)) if _is_fake(lab) else ()
 
 
@@ -127,7 +127,7 @@ def _is_fake(lab: Lab) -> bool:
 
 
 async def _sized(lab: Lab, server: TargetServer, scale: SlowClientScale) -> ScaledLoad:
-    """Of the tokens that are wanted as many as this server says in the time, and no fewer than tell something."""
+    """Choose as many tokens as the server makes in the time, within bounds."""
     sample = ScaledLoad(server=server, scale=scale, n_tokens=_SAMPLE_TOKENS, usual_s=0.0).requests(lab.seed, None)
     readings = await asyncio.gather(*(read(server.target, request, Habit()) for request in sample))
     a_token_s = statistics.median(itl_s for reading in readings for itl_s in reading.itls_s)
@@ -138,7 +138,7 @@ async def _sized(lab: Lab, server: TargetServer, scale: SlowClientScale) -> Scal
 
 
 async def _compared(lab: Lab, load: ScaledLoad, policy: str, wish: Any, repeat: int) -> None:
-    """Without slow readers, with ever more of them, and without once more."""
+    """Run without slow readers, with more and more of them, and without again."""
     scale = load.scale
     levels = (0, *scale.n_slow) if lab.is_smoke else (0, *scale.n_slow, 0)
     rounds = [await _round(load, load.requests(lab.seed, wish), n_slow, load.slow(policy)) for n_slow in levels]
@@ -146,19 +146,11 @@ async def _compared(lab: Lab, load: ScaledLoad, policy: str, wish: Any, repeat: 
     for n_slow, figures in zip(levels, rounds, strict=True):
         ratio = {_RATIO: figures[_DONE] / usual_s} if n_slow else {}
         scenario = f"{scale.name}, {policy}"
-        lab.note(
-            Run(
-                server=load.server.name,
-                scenario=scenario,
-                streams=n_slow,
-                repeat=repeat,
-                figures=figures | ratio,
-            )
-        )
+        lab.note(load.server.name, scenario, figures | ratio, streams=n_slow, repeat=repeat)
 
 
 async def _round(load: ScaledLoad, requests: Sequence[bytes], n_slow: int, slow: Habit) -> dict[str, float]:
-    """All of them at once, of which so many are read slowly."""
+    """Run all streams together, and read some of them slowly."""
     target, watch = load.server.target, ServerWatch(load.server)
     watching = asyncio.create_task(watch.run())
     started_s, spent_s = time.perf_counter(), time.process_time()
@@ -178,14 +170,14 @@ async def _round(load: ScaledLoad, requests: Sequence[bytes], n_slow: int, slow:
 class HeldSample:
     at_s: float
     holders: int
-    """Sequences that have blocks, and with them a slot."""
+    """Sequences that hold blocks, and so a slot."""
     blocks: int
     backlog_bytes: float
 
 
 @dataclass(slots=True)
 class ServerWatch:
-    """Looks at what the server holds, several times a second."""
+    """Samples what the server holds, several times a second."""
 
     server: TargetServer
     healthy_end_s: float = float("inf")
@@ -194,7 +186,7 @@ class ServerWatch:
 
     async def run(self) -> None:
         while True:
-            stats = msgspec.json.decode((await get(self.server.target, "/stats")).body)
+            stats = await self.server.json("/stats")
             backlog = total(await self.server.samples(), "sluiceway_stream_backlog_bytes")
             blocks = [one["blocks"] for one in stats["live"] if one["blocks"]]
             self.looks.append(HeldSample(time.perf_counter(), len(blocks), sum(blocks), backlog))
@@ -210,7 +202,7 @@ def healthy_figures(readings: list[Reading]) -> dict[str, float]:
 
 
 def slow_figures(readings: list[Reading], watch: ServerWatch) -> dict[str, float]:
-    """What is held once only the slow ones are left; `_OUT` is when they were last seen to hold blocks."""
+    """Return what is held when only slow streams are left. `_OUT` is when they last held blocks."""
     alone = [look for look in watch.looks if look.at_s >= watch.healthy_end_s]
     last_s = max((look.at_s for look in watch.looks if look.holders), default=watch.started_s)
     return {
@@ -237,7 +229,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
 
 
 def _disturbance(lab: Lab, scenario: str, by_slow: Mapping[int, Sequence[Mapping[str, float]]]) -> Verdict:
-    """By the median of the repeats. A naive server is expected to let all wait."""
+    """Judge by the median of the repeats. With a naive server, all streams should wait."""
     ratios = {n: statistics.median(figures[_RATIO] for figures in repeats) for n, repeats in by_slow.items()}
     counted = ", ".join(f"{ratio:.3f} with {n} slow" for n, ratio in ratios.items())
     said = f"times as long as without slow readers: {counted}"

@@ -1,4 +1,4 @@
-"""Whether what is streamed is what is answered: the same prompts as events and in full, in ids, text and account."""
+"""Compares streamed answers with whole answers to the same prompts: ids, text, usage, and the form of the stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from httpx_sse import EventSource
 from sluiceway_lab.experiments import native
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.calls import record
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.replies import Reply, parse_reply
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
@@ -21,7 +21,7 @@ from sluiceway_lab.load.workload import prompts
 _PROMPTS, _TOKENS, _AT_ONCE = 40, 32, 8
 _SMOKE_PROMPTS, _SMOKE_TOKENS = 8, 8
 _RESUMABLE = {"resumable": True}
-"""So that its events have ids."""
+"""So that events have ids."""
 
 CLAIMS = {
     "type": "the content type is that of an event stream",
@@ -46,7 +46,7 @@ async def _run(lab: Lab) -> list[Verdict]:
     n_bytes = [native.read_stream(reply).n_bytes / n_tokens for reply, _ in pairs]
     figures = {claim: float(sum(one[claim] for one in held)) for claim in CLAIMS}
     figures |= {"answers": float(n_prompts), "bytes_per_token": sum(n_bytes) / n_prompts}
-    lab.note(Run(server=server.name, scenario="streamed and in full", streams=_AT_ONCE, repeat=0, figures=figures))
+    lab.note(server.name, "streamed and in full", figures, streams=_AT_ONCE)
     spread = Verdict(
         "an event of one token, with an id, takes less than 100 bytes",
         max(n_bytes) < 100,
@@ -63,7 +63,7 @@ async def _both(server: TargetServer, text: str, n_tokens: int) -> tuple[Reply, 
 
 
 def judged(reply: Reply, full: dict[str, Any]) -> dict[str, bool]:
-    """Which of the claims hold. Raises `LoadError` for a stream without `done`."""
+    """Return which claims hold. Raises `LoadError` for a stream without `done`."""
     streamed = native.read_stream(reply)
     names = [event.event for event in streamed.events]
     tokens, done = streamed.fields("token"), streamed.fields("done")[0]
@@ -81,7 +81,7 @@ def judged(reply: Reply, full: dict[str, Any]) -> dict[str, bool]:
 
 
 def by_another_decoder(replies: Sequence[Reply]) -> Verdict:
-    """What the package httpx-sse makes of the same bytes."""
+    """Compare with what the package httpx-sse reads from the same bytes."""
     same = []
     for reply in replies:
         response = httpx.Response(200, headers={"content-type": reply.headers["content-type"]}, content=reply.body)

@@ -1,4 +1,4 @@
-"""A streamed completion, read after it is over: when its text came, how much, and how it ended."""
+"""Parses a recorded completion stream: when its text came, how much, and how it ended."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ class _CompletionChunk(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One completion. The counts are what the server's usage says, None where it says nothing."""
+    """One completion. The token counts are those of the server's usage, None without one."""
 
     started_s: float
     chunk_s: tuple[float, ...]
-    """When each event with text had arrived."""
+    """When each event with text arrived."""
     text: str
     finish_reason: str | None
     prompt_tokens: int | None
     completion_tokens: int | None
     n_bytes: int
-    """All that the server sent, its headers and framing with it."""
+    """All bytes that the server sent, with headers and framing."""
 
     @property
     def n_tokens(self) -> int:
-        """As the server counts; where it does not, one for each event."""
+        """The server's count; without one, the number of events with text."""
         return len(self.chunk_s) if self.completion_tokens is None else self.completion_tokens
 
     @property
     def first_token_s(self) -> float:
-        """From before the connection was opened."""
+        """The TTFT, from before the connection was opened."""
         return self.chunk_s[0] - self.started_s
 
     @property
     def itls_s(self) -> list[float]:
-        """Between events with text."""
+        """The ITLs, between events with text."""
         return [later - earlier for earlier, later in zip(self.chunk_s, self.chunk_s[1:], strict=False)]
 
 
 def read_answer(recording: Recording) -> Answer:
-    """Raises `LoadError` for a refusal, an error in the stream, a stream that breaks off or that has no text."""
+    """Raises `LoadError` for a refusal, an error in the stream, an incomplete stream, and one without text."""
     reply = parse_reply(recording.reads)
     if reply.status != 200:
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
@@ -70,7 +70,7 @@ def read_answer(recording: Recording) -> Answer:
     if not texts:
         raise LoadError("the server answered without a text")
     reasons = [choice.finish_reason for _, chunk in chunks for choice in chunk.choices if choice.finish_reason]
-    # Some servers repeat the usage in every chunk, as it grows: the last one counts.
+    # Some servers repeat the growing usage in every chunk. The last one counts.
     usage = next((chunk.usage for _, chunk in reversed(chunks) if chunk.usage is not None), _TokenCounts())
     return Answer(
         started_s=recording.started_s,
@@ -84,13 +84,13 @@ def read_answer(recording: Recording) -> Answer:
 
 
 def text_times(recording: Recording) -> list[float]:
-    """When each event with text had arrived, for an answer that its reader may have left."""
+    """Return when each event with text arrived, also for an answer that its client left."""
     reply = parse_reply(recording.reads)
     return [at_s for at_s, chunk in _parsed(reply.pieces) if any(choice.text for choice in chunk.choices)]
 
 
 def complaint(body: bytes) -> str:
-    """What an error says, in whatever form it says it."""
+    """Return the message of an error in any of the usual forms."""
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:

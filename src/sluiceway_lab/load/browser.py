@@ -1,6 +1,6 @@
-"""A headless Chromium of our own, told what to do over a pipe, and gone after it.
+"""Starts a headless Chromium, and controls it over a pipe.
 
-The protocol: https://chromedevtools.github.io/devtools-protocol/, one JSON object a message, each ended by a NUL.
+The protocol is https://chromedevtools.github.io/devtools-protocol/: one JSON object per message, ended by a NUL.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _FLAGS = (
     "--no-default-browser-check",
     "--remote-debugging-pipe",
 )
-"""A browser for one page of this machine: it asks nobody else for anything. It has nothing to guard but itself, and a
-sandbox cannot be had everywhere where tests run."""
+"""The browser opens pages of this machine only, and makes no requests of its own. It needs no sandbox for that, and
+many test machines do not permit one."""
 _ANSWER_S = 30.0
 _STOP_S = 10.0
 _LIMIT_BYTES = 64 << 20
 _MOVE = "import os, sys; told, heard = map(int, sys.argv[1:3]); os.dup2(told, 3); os.dup2(heard, 4); "
 _MOVE += "os.closerange(5, 1 << 16); os.execv(sys.argv[3], sys.argv[3:])"
-"""It reads what it is told from descriptor 3, and answers into 4."""
+"""The browser reads commands from descriptor 3, and writes answers to descriptor 4."""
 
 
 def browser_command() -> str | None:
-    """Where one is installed, if one is."""
+    """Return the path of an installed browser, or None."""
     return next(filter(None, map(shutil.which, _COMMANDS)), None)
 
 
 def require_browser() -> str:
-    """Raises `ConfigError` where none is installed."""
+    """Raises `ConfigError` if no browser is installed."""
     command = browser_command()
     if command is None:
         raise ConfigError("NAME", "needs Chromium; on Debian and Ubuntu: apt-get install chromium")
@@ -63,7 +63,7 @@ def require_browser() -> str:
 
 
 class Page:
-    """Made by `own_page`."""
+    """A page in a browser. Created by `own_page`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.WriteTransport) -> None:
         self._reader = reader
@@ -73,7 +73,7 @@ class Page:
         self._session: str | None = None
 
     async def open(self, url: str) -> None:
-        """Raises `LoadError` where it cannot be shown."""
+        """Raises `LoadError` if the page cannot be shown."""
         target = await self._call("Target.createTarget", url="about:blank")
         attached = await self._call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
@@ -82,7 +82,7 @@ class Page:
             raise LoadError(f"the browser does not show {url}: {shown['errorText']}")
 
     async def evaluate(self, expression: str, limit_s: float) -> Any:
-        """What the expression comes to, awaited if it is a promise. Raises `LoadError` for what it throws."""
+        """Return the value of an expression; if it is a promise, wait for it. Raises `LoadError` for an exception."""
         answer = await self._call(
             "Runtime.evaluate", limit_s, expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -92,7 +92,7 @@ class Page:
         return answer["result"].get("value")
 
     async def hear(self) -> None:
-        """Gives answers to who waits for them, until the browser has gone."""
+        """Pass answers to their callers, until the browser has ended."""
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
                 answer = msgspec.json.decode((await self._reader.readuntil(b"\0"))[:-1])
@@ -121,9 +121,9 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def own_page(url: str) -> AsyncIterator[Page]:
-    """A page in a browser with a profile of its own, for the length of the block.
+    """Start a browser with a fresh profile, and open a page, for the length of the block.
 
-    Raises `ConfigError` where there is no browser, `LoadError` where it does not do what it is told.
+    Raises `ConfigError` if no browser is installed, and `LoadError` if it does not do what it is asked to.
     """
     command = require_browser()
     with tempfile.TemporaryDirectory(prefix="sluiceway-browser-", ignore_cleanup_errors=True) as folder:
@@ -139,7 +139,7 @@ async def own_page(url: str) -> AsyncIterator[Page]:
 
 
 def _start(command: str, folder: str, told: int, heard: int) -> subprocess.Popen[bytes]:
-    """With all that it writes in that folder. These ends of two pipes are its own afterwards."""
+    """Start the browser. It writes only to `folder`, and owns these ends of the two pipes."""
     try:
         return subprocess.Popen(
             [sys.executable, "-c", _MOVE, str(told), str(heard), command, *_FLAGS, f"--user-data-dir={folder}"],
@@ -156,7 +156,7 @@ def _start(command: str, folder: str, told: int, heard: int) -> subprocess.Popen
 
 @contextlib.asynccontextmanager
 async def _page(hearing: int, telling: int) -> AsyncIterator[Page]:
-    """On these ends of two pipes, which it closes."""
+    """Create the page on these ends of the two pipes, and close them after the block."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_LIMIT_BYTES)
     incoming, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(hearing, "rb"))

@@ -1,4 +1,4 @@
-"""The methods to compute a step of one model that are compared: made from its files, the fake one from chance."""
+"""Creates the compared methods for one model, from its files, or for a small random model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SPREAD = 0.1
 
 
 def model_of(files: ModelFiles, seed: int) -> DecoderModel:
-    """In the dtype that is best on this machine without native products. Raises `ModelSourceError`."""
+    """Load the model in the dtype that is best here without native matrix products. Raises `ModelSourceError`."""
     form = TorchForm(resolve_dtype("auto", CPU), CPU)
     checkpoint, config = (RandomCheckpoint(seed), _TINY) if files.kind is ModelKind.FAKE else open_checkpoint(files)
     check_shapes(expected_shapes(config), checkpoint.shapes, files.path)
@@ -54,9 +54,9 @@ def model_of(files: ModelFiles, seed: int) -> DecoderModel:
 
 
 def methods_of(model: DecoderModel, n_blocks: int, seed: int) -> tuple[DecodeMethod, DecodeMethod, DecodeMethod]:
-    """With the gather, with the kernel, without attention; caches of so many blocks are full of the same numbers.
+    """Create three methods: with the gather, with the kernel, without attention.
 
-    Raises `LoadError` where there are no kernels.
+    Their caches have `n_blocks` blocks with the same content. Raises `LoadError` without native kernels.
     """
     kernels = best_kernels()
     if kernels is None:
@@ -76,7 +76,7 @@ def methods_of(model: DecoderModel, n_blocks: int, seed: int) -> tuple[DecodeMet
 
 @contextmanager
 def torch_threads(n: int) -> Iterator[None]:
-    """For the length of the block; 0: one for each core that the process may use."""
+    """Set the threads of torch for the length of the block. 0 is one for each available core."""
     before = torch.get_num_threads()
     torch.set_num_threads(n or len(os.sched_getaffinity(0)))
     try:
@@ -86,7 +86,7 @@ def torch_threads(n: int) -> Iterator[None]:
 
 
 class RandomCheckpoint:
-    """Implements `Checkpoint` for a tiny model with numbers of chance; vectors are ones."""
+    """Implements `Checkpoint` with random numbers for a tiny model. Vectors are ones."""
 
     def __init__(self, seed: int) -> None:
         self.shapes: Mapping[str, Shape] = expected_shapes(_TINY)

@@ -39,7 +39,7 @@ _LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class DecoderModel:
-    """What every method computes with. `dtype` is that of its weights."""
+    """The model that all methods share. `dtype` is that of its weights."""
 
     config: ModelConfig
     weights: DecoderWeights[Linear]
@@ -48,17 +48,17 @@ class DecoderModel:
 
 
 class DecodeMethod(Protocol):
-    """A method to compute steps, with a cache of its own."""
+    """Computes steps of the model, with its own cache."""
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
-        """The same keys and values (all tokens of the cache, n_kv_heads, head_dim) into every layer."""
+        """Write the same keys and values (all tokens of the cache, n_kv_heads, head_dim) to every layer."""
 
     def step(self, rows: Sequence[Row]) -> Tensor:
-        """Logits (rows that sample, vocab_size)."""
+        """Return the logits (rows that sample, vocab_size)."""
 
 
 class GatherDecoder:
-    """Implements `DecodeMethod` as `model.passes.TorchPass` does."""
+    """Implements `DecodeMethod` as the product does without native kernels."""
 
     def __init__(self, model: DecoderModel, n_blocks: int) -> None:
         self._model = model
@@ -78,21 +78,21 @@ class GatherDecoder:
 
 
 class Attention(Protocol):
-    """What stands in a layer between the products with `qkv` and `out`."""
+    """The attention of a layer, between its products with `qkv` and `out`."""
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
-        """See `DecodeMethod`."""
+        """See `DecodeMethod.fill`."""
 
     def begin(self, places: TokenPlaces) -> None:
-        """Of the step that comes."""
+        """Prepare for the next step."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """(tokens, n_heads * head_dim), for each of them (tokens, heads, head_dim), rotated."""
+        """Return (tokens, n_heads * head_dim), from rotated (tokens, heads, head_dim)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPlaces:
-    """Where each token of a step is: its position, its block, and its slot in that."""
+    """The position of each token of a step, its block, and its slot in the block."""
 
     arrays: StepArrays
     positions: Tensor
@@ -110,7 +110,7 @@ class TokenPlaces:
 
 
 class LayerDecoder:
-    """Implements `DecodeMethod` with an attention that is given."""
+    """Implements `DecodeMethod` with a given attention."""
 
     def __init__(self, model: DecoderModel, attention: Attention) -> None:
         self._model = model
@@ -148,20 +148,20 @@ class LayerDecoder:
 
 
 class NoAttention:
-    """Implements `Attention` by leaving it out: queries go through as they are."""
+    """Implements `Attention` without computing it: it returns the queries."""
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
-        """There is no cache."""
+        """Do nothing: there is no cache."""
 
     def begin(self, places: TokenPlaces) -> None:
-        """All steps are alike."""
+        """Do nothing: all steps are alike."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         return queries.flatten(1)
 
 
 class TableAttention:
-    """Implements `Attention` by a native kernel over a paged cache in its layout, see `model/kernels/native/abi.h`."""
+    """Implements `Attention` by a native kernel over a paged cache (`model/kernels/native/abi.h` has the layout)."""
 
     def __init__(self, model: DecoderModel, n_blocks: int, kernels: binding.Kernels) -> None:
         config = model.config

@@ -1,4 +1,4 @@
-"""What our own server did between two scrapes: its steps, who took their time, and how near the machine's floor."""
+"""Computes, from two scrapes of our own server, how its engine spent its time, and how near it came to the floor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _SECONDS = "sluiceway_engine_seconds_total"
 
 
 def engine_figures(before: Samples, after: Samples, weights: Weights | None) -> dict[str, float]:
-    """Empty where no step ran, as for a server that is not ours.
+    """Return the figures of the steps between two scrapes; none if no step ran, or for another server.
 
-    The shares are of the time that the engine was busy: `model` (with the choice of tokens), `scheduler` (planning and
-    committing), `delivery` (saying what there is to say). Bytes are those of the weights, once a step: keys and values
-    come on top. Operations are those of the products; the head counts for generated tokens only.
+    The shares are parts of the engine's busy time: `model` (with sampling), `scheduler` (planning and committing),
+    `delivery` (sending). Bytes are those of the weights, once per step, without keys and values. Operations are those
+    of the matrix products; the head counts only for generated tokens.
     """
 
     def grown(name: str) -> float:

@@ -1,7 +1,7 @@
-// In a page of the server's origin: asks for a stream, lets go of it, and follows it with the browser's own EventSource,
-// which comes back by itself when it is cut off. To the end that the server tells it (204), or with `stopsItself` to [DONE].
-// The value: every event's id and data, milliseconds from each loss of the connection to the next event, and whether it
-// was told to stop.
+// Runs in a page of the server's origin. It requests a stream, cancels reading it, and follows the stream with the browser's
+// own EventSource, which reconnects when it is cut off. It ends when the server says so (204), or with `stopsItself` at [DONE].
+// The value: id and data of every event, milliseconds from each loss of the connection to the next event, and whether the
+// server ended it.
 (async ({ path, body, streamId, stopsItself }) => {
   const asked = await fetch(path, {
     method: "POST",

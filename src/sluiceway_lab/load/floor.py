@@ -1,7 +1,7 @@
-"""What the machine gives, and what a step of the model needs of it: measured by torch, in a process of its own.
+"""Measures with torch what the machine can do, and computes what a step of a model needs.
 
-`python -m sluiceway_lab.load.floor '{"threads": 2, ...}'` prints the answer as JSON: whoever measures a server must not
-hold torch, its threads and its memory meanwhile.
+`python -m sluiceway_lab.load.floor '{"threads": 2, ...}'` prints the result as JSON. It is a separate process, so that
+torch's threads and memory do not disturb the measurement of a server.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _TRIES = 12
 _READ_BYTES = 512 * 1024 * 1024
-"""Far more than any cache holds."""
+"""Far more than the processor's caches hold."""
 _MATRIX = 2048
 
 
 class FloorRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`threads` 0 is one per core. Without files nothing is said of a model."""
+    """What to measure. `threads` 0 means one for each core. Without files, no model is described."""
 
     threads: int = 0
     dtype: Dtype = "auto"
@@ -43,7 +43,7 @@ class MachineFloor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(question: FloorRequest) -> MachineFloor:
-    """Takes seconds. Raises `LoadError` with the last line of what the process said."""
+    """Measure in another process. Takes seconds. Raises `LoadError` with the last line of its error output."""
     command = [sys.executable, "-m", "sluiceway_lab.load.floor", msgspec.json.encode(question).decode()]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
@@ -53,7 +53,7 @@ def ask(question: FloorRequest) -> MachineFloor:
 
 
 def answer(question: FloorRequest) -> MachineFloor:
-    """The same in this process. Loads torch."""
+    """Measure in this process. Loads torch."""
     import torch
 
     threads = question.threads or len(os.sched_getaffinity(0))
@@ -73,7 +73,7 @@ def answer(question: FloorRequest) -> MachineFloor:
 def weights_of(
     shapes: Mapping[str, Sequence[int]], *, embedding: str, is_tied: bool, dtype: str, width: int
 ) -> Weights:
-    """What a step reads: all of a model, but of an embedding that is not the head too, only a row for each token."""
+    """Return what a step reads: the whole model, but only single rows of an embedding that is not the head."""
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     parameters = sum(sizes.values()) - (0 if is_tied else sizes[embedding])
     return Weights(dtype=dtype, parameters=parameters, head_parameters=sizes[embedding], step_bytes=parameters * width)
@@ -110,7 +110,10 @@ def _gflop_per_s(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _best_s(work: Callable[[], object]) -> float:
-    """After one try that does not count. `work` ends by fetching a number, so that a GPU has done it."""
+    """Return the least time of several tries, after a warm-up.
+
+    `work` ends by fetching a number, so that a GPU has finished.
+    """
     durations = []
     for _ in range(_TRIES + 1):
         started_s = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What waits for a reader, in two forms: events that were formatted when they were made, or what they are made from.
+"""Holds events for a reader in two forms: formatted when made, as the product does, or formatted when written.
 
-The product has the first form. The second is for the lab alone, to be compared with it: the same framer, and the same
-replay with its accounts, whose events are stand-ins of one byte that all share; the deltas wait beside it.
+The second form exists only for comparison. It uses the same framer, and the same backlog with its accounting, which
+then holds events of one shared byte, while the deltas wait in a queue.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _CREATED = 1_800_000_000
 
 
 class WaitingEvents(Protocol):
-    """Of one reader that has got nothing yet."""
+    """The events of one reader that has read nothing yet."""
 
     def add(self, delta: Delta) -> None: ...
 
     def take(self) -> bytes:
-        """Whole events for one write; empty if nothing waits."""
+        """Return whole events for one write; nothing if none waits."""
 
     @property
     def n_events(self) -> int:
-        """So many wait."""
+        """How many events wait."""
 
 
 class FormattedEvents:
-    """Formatted when made. See `WaitingEvents`."""
+    """Implements `WaitingEvents`; formats events when they are made."""
 
     def __init__(self, framer: Framer, budget: Budget) -> None:
         self._framer = framer
@@ -62,7 +62,7 @@ class FormattedEvents:
 
 
 class UnformattedDeltas:
-    """Formatted when written. See `WaitingEvents`."""
+    """Implements `WaitingEvents`; formats events when they are written."""
 
     def __init__(self, framer: Framer, budget: Budget) -> None:
         self._framer = framer
@@ -96,7 +96,7 @@ def held(way: FormatTime, framer: Framer, budget: Budget) -> WaitingEvents:
 
 
 def framer_of(spoken: Spoken, model: str, n_tokens: int) -> Framer:
-    """As the product would make one for a stream that is longer than so many tokens."""
+    """Create a framer as the product does, for a stream of more than `n_tokens` tokens."""
     response = ChunkIdentity(
         id=_ID, model=model, created=_CREATED, n_choices=1, include_usage=True, return_token_ids=False
     )

@@ -1,4 +1,4 @@
-"""An nginx between a client and a server, as people put one there: started for a measurement, gone after it."""
+"""Starts an nginx between clients and a server for a measurement, and stops it."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ _LOCATIONS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRules:
-    """What nginx is told about answers; the defaults are its own."""
+    """The configuration of nginx for answers. The defaults are those of nginx."""
 
     http_version: Literal["1.0", "1.1"] = "1.0"
-    """What it speaks with the server. In 1.0 nothing frames an answer of no known length but the connection's end.
+    """The version spoken with the server. In 1.0 an answer of unknown length ends with its connection.
     https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_http_version"""
     buffers: bool = True
-    """Whether it gathers an answer, and sends on whole buffers of it."""
+    """True if nginx collects an answer and forwards full buffers."""
     heeds_header: bool = True
-    """Whether a server may switch that off for one answer, by `X-Accel-Buffering: no`."""
+    """True if the server can switch buffering off for an answer with `X-Accel-Buffering: no`."""
     read_timeout_s: float = 60.0
-    """After so much silence of the server it gives up."""
+    """After such a silence of the server, nginx gives up."""
     send_timeout_s: float = 60.0
-    """After so long a time in which the client takes nothing it gives up."""
+    """If the client reads nothing for so long, nginx gives up."""
 
     @property
     def directives(self) -> str:
@@ -84,13 +84,13 @@ class ProxyRules:
 
 
 def nginx_command() -> str | None:
-    """Where it is installed, if it is. Its folder is not in the path of everybody."""
+    """Return the path of nginx, or None. It is often outside the search path of users."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     return shutil.which("nginx", path=path)
 
 
 def require_nginx() -> str:
-    """Raises `ConfigError` where it is not installed."""
+    """Raises `ConfigError` if nginx is not installed."""
     command = nginx_command()
     if command is None:
         raise ConfigError("NAME", "needs nginx; on Debian and Ubuntu: apt-get install nginx-light")
@@ -99,9 +99,9 @@ def require_nginx() -> str:
 
 @contextlib.contextmanager
 def own_nginx(locations: str) -> Iterator[int]:
-    """One with these `location` blocks on a free port of this machine, which is the value, for the length of the block.
+    """Run nginx with these `location` blocks for the length of the block, and yield its port.
 
-    Raises `ConfigError` where nginx is not installed, `LoadError` where it does not start.
+    Raises `ConfigError` if nginx is not installed, and `LoadError` if it does not start.
     """
     command, port, started_s = require_nginx(), free_port(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="sluiceway-nginx-") as folder, tempfile.TemporaryFile() as log:
@@ -124,7 +124,7 @@ def own_nginx(locations: str) -> Iterator[int]:
 def _config(folder: str, port: int, locations: str) -> str:
     return _CONFIG.format(
         folder=folder,
-        # Else root's workers become somebody who may not look into a folder of ours.
+        # Otherwise the workers of root run as a user who cannot read our folder.
         user="user root root;" if os.geteuid() == 0 else "",
         temporary="\n    ".join(f"{name}_temp_path {folder}/{name};" for name in _TEMPORARY),
         port=port,
@@ -134,10 +134,10 @@ def _config(folder: str, port: int, locations: str) -> str:
 
 @contextlib.contextmanager
 def own_proxy(upstream: Target, rules: ProxyRules | None = None) -> Iterator[Target]:
-    """Where a client finds this server behind an nginx of our own, for the length of the block.
+    """Run nginx in front of a server for the length of the block, and yield the address of nginx.
 
-    Its root is an empty page, for a browser whose scripts are to ask the server. Raises as `own_nginx` does, and
-    `ConfigError` for a server that speaks TLS.
+    Its root is an empty page, for a browser whose scripts call the server. Raises as `own_nginx` does, and
+    `ConfigError` for a server with TLS.
     """
     if upstream.is_tls:
         raise ConfigError("url", "must be http: behind a proxy of our own, the server speaks no TLS")

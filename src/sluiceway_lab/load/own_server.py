@@ -1,4 +1,4 @@
-"""A `sluiceway serve` that is started for a measurement, and that leaves nothing behind."""
+"""Starts a `sluiceway serve` for a measurement, and stops it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOG_TAIL_BYTES = 2000
 
 
 class StartedServer:
-    """Made by `own_server`. `pid` is that of the supervisor, above all others."""
+    """A server that was started by `own_server`. `pid` is its supervisor."""
 
     def __init__(self, process: subprocess.Popen[bytes], target: Target, log: IO[bytes], started_s: float) -> None:
         self._process = process
@@ -39,7 +39,10 @@ class StartedServer:
         return self._process.pid
 
     async def ready(self, limit_s: float = START_S) -> float:
-        """Seconds from its start until it serves. Raises `LoadError` if it ends before, or takes too long."""
+        """Wait until it serves, and return the seconds since its start.
+
+        Raises `LoadError` if it ends before, or takes too long.
+        """
         while not await self._is_ready():
             if (code := self._process.poll()) is not None:
                 raise LoadError(f"the server ended with {code} before it served:\n{self._log_tail()}")
@@ -62,9 +65,10 @@ class StartedServer:
 
 @contextlib.contextmanager
 def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[StartedServer]:
-    """Starts one on a free port of this machine; ends it, and all its processes, with the block.
+    """Run a server on a free port of this machine for the length of the block.
 
-    A SIGTERM for us raises `SystemExit` meanwhile: it must not leave a server behind. For the main thread.
+    Meanwhile SIGTERM raises `SystemExit` in this process, so that it leaves no server behind. Works only in the main
+    thread.
     """
     port = free_port()
     with _started(["-m", "sluiceway", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags], port) as one:
@@ -73,7 +77,7 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[StartedServer]
 
 @contextlib.contextmanager
 def front_server(kind: str, upstream: Target) -> Iterator[StartedServer]:
-    """Starts one of `fronts` before that server, in the same way."""
+    """Run one of `fronts` in front of a server, in the same way."""
     port = free_port()
     with _started(["-m", "sluiceway_lab.fronts", kind, upstream.url, str(port)], port) as one:
         yield one
@@ -104,7 +108,7 @@ def _termination_raises() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Of this machine, on which nobody listens now."""
+    """Return a port of this machine on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -10,6 +10,7 @@ import msgspec
 
 from sluiceway_lab.load.statistics import Spread, spread_of
 
+_SIGNIFICANT_DIGITS = 6
 SCHEMA = "sluiceway.lab/2"
 """Version 1 had other names for some figures (`gap` for ITL), and was otherwise the same."""
 
@@ -177,8 +178,14 @@ def place_of(server: str, scenario: str, streams: int) -> str:
     return f"{server}, {scenario} {streams}" if streams else f"{server}, {scenario}"
 
 
+def rounded(run: Run) -> Run:
+    """Limit its figures to six digits. No clock is as exact as a float."""
+    figures = {name: float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for name, value in run.figures.items()}
+    return msgspec.structs.replace(run, figures=figures)
+
+
 def summarize(runs: Sequence[Run]) -> list[Summary]:
-    """In the order of first appearance."""
+    """Return a summary for each scenario, in the order of first appearance."""
     groups: dict[tuple[str, int, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.scenario, run.streams, run.server), []).append(run)
@@ -214,6 +221,6 @@ def compare(runs: Sequence[Run], first: str, second: str) -> list[Ratio]:
 
 
 def _series(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """The values of each figure, from the runs that have it."""
+    """Return the values of each figure, from the runs that have it."""
     names = dict.fromkeys(name for run in runs for name in run.figures)
     return {name: [run.figures[name] for run in runs if name in run.figures] for name in names}

@@ -1,4 +1,4 @@
-"""A relay in front of a server that cuts connections: after so many bytes of an answer, in order or at once."""
+"""A relay in front of a server. It cuts connections after a number of bytes, in order or abruptly."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """After so many bytes of the answer's body, as HTTP frames it."""
+    """Cut after so many bytes of the answer's body, HTTP framing included."""
 
     n_bytes: int
     resets: bool
 
 
 Choose = Callable[[str], Cut | None]
-"""From the line of a request, `GET /path HTTP/1.1`, to how its answer is cut, if it is."""
+"""Chooses, by the first line of a request (`GET /path HTTP/1.1`), how its answer is cut; None if it is not."""
 
 
 @dataclass(slots=True)
 class Relay:
-    """For clients that ask once a connection, as nginx does by default."""
+    """Forwards requests, one for each connection, as nginx sends them by default."""
 
     upstream: Target
     choose: Choose
@@ -72,7 +72,7 @@ class Relay:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until who asks has left; then who answers is left too."""
+    """Forward until the client has left; then leave the server."""
     while piece := await reader.read(_READ_BYTES):
         writer.write(piece)
         await writer.drain()
@@ -95,7 +95,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cu
 
 @contextlib.asynccontextmanager
 async def relay(upstream: Target, choose: Choose) -> AsyncIterator[Relay]:
-    """On a free port of this machine, for the length of the block."""
+    """Run a relay on a free port of this machine for the length of the block."""
     made = Relay(upstream, choose)
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]

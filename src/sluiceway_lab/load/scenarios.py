@@ -1,15 +1,14 @@
-"""What is asked of a server beside plain streams: long prompts, a newcomer among streams, a client that leaves."""
+"""The scenarios of `bench` besides plain streams: long prompts, a request that joins streams, a client that leaves."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from sluiceway_lab.load.answers import Answer, read_answer, text_times
 from sluiceway_lab.load.calls import Call
+from sluiceway_lab.load.polling import until
 from sluiceway_lab.load.record import Run, Weights
 from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.streams import observe, together
@@ -22,13 +21,16 @@ _RESIDENT_TOKENS = 256
 _JOINER_TOKENS = 8
 _LEAVER_TOKENS = 600
 _SETTLED_READS = 8
-"""So many reads into its stream a resident is past its own beginning, and a leaver in the middle."""
+"""After so many reads a stream is well under way."""
 _POLL_S = 0.002
 _PATIENCE_S = 120.0
 
 
 async def prefill(server: TargetServer, weights: Weights | None, seed: int, repeat: int) -> Run:
-    """Four prompts of a thousand words at once, one token each. Needs the server's count of the prompts' tokens."""
+    """Send four prompts of a thousand words at the same time, for one token each.
+
+    The rate needs the server's count of prompt tokens.
+    """
     names = [f"prefill/{repeat}/{index}" for index in range(PREFILL_PROMPTS)]
     requests = [server.request(long_prompt(seed, name, PREFILL_WORDS), 1) for name in names]
     seen = await observe(server, weights, lambda: together(server, requests))
@@ -42,7 +44,7 @@ async def prefill(server: TargetServer, weights: Weights | None, seed: int, repe
 
 
 async def joiner(server: TargetServer, seed: int, repeat: int) -> Run:
-    """A prompt of 1,500 words joins eight streams: what they notice of it, and when it gets its own first token."""
+    """Let a prompt of 1,500 words join eight streams. Measure its TTFT, and their longest ITL."""
     residents = [
         await Call.open(server.target, server.request(prompt, _RESIDENT_TOKENS))
         for prompt in prompts(seed, f"joiner/{repeat}", RESIDENTS)
@@ -59,7 +61,7 @@ async def joiner(server: TargetServer, seed: int, repeat: int) -> Run:
 
 
 def joiner_figures(joined: Answer, residents: Sequence[Answer]) -> dict[str, float]:
-    """Gaps that touch the time from the newcomer's request to its first token, against those before."""
+    """Compare the ITLs that overlap the time from the joiner's request to its first token with earlier ones."""
     during_s, before_s = [0.0], [0.0]
     for resident in residents:
         for earlier_s, later_s in itertools.pairwise(resident.chunk_s):
@@ -75,9 +77,9 @@ def joiner_figures(joined: Answer, residents: Sequence[Answer]) -> dict[str, flo
 
 
 async def leaver(server: TargetServer, seed: int, repeat: int, *, is_streaming: bool) -> Run:
-    """A client closes its connection in the middle of an answer: how long until nothing runs, by the server's gauges.
+    """Close a connection in the middle of an answer, and measure the time until the server is idle.
 
-    Seen from outside, so with the time of a scrape in it. Only for a server whose gauges are known.
+    That time includes a scrape of its gauges, so the gauges of the server must be known.
     """
     scenario = "close_stream" if is_streaming else "close_plain"
     await _until_idle(server)
@@ -100,12 +102,12 @@ async def leaver(server: TargetServer, seed: int, repeat: int, *, is_streaming: 
 
 
 def memory(server: TargetServer) -> Run:
-    """What all processes of the server hold now."""
+    """Measure the memory of all processes of the server."""
     return _run(server, "memory", 0, 0, memory_figures(server), [])
 
 
 def memory_figures(server: TargetServer) -> dict[str, float]:
-    """Bytes by process, and of all; empty where they cannot be seen."""
+    """Return the bytes of each process and of all together; nothing if the processes are unknown."""
     usages = server.usages()
     figures = {f"pss_{name}_bytes": float(sum(used.pss_bytes for used in found)) for name, found in usages.items()}
     if figures:
@@ -115,7 +117,7 @@ def memory_figures(server: TargetServer) -> dict[str, float]:
 
 
 def start(server: TargetServer, ready_s: float) -> Run:
-    """How long it took from its start until it served."""
+    """Report the time from the start of the server until it served."""
     return _run(server, "start", 0, 0, {"ready_s": ready_s}, [])
 
 
@@ -126,33 +128,22 @@ def _run(
 
 
 async def until_settled(calls: Sequence[Call]) -> None:
-    """Raises `LoadError` where a stream ends before it has begun in earnest."""
-    async with _patience("the streams to be under way"):
-        while any(call.n_reads < _SETTLED_READS for call in calls):
-            if any(call.is_over and call.n_reads < _SETTLED_READS for call in calls):
-                raise LoadError("an answer that should go on ended after a few tokens")
-            await asyncio.sleep(_POLL_S)
+    """Wait until all streams are well under way. Raises `LoadError` if one ends before."""
+
+    async def look() -> bool:
+        if any(call.is_over and call.n_reads < _SETTLED_READS for call in calls):
+            raise LoadError("an answer that should go on ended after a few tokens")
+        return all(call.n_reads >= _SETTLED_READS for call in calls)
+
+    await until(look, "the streams to be under way", limit_s=_PATIENCE_S, pause_s=_POLL_S)
 
 
 async def _until_idle(server: TargetServer) -> None:
-    await _until(server, is_idle=True, what="the server to be idle")
+    await until(server.is_idle, "the server to be idle", limit_s=_PATIENCE_S, pause_s=_POLL_S)
 
 
 async def _until_busy(server: TargetServer) -> None:
-    await _until(server, is_idle=False, what="the server to be busy")
+    async def look() -> bool:
+        return not await server.is_idle()
 
-
-async def _until(server: TargetServer, *, is_idle: bool, what: str) -> None:
-    """Polls, as the server tells nobody on its own."""
-    async with _patience(what):
-        while await server.is_idle() != is_idle:  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_S)
-
-
-@contextlib.asynccontextmanager
-async def _patience(what: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            yield
-    except TimeoutError:
-        raise LoadError(f"waited {_PATIENCE_S:g} s in vain for {what}") from None
+    await until(look, "the server to be busy", limit_s=_PATIENCE_S, pause_s=_POLL_S)

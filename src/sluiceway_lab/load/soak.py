@@ -1,4 +1,4 @@
-"""Many short requests, and what the server's memory comes to meanwhile: what is never given back shows in the end."""
+"""Sends many short requests, and measures the server's memory meanwhile. A leak shows at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sluiceway_lab.load.workload import prompts
 SOAK_PARTS = 10
 _TOKENS = 4
 _MAX_ERRORS = 100
-"""A part with so many failed requests is over: more of them say nothing new."""
+"""A part ends after so many failed requests."""
 
 
 async def soak(server: TargetServer, n_requests: int, streams: int, seed: int, part: int) -> Run:
-    """One of `SOAK_PARTS` parts: its share of `n_requests`, `streams` at once; then memory, while nothing runs."""
+    """Run one of `SOAK_PARTS` parts with its share of the requests; then measure memory, while nothing runs."""
     first, end = (n_requests * edge // SOAK_PARTS for edge in (part, part + 1))
     started_s, errors, indexes = time.perf_counter(), list[str](), iter(range(first, end))
     await asyncio.gather(*(_ask(server, seed, indexes, errors) for _ in range(streams)))
@@ -29,7 +29,7 @@ async def soak(server: TargetServer, n_requests: int, streams: int, seed: int, p
 
 
 async def _ask(server: TargetServer, seed: int, indexes: Iterator[int], errors: list[str]) -> None:
-    """One request after another, each on a connection of its own. Of the answers nothing is kept."""
+    """Send one request after another, each on its own connection. The answers are not kept."""
     for index in indexes:
         request = server.request(prompts(seed, f"soak/{index}", 1)[0], _TOKENS)
         errors += read_all([await attempt(server, request)])[1]

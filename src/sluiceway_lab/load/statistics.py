@@ -1,4 +1,4 @@
-"""What many numbers come to: percentiles of one run, the spread over repeated runs."""
+"""Summarises numbers: percentiles of one run, the spread over repeats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A figure over `n` repeats."""
+    """The spread of a figure over `n` repeats."""
 
     min: float
     median: float
@@ -19,18 +19,18 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """At least one value."""
+    """Needs at least one value."""
     return Spread(min(values), statistics.median(values), max(values), len(values))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that at least `percent` of them do not exceed. At least one value."""
+    """Return the least value that at least `percent` of the values do not exceed. Needs at least one value."""
     rank = math.ceil(len(values) * percent / 100)
     return sorted(values)[max(rank, 1) - 1]
 
 
 def distribution(name: str, values: Sequence[float]) -> dict[str, float]:
-    """`name_p50_s` and its like; nothing where there are no values."""
+    """Return `name_p50_s` and so on; nothing without values."""
     if not values:
         return {}
     points = {f"{name}_p{percent}_s": percentile(values, percent) for percent in (50, 90, 99)}

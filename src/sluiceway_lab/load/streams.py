@@ -1,4 +1,4 @@
-"""Streams on one server, all at once or one after another, and the figures of that."""
+"""Runs streams on a server, at the same time or one after another, and computes their figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Outcome = Recording | LoadError
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a piece of work brought, and what it cost whom."""
+    """The answers to the requests of a run, and what the run cost client and server."""
 
     answers: list[Answer]
     errors: list[str]
@@ -32,9 +32,9 @@ class Observed:
 async def observe(
     server: TargetServer, weights: Weights | None, work: Callable[[], Awaitable[Sequence[Outcome]]]
 ) -> Observed:
-    """Runs `work` between two looks at the server's numbers and processes. Reading the answers comes after the second.
+    """Run `work` between two scrapes of the server's metrics and processes.
 
-    Raises `LoadError` if no request was answered.
+    Answers are parsed after the second scrape. Raises `LoadError` if no request was answered.
     """
     samples, usages, own_s = await server.samples(), server.usages(), time.process_time()
     outcomes = await work()
@@ -47,12 +47,12 @@ async def observe(
 
 
 async def together(server: TargetServer, requests: Iterable[bytes]) -> list[Outcome]:
-    """Each on a connection of its own, all at once."""
+    """Send all requests at the same time, each on its own connection."""
     return list(await asyncio.gather(*(attempt(server, request) for request in requests)))
 
 
 async def one_by_one(server: TargetServer, requests: Iterable[bytes]) -> list[Outcome]:
-    """Each on a connection of its own, once the one before has ended."""
+    """Send each request on its own connection, after the one before has ended."""
     return [await attempt(server, request) for request in requests]
 
 
@@ -64,7 +64,7 @@ async def attempt(server: TargetServer, request: bytes) -> Outcome:
 
 
 def read_all(outcomes: Iterable[Outcome]) -> tuple[list[Answer], list[str]]:
-    """The answers, and a sentence for each request that has none."""
+    """Return the answers, and a sentence for each request that failed."""
     answers, errors = [], []
     for outcome in outcomes:
         try:
@@ -77,7 +77,7 @@ def read_all(outcomes: Iterable[Outcome]) -> tuple[list[Answer], list[str]]:
 
 
 def stream_run(server: TargetServer, scenario: str, streams: int, repeat: int, seen: Observed, n_tokens: int) -> Run:
-    """`n_tokens` is how many each was asked for. Makespan: from the first request to the last token."""
+    """`n_tokens` is how many each stream was asked for. The makespan is from the first request to the last token."""
     answers = seen.answers
     makespan_s = max(answer.chunk_s[-1] for answer in answers) - min(answer.started_s for answer in answers)
     tokens, chunks = sum(answer.n_tokens for answer in answers), sum(len(answer.chunk_s) for answer in answers)
@@ -103,10 +103,10 @@ def stream_run(server: TargetServer, scenario: str, streams: int, repeat: int, s
 
 
 def split_costs(long: Mapping[str, float], short: Mapping[str, float]) -> dict[str, float]:
-    """What a request costs the API process beside its events, and what each of these costs: the straight line through
-    two runs of equally many streams, whose answers are long in one and short in the other.
+    """Separate what a request costs the API process from what each event costs.
 
-    Empty where a run failed, where the process cannot be seen, and where the answers are equally long.
+    It draws a straight line through two runs with equally many streams, one with long and one with short answers.
+    Returns nothing if a run failed, if the process is unknown, or if the answers are equally long.
     """
     if not all(name in figures for figures in (long, short) for name in ("cpu_api_s", "chunks_per_token", "requests")):
         return {}
@@ -128,7 +128,7 @@ def _chunks(figures: Mapping[str, float]) -> float:
 
 
 def cpu_figures(before: dict[str, list[ProcessUsage]], after: dict[str, list[ProcessUsage]]) -> dict[str, float]:
-    """Seconds of processor time by process name, and of all together."""
+    """Return seconds of processor time by process name, and for all together."""
     spent = {
         f"cpu_{name}_s": sum(used.cpu_s for used in usages) - sum(used.cpu_s for used in before.get(name, ()))
         for name, usages in after.items()

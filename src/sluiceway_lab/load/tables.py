@@ -1,4 +1,4 @@
-"""A record for a person: what was measured, beside what the machine gives, and beside the other server."""
+"""Prints a record of `bench`: what was measured, next to the floor of the machine and the other server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from sluiceway_lab.load.statistics import Spread
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A figure of the record: its heading, its unit, and what of the unit's size it is shown in.
+    """A figure as a column: its heading, the factor to its unit, and its digits.
 
-    `is_spread`: least and greatest beside the median. Not everywhere, so that a table fits a screen.
+    With `is_spread` the cell also has the least and the greatest value. Few columns have it, so that a table fits a
+    screen.
     """
 
     figure: str
@@ -67,17 +68,23 @@ _OTHER_RATIOS = (
     Column("requests_per_s", "requests/s", digits=2, is_spread=True),
     Column(_MEMORY, "memory", digits=2),
 )
+PLOTTED = (
+    Column(_SPEED, "tokens/s"),
+    Column("itl_p50_s", "ITL ms, p50", _MS),
+    Column("itl_p99_s", "ITL ms, p99", _MS),
+)
+"""The figures that `bench --plot` draws."""
 _ONE_EACH = (0.95, 1.05)
-"""Events a token between which the two are as good as the same: half a character makes no event."""
+"""Within these limits, events and tokens count as the same. An event cannot end within a character."""
 _STREAM_SCENARIOS = ("together", "together_short", "alone")
 
 _Place = TypeVar("_Place", Summary, Ratio)
 _Row = tuple[str, Mapping[str, Spread]]
-"""What was done, and the figures of it."""
+"""The name of a row, and its figures."""
 
 
 def show(record: Record, console: Console) -> None:
-    """Medians, with minimum and maximum of what matters most where there were several repeats."""
+    """Print medians. Where repeats exist, the main columns also have least and greatest."""
     streams, others = _divided(record.summary)
     show_table(console, "Streams", _STREAMS, _rows(streams))
     for server in record.servers:
@@ -102,17 +109,17 @@ def show(record: Record, console: Console) -> None:
 
 
 def _divided(rows: Sequence[_Place]) -> tuple[list[_Place], list[_Place]]:
-    """Those of plain streams, and all others."""
+    """Separate plain streams from the other scenarios."""
     streams = [row for row in rows if row.scenario in _STREAM_SCENARIOS]
     return streams, [row for row in rows if row.scenario not in _STREAM_SCENARIOS]
 
 
 def _rows(summary: Sequence[Summary]) -> list[_Row]:
-    return [(_name(row), row.figures) for row in summary]
+    return [(row.place, row.figures) for row in summary]
 
 
 def show_table(console: Console, title: str, columns: Sequence[Column], rows: Sequence[_Row]) -> None:
-    """Only rows and columns that have something to say."""
+    """Print the rows and columns that have values."""
     known = [column for column in columns if any(column.figure in figures for _, figures in rows)]
     if not known:
         return
@@ -129,7 +136,7 @@ def show_table(console: Console, title: str, columns: Sequence[Column], rows: Se
 
 
 def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[Column]:
-    """With what the machine gives, where that was measured; products in the format that the model is computed in."""
+    """Compare with the floor of the machine, if it was measured, in the format of the model's weights."""
     columns = [
         Column("step_mean_s", "ms", _MS, 2, True),
         Column("model_step_mean_s", "model ms", _MS, 2),
@@ -148,7 +155,7 @@ def _engine_columns(floor: Floor | None, weights: Weights | None) -> list[Column
 
 
 def _cpu_columns(rows: Sequence[Summary]) -> list[Column]:
-    """The client, all of the server, one for each of its processes, and what the way out costs them per event."""
+    """The client, the whole server, each of its processes, and the cost of an event."""
     per_event = [
         Column("cpu_api_per_chunk_s", "api µs/chunk", 1e6, 0),
         Column("cpu_api_per_further_chunk_s", "µs/further chunk", 1e6, 0),
@@ -165,10 +172,6 @@ def _memory_columns(rows: Sequence[Summary]) -> list[Column]:
     names = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("pss_"))
     processes = [Column(name, _process_of(name), 1e-6, 0, True) for name in names if name != _MEMORY]
     return [*processes, Column(_MEMORY, "all", 1e-6, 0, True), Column("rss_bytes", "all, RSS", 1e-6, 0)]
-
-
-def _name(row: Summary) -> str:
-    return f"{row.server}, {_what(row.scenario, row.streams)}"
 
 
 def _what(scenario: str, streams: int) -> str:
@@ -194,7 +197,7 @@ def _floor_lines(floor: Floor | None) -> Iterator[str]:
 
 
 def _batching_lines(summary: Sequence[Summary]) -> Iterator[str]:
-    """What batching gives, in the numbers that it is made of."""
+    """State the gain of batching, with the two speeds it is computed from."""
     alone = {
         one.server: one.figures[_SPEED].median for one in summary if one.scenario == "alone" and _SPEED in one.figures
     }
@@ -208,7 +211,7 @@ def _batching_lines(summary: Sequence[Summary]) -> Iterator[str]:
 
 
 def _soak_lines(runs: Sequence[Run]) -> Iterator[str]:
-    """Whether memory still grows once all has been used: the last part of the soak against the one in its middle."""
+    """State how much memory grew from the middle of the soak to its end."""
     soaks: dict[str, list[Run]] = {}
     for run in runs:
         if run.scenario == "soak":
@@ -222,20 +225,20 @@ def _soak_lines(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _process_of(figure: str) -> str:
-    """`pss_api_bytes` is that of `api`."""
+    """Return `api` for `pss_api_bytes`."""
     return "all" if figure == _MEMORY else figure.removeprefix("pss_").removesuffix("_bytes")
 
 
 def _warnings(record: Record) -> Iterator[str]:
-    """What makes a figure mean less than it seems to."""
+    """State what makes a figure less reliable than it looks."""
     if record.is_partial:
         yield f"Stopped before its end: {len(record.runs)} runs had been made."
     for one in record.summary:
         chunks, short = one.figures.get("chunks_per_token"), one.figures.get("short_answers")
         if chunks is not None and not _ONE_EACH[0] <= chunks.median <= _ONE_EACH[1]:
-            yield f"{_name(one)}: {chunks.median:.2f} events a token, so its itls are not those between tokens"
+            yield f"{one.place}: {chunks.median:.2f} events a token, so its itls are not those between tokens"
         if short is not None and short.max > 0:
-            yield f"{_name(one)}: up to {short.max:.0f} answers ended early"
+            yield f"{one.place}: up to {short.max:.0f} answers ended early"
     for run in record.runs:
         for sentence, n in {error: run.errors.count(error) for error in run.errors}.items():
             yield f"{run.server}, {run.scenario} {run.streams}, repeat {run.repeat}: {n} failed: {sentence}"

@@ -1,4 +1,4 @@
-"""A server under measurement: which one it is, what it is called there, what it understands, what it holds."""
+"""The server under measurement: its address, its kind, its model, the fields it understands, its processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPLETIONS = "/v1/completions"
 _IGNORE_EOS = {"ignore_eos": True}
 _USAGE = {"stream_options": {"include_usage": True}}
 _EXTRAS: tuple[dict[str, Any], ...] = ({**_IGNORE_EOS, **_USAGE}, _USAGE, _IGNORE_EOS, {})
-"""What a server is asked to understand, the most useful first."""
+"""Fields that a server is asked to understand, the most useful set first."""
 
 
 class _Named(msgspec.Struct):
@@ -33,7 +33,7 @@ class _Models(msgspec.Struct):
 
 @dataclass(frozen=True, kw_only=True)
 class TargetServer:
-    """`processes` has names by process id; empty where they cannot be seen."""
+    """A server under measurement. `processes` has names by process id, and is empty if they are unknown."""
 
     name: str
     target: Target
@@ -44,9 +44,9 @@ class TargetServer:
     processes: dict[int, str] = field(default_factory=dict)
 
     def body(self, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
-        """`fields` go over all others; None leaves one out.
+        """Return a request for a completion. `fields` replace others; None removes one.
 
-        It is a completion: `logprobs=5` makes it tell each token with the five likeliest in its place.
+        With `logprobs=5` each event has its tokens with the five likeliest in their place.
         """
         body = completion(self.model, prompt, n_tokens, self.extras) | fields
         return {name: value for name, value in body.items() if value is not None}
@@ -55,18 +55,23 @@ class TargetServer:
         return self.target.request("POST", COMPLETIONS, self.body(prompt, n_tokens, **fields))
 
     async def samples(self) -> Samples:
-        """Its own numbers; empty where it has none that are known."""
+        """Scrape its metrics; empty if they are unknown."""
         if self.kind is None:
             return {}
         return parse_samples((await get(self.target, "/metrics")).body.decode())
 
+    async def json(self, path: str) -> dict[str, Any]:
+        """Get an object from a path."""
+        decoded: dict[str, Any] = msgspec.json.decode((await get(self.target, path)).body)
+        return decoded
+
     async def is_idle(self) -> bool:
-        """Whether nothing runs and nothing waits. Only for a server of a known kind."""
+        """True if nothing runs and nothing waits. Needs a server of a known kind."""
         assert self.kind is not None
         return n_busy(self.kind, await self.samples()) == 0
 
     def usages(self) -> dict[str, list[ProcessUsage]]:
-        """What its processes use, by name."""
+        """Measure what its processes use, by name."""
         found: dict[str, list[ProcessUsage]] = {}
         for pid, name in self.processes.items():
             if (used := usage(pid)) is not None:
@@ -88,9 +93,10 @@ class TargetServer:
 async def meet(
     target: Target, *, name: str | None = None, model: str | None = None, pid: int | None = None
 ) -> TargetServer:
-    """Ask a server what it is. `name` is its own kind by default. Raises `LoadError` for one that does not answer.
+    """Ask a server what it is.
 
-    `pid` is its first process; of a server of ours on this machine they are known without.
+    `name` defaults to its kind. `pid` is its first process; a Sluiceway on this machine tells its processes itself.
+    Raises `LoadError` if the server does not answer.
     """
     model = model or await _first_model(target)
     kind = kind_of(await _samples(target))
@@ -123,7 +129,7 @@ async def _samples(target: Target) -> Samples:
 
 
 async def _optional(target: Target, path: str) -> bytes:
-    """What a server may have beside the protocol; empty where it has not, whatever it says to that."""
+    """Get an optional page. Return nothing if the server does not have it."""
     try:
         reply = await get(target, path)
     except LoadError:
@@ -132,7 +138,7 @@ async def _optional(target: Target, path: str) -> bytes:
 
 
 async def _understood(target: Target, model: str) -> dict[str, Any]:
-    """The most of `_EXTRAS` that it takes."""
+    """Return the largest set of `_EXTRAS` that the server accepts."""
     for extras in _EXTRAS:
         body = completion(model, "once", 1, extras)
         reply = parse_reply((await record(target, target.request("POST", COMPLETIONS, body))).reads)
@@ -144,7 +150,7 @@ async def _understood(target: Target, model: str) -> dict[str, Any]:
 
 
 async def _version(target: Target) -> str | None:
-    """As vLLM tells it, or as llama.cpp does."""
+    """Ask for the version as vLLM and llama.cpp publish it."""
     for path, key in (("/version", "version"), ("/props", "build_info")):
         if said := _object(await _optional(target, path)).get(key):
             return str(said)
@@ -172,7 +178,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _is_here(host: str) -> bool:
-    """Whether process ids that it tells are those of this machine."""
+    """True if the process ids of the server are those of this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,9 +1,10 @@
-"""A server that is nothing but the way out: messages from upstream, framing, sockets. In a process of its own.
+"""A server in its own process that only delivers: it decodes messages, formats events, writes to sockets.
 
-`python -m sluiceway_lab.load.way_out '{"way": "when made", ...}'` says as JSON, a line each: its port; what it holds
-when every token was made; what it has spent when every event was written. What is not here: HTTP, policies, the
-tokenizer and the engine. Messages and framers are the product's, and so are the limits of the connections; but
-the kernel is not asked what it has not sent, so small events may fill a segment more of it than they do there.
+`python -m sluiceway_lab.load.way_out '{"format_time": "when made", ...}'` prints JSON lines: its port; what it holds
+when every token has been made; what it has spent when every event has been written.
+
+It uses the messages, the framers and the connection limits of the product, but has no HTTP, policy, tokenizer or
+engine. It does not ask the kernel for unsent bytes, so small events may fill one more segment than in the product.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ _PATIENCE_S = 60.0
 
 
 class WayOutConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the name that each event of the OpenAI protocols repeats: its length is theirs.
+    """What the process does.
 
-    `waits`: no further token is made while an event waits, so that readers that read are never behind.
+    `model` is the name that each event of the OpenAI protocols repeats; it determines their length. With `waits`, no
+    token is made while an event waits, so that readers keep up.
     """
 
-    way: FormatTime
+    format_time: FormatTime
     spoken: Spoken
     model: str
     n_readers: int
@@ -54,7 +56,7 @@ class WayOutConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteBacklog(msgspec.Struct, frozen=True):
-    """Once every token was made. Memory is that of the whole process, grown since before the first of them."""
+    """What is held when every token has been made: the growth of the whole process since the first token."""
 
     grown_bytes: int
     n_events: int
@@ -68,24 +70,24 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class WayOut:
-    """Made by `way_out`."""
+    """The process, as its parent sees it. Created by `way_out`."""
 
     def __init__(self, process: asyncio.subprocess.Process, target: Target) -> None:
         self._process = process
         self.target = target
 
     async def backlog(self) -> WriteBacklog:
-        """It waits until as many readers are connected as were announced. Raises `LoadError`."""
+        """Wait until all readers are connected and all tokens are made. Raises `LoadError`."""
         return msgspec.json.decode(await _line(self._process), type=WriteBacklog)
 
     async def spent(self) -> Spent:
-        """After `backlog`. Raises `LoadError`."""
+        """Called after `backlog`. Raises `LoadError`."""
         return msgspec.json.decode(await _line(self._process), type=Spent)
 
 
 @contextlib.asynccontextmanager
 async def way_out(question: WayOutConfig) -> AsyncIterator[WayOut]:
-    """One on a free port of this machine, for the length of the block. Raises `LoadError`."""
+    """Run one on a free port of this machine for the length of the block. Raises `LoadError`."""
     command = [sys.executable, "-m", "sluiceway_lab.load.way_out", msgspec.json.encode(question).decode()]
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, stdin=nothing, stdout=pipe, stderr=pipe)
@@ -110,7 +112,7 @@ async def _line(process: asyncio.subprocess.Process) -> bytes:
 
 
 class _ReaderConnection(asyncio.Protocol):
-    """Of one reader: writes what waits while there is room."""
+    """The connection of one reader. It writes waiting events while there is room."""
 
     def __init__(
         self, waiting: WaitingEvents, limits: StreamsConfig, opened: asyncio.Semaphore, changed: asyncio.Event
@@ -147,18 +149,18 @@ class _ReaderConnection(asyncio.Protocol):
         self._lost.set()
 
     async def close(self) -> None:
-        """Once the transport has handed everything on."""
+        """Close after the transport has written everything."""
         self._transport.close()
         await self._lost.wait()
 
 
 async def answer(question: WayOutConfig, say: Callable[[object], None]) -> None:
-    """The same in this process. `say` gets what the lines are made from."""
+    """Do the work in this process. `say` gets the content of each line."""
     budget = Budget(max_bytes=1 << 40, max_events=1 << 40)
     opened, changed, connections = asyncio.Semaphore(0), asyncio.Event(), list[_ReaderConnection]()
 
     def meet() -> _ReaderConnection:
-        waiting = held(question.way, framer_of(question.spoken, question.model, question.n_tokens), budget)
+        waiting = held(question.format_time, framer_of(question.spoken, question.model, question.n_tokens), budget)
         connections.append(_ReaderConnection(waiting, StreamsConfig(), opened, changed))
         return connections[-1]
 
@@ -184,7 +186,7 @@ async def answer(question: WayOutConfig, say: Callable[[object], None]) -> None:
 async def _make(
     messages: Sequence[bytes], connections: Sequence[_ReaderConnection], changed: asyncio.Event, *, waits: bool
 ) -> None:
-    """A message a step, as the API process gets them."""
+    """Take one message per step, as the API process does."""
     decoder: Decoder[ToApi] = Decoder(ToApi)
     for raw in messages:
         message = decoder.decode(raw)
@@ -206,7 +208,7 @@ async def _until_written(connections: Sequence[_ReaderConnection], changed: asyn
 
 
 def _messages(question: WayOutConfig) -> Sequence[bytes]:
-    """Each with a token for every reader."""
+    """Return messages with a token for every reader."""
     drawn, ids = words(f"{question.seed}/way-out"), random.Random(question.seed)
     return [
         encode(

@@ -1,7 +1,7 @@
-"""What the servers are asked: the same for each of them, and nothing twice, so that no cache of prompts helps.
+"""The texts of requests: the same for every server, and never repeated, so that no prompt cache helps.
 
-A text is drawn from common words, which are one token each for most vocabularies, after a seed of its own; texts that
-differ in their first words share no prefix.
+A text consists of random common words, which most vocabularies encode as one token each. Texts differ in their first
+words, so they share no prefix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS = (
 
 
 def prompts(seed: int, name: str, n: int) -> list[str]:
-    """`n` different texts of about 200 characters (47 tokens, more or less)."""
+    """Return `n` different texts of about 200 characters (about 47 tokens)."""
     return [_cut(words(f"{seed}/{name}/{index}"), PROMPT_CHARACTERS) for index in range(n)]
 
 

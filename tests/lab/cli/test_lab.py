@@ -17,7 +17,7 @@ from sluiceway_lab.experiments import registry
 from sluiceway_lab.experiments.registry import NAMES
 from sluiceway_lab.experiments.session import LabSession
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import Record, Run, Verdict
+from sluiceway_lab.load.record import Record, Verdict
 from sluiceway_lab.session import OwnServer, RunningServer
 from support.labs import experiment
 from support.target_servers import NOWHERE
@@ -93,7 +93,7 @@ def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypat
     """What was found is printed all the same."""
 
     async def broken(lab: Any) -> list[Verdict]:
-        lab.note(Run(server="s", scenario="a", streams=1, repeat=0, figures={"took_s": 1.0}, errors=["it broke"]))
+        lab.note("s", "a", {"took_s": 1.0}, streams=1, errors=["it broke"])
         return [Verdict("it holds", True, "so far")]
 
     monkeypatch.setattr(registry, "experiment_of", lambda name: experiment(run=broken))

@@ -7,7 +7,6 @@ import pytest
 from sluiceway_lab.experiments.buffers import verdicts
 from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import Run
 from sluiceway_lab.session import RunningServer
 
 
@@ -17,7 +16,7 @@ def judged(events: dict[str, int], on_our_side: int = 20) -> list[bool | None]:
     for scenario, n in events.items():
         figures = {"absorbed_events": float(n), "event_bytes": 1000, "absorbed_bytes": n * 1000}
         figures["events_on_our_side"] = on_our_side
-        lab.note(Run(server="s", scenario=scenario, streams=0, repeat=0, figures=figures))
+        lab.note("s", scenario, figures)
     return [verdict.stood for verdict in verdicts(lab)]
 
 

@@ -71,7 +71,7 @@ def test_smoke_run_judges_bytes_alone() -> None:
 
 async def test_server_that_runs_already_is_refused() -> None:
     """Its limits and its process are its own."""
-    with pytest.raises(ConfigError, match="^url: this experiment starts its servers itself"):
+    with pytest.raises(ConfigError, match="^url: this experiment must start its server itself"):
         await EXPERIMENT.run(lab_of())
 
 

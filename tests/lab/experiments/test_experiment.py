@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,10 @@ import pytest
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError
 from sluiceway_lab.experiments import experiment
+from sluiceway_lab.experiments.experiment import Lab
+from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.session import OwnServer, RunningServer
 from support.labs import lab_of
 from support.records import run
@@ -25,8 +28,8 @@ def test_run_is_kept_and_told() -> None:
     """With as many digits as mean something, and with what went wrong."""
     lines: list[str] = []
     lab = lab_of(say=lines.append)
-    lab.note(run("s", "a", 2, took_s=1.23456789))
-    lab.note(Run(server="s", scenario="b", streams=0, repeat=1, figures={}, errors=["it broke", "again"]))
+    lab.keep(run("s", "a", 2, took_s=1.23456789))
+    lab.note("s", "b", {}, repeat=1, errors=["it broke", "again"])
     assert lab.runs[0].figures == {"took_s": 1.23457}
     assert lines == ["s, a 2, repeat 0", "s, b, repeat 1: 2 failed (it broke)"]
 
@@ -34,7 +37,7 @@ def test_run_is_kept_and_told() -> None:
 def test_figures_are_those_of_the_runs_that_have_them() -> None:
     """By scenario, and by number of streams and server where these are given."""
     lab = lab_of(run("s", "a", 1, x=1.0), run("s", "a", 2, x=2.0), run("t", "a", 1, x=3.0), run("s", "b", 1, x=4.0))
-    lab.note(run("s", "a", 1, y=5.0))
+    lab.keep(run("s", "a", 1, y=5.0))
     assert lab.figures("x", "a") == [1.0, 2.0, 3.0]
     assert lab.figures("x", "a", 1) == [1.0, 3.0]
     assert lab.figures("x", "a", 1, server="s") == [1.0]
@@ -92,3 +95,34 @@ async def test_own_server_is_started_with_its_flags(monkeypatch: pytest.MonkeyPa
             assert lab.is_own and server.name == "exact"
     assert events == ["fake", ["--quiet", "--dtype", "int8"], "ready", "ended"]
     assert [(one.name, (one.serve_flags or [])[-2:]) for one in lab.servers] == [("exact", ["--dtype", "int8"])]
+
+
+FAKE = OwnServer(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"))
+
+
+def test_events_are_longer_and_the_record_stays_short() -> None:
+    """Each of them names the model; whoever reads the record wants its own name."""
+    lab = Lab(first=FAKE, is_smoke=True, seed=0, say=lambda line: None)
+
+    async def asked() -> Reading:
+        async with lab.server("--max-running", "2", pad_bytes=5000) as server:
+            return await read(server.target, server.request("once", 4), Habit())
+
+    reading = asyncio.run(asked())
+    assert (reading.end, reading.n_tokens) == (WHOLE, 4)
+    assert reading.n_bytes > 4 * 5000
+    (facts,) = lab.servers
+    assert facts.model == "fake"
+    assert facts.serve_flags is not None and facts.serve_flags[-2:] == ["--max-running", "2"]
+
+
+def test_running_server_takes_no_padding() -> None:
+    """Its model has the name that it has."""
+    lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=True, seed=0, say=lambda line: None)
+
+    async def asked() -> None:
+        async with lab.server(pad_bytes=5000):
+            raise AssertionError("it was not refused")
+
+    with pytest.raises(ConfigError, match="must start its server itself"):
+        asyncio.run(asked())

@@ -8,7 +8,6 @@ from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.experiments.full_batch import figures_of, verdicts
 from sluiceway_lab.experiments.readers import LEFT, WHOLE, Reading
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import Run
 from sluiceway_lab.session import RunningServer
 
 SERVED = Reading(1.0, token_s=[1.5, 1.6], end=WHOLE)
@@ -40,5 +39,5 @@ def test_each_fault_fells_its_hypothesis_alone(
     for policy, n_served in (("pause", pause_served), ("pause-park-drop", served)):
         waits = {"fast_first_token_s": first_s, "fast_first_token_max_s": first_s}
         figures = waits | {"fast_served": n_served, "slots_of_paused": 4, "held_bytes": held}
-        lab.note(Run(server="s", scenario=policy, streams=4, repeat=0, figures=figures))
+        lab.note("s", policy, figures, streams=4)
     assert [verdict.stood for verdict in verdicts(lab, park_s=2.0)] == stood

@@ -109,9 +109,9 @@ async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gauge_of(account(1)) as (gauge, _):
         monkeypatch.setattr(module, "LIMIT_S", 1.0)
         monkeypatch.setattr(time, "perf_counter", iter(range(1000)).__next__)
-        with pytest.raises(LoadError, match="1 s went by without a release"):
+        with pytest.raises(LoadError, match="waited 1 s in vain for a release"):
             await gauge.until_released()
-        with pytest.raises(LoadError, match="1 s went by without a start"):
+        with pytest.raises(LoadError, match="waited 1 s in vain for a start"):
             await gauge.until("a start", lambda samples: False)
-        with pytest.raises(LoadError, match="1 s went by without 3 tokens"):
+        with pytest.raises(LoadError, match="waited 1 s in vain for 3 tokens"):
             await gauge.until_generated("a", 3)

@@ -12,8 +12,9 @@ from rich.console import Console
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.errors import ConfigError
 from sluiceway_lab.experiments.registry import NAMES, experiment_of, experiments
-from sluiceway_lab.experiments.report import draw, show
+from sluiceway_lab.experiments.report import show
 from sluiceway_lab.experiments.session import LabSession
+from sluiceway_lab.load.plot import draw
 from sluiceway_lab.load.record import Record
 from sluiceway_lab.session import OwnServer
 from support.system import needs_nginx
@@ -44,7 +45,7 @@ def test_experiment_runs_to_its_verdicts_in_a_smoke_run(name: str, tmp_path: Pat
     out = io.StringIO()
     show(record, experiment, Console(file=out, width=200))
     assert record.question in out.getvalue()
-    draw(record, experiment, tmp_path / "plot.png")
+    draw(record, experiment.drawn_columns, tmp_path / "plot.png", over_streams=experiment.is_drawn_over_streams)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 

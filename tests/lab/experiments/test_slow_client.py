@@ -8,7 +8,6 @@ from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Reading
 from sluiceway_lab.experiments.slow_client import HeldSample, ServerWatch, healthy_figures, slow_figures, verdicts
 from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.record import Run
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.session import RunningServer
 
@@ -63,8 +62,8 @@ def test_policies_are_judged_by_the_worst_of_their_levels(
     """Of one level it is the median that counts; runs without slow ones are what they are compared with."""
     lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     scenario = f"padded, {policy}"
-    lab.note(Run(server="s", scenario=scenario, streams=0, repeat=0, figures={"healthy_completion_s": 1.0}))
+    lab.note("s", scenario, {"healthy_completion_s": 1.0})
     for place, ratio in enumerate(ratios):
         figures = {"healthy_ratio": ratio, "slow_cut": n_cut}
-        lab.note(Run(server="s", scenario=scenario, streams=min(place + 1, 2), repeat=place, figures=figures))
+        lab.note("s", scenario, figures, streams=min(place + 1, 2), repeat=place)
     assert [verdict.stood for verdict in verdicts(lab)] == stood

@@ -9,6 +9,7 @@ import pytest
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load.plot import draw, require_plotting
+from sluiceway_lab.load.tables import PLOTTED, Column
 from support.records import record, run
 
 
@@ -21,13 +22,13 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
         ),
         run("theirs", "start", 0, ready_s=1.0),
     )
-    draw(made, tmp_path / "plot.png")
+    draw(made, PLOTTED, tmp_path / "plot.png", over_streams=True)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_picture_of_nothing_is_empty(tmp_path: Path) -> None:
     """Not a fault: the record is what counts."""
-    draw(record(run("ours", "start", 0, ready_s=1.0)), tmp_path / "plot.png")
+    draw(record(run("ours", "start", 0, ready_s=1.0)), PLOTTED, tmp_path / "plot.png", over_streams=True)
     assert (tmp_path / "plot.png").exists()
 
 
@@ -35,7 +36,7 @@ def test_picture_of_nothing_is_empty(tmp_path: Path) -> None:
 def test_picture_that_cannot_be_written_is_a_sentence(tmp_path: Path, name: str) -> None:
     """A folder that is not there, a format that nobody draws."""
     with pytest.raises(ConfigError, match="^plot: cannot write"):
-        draw(record(run("ours", "together", 1, tokens_per_s=1.0)), tmp_path / name)
+        draw(record(run("ours", "together", 1, tokens_per_s=1.0)), PLOTTED, tmp_path / name, over_streams=True)
 
 
 def test_plotting_is_missed_before_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +45,18 @@ def test_plotting_is_missed_before_the_measurement(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'sluiceway\[lab\]'"):
         require_plotting()
+
+
+TOOK = (Column("took_s", "took ms", 1e3),)
+
+
+def test_every_row_is_a_bar(tmp_path: Path) -> None:
+    draw(record(run("s", "twice", 2, took_s=0.5)), TOOK, tmp_path / "a.svg", over_streams=False)
+    assert "<!-- s, twice 2 -->" in (tmp_path / "a.svg").read_text()
+
+
+def test_every_scenario_with_several_numbers_of_streams_is_a_line(tmp_path: Path) -> None:
+    runs = [run("s", "fast", n, took_s=n / 10) for n in (4, 1)] + [run("s", "once", 2, took_s=1.0)]
+    draw(record(*runs), TOOK, tmp_path / "a.svg", over_streams=True)
+    picture = (tmp_path / "a.svg").read_text()
+    assert "<!-- fast -->" in picture and "<!-- once -->" not in picture

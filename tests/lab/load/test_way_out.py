@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 
 from sluiceway.sse.decoder import Decoder
@@ -14,8 +16,8 @@ from sluiceway_lab.load.way_out import Spent, WayOutConfig, WriteBacklog, way_ou
 
 pytestmark = pytest.mark.e2e
 
-SMALL = WayOutConfig(way="when made", spoken="completions", model="m", n_readers=2, n_tokens=30, waits=True)
-LONG = WayOutConfig(way="when written", spoken="completions", model="x" * 32_768, n_readers=1, n_tokens=30)
+SMALL = WayOutConfig(format_time="when made", spoken="completions", model="m", n_readers=2, n_tokens=30, waits=True)
+LONG = WayOutConfig(format_time="when written", spoken="completions", model="x" * 32_768, n_readers=1, n_tokens=30)
 
 
 async def whole(question: WayOutConfig, *, waits_for_backlog: bool = False) -> tuple[WriteBacklog, Spent, list[bytes]]:
@@ -49,7 +51,7 @@ async def test_every_reader_gets_every_token() -> None:
 @pytest.mark.parametrize("way", ["when made", "when written"])
 async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: FormatTime) -> None:
     """It gets all of it in the end. A megabyte waits as events, and next to nothing as what they are made from."""
-    question = WayOutConfig(way=way, spoken="completions", model=LONG.model, n_readers=1, n_tokens=30)
+    question = WayOutConfig(format_time=way, spoken="completions", model=LONG.model, n_readers=1, n_tokens=30)
     backlog, spent, (body,) = await whole(question, waits_for_backlog=True)
     assert 10 < backlog.n_events < 30
     assert (backlog.grown_bytes > backlog.n_events * 32_768 / 2) == (way == "when made")
@@ -58,6 +60,7 @@ async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: FormatTime) 
 
 async def test_process_that_ends_says_why() -> None:
     """A port that cannot be had, a system without /proc."""
+    unfit: Any = "two"
     with pytest.raises(LoadError, match="^the way out has ended: .*int"):
-        async with way_out(WayOutConfig(way="when made", spoken="chat", model="m", n_readers="two", n_tokens=1)):  # type: ignore[arg-type]
+        async with way_out(msgspec.structs.replace(SMALL, n_readers=unfit)):
             raise AssertionError("it has started")
