@@ -1,4 +1,4 @@
-"""Which runs a benchmark has, in which order, and what it adds to them; on servers that answer at once."""
+"""The runs of a benchmark, on scripted servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def server() -> AsyncIterator[ScriptedServer]:
 
 
 async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> list[Run]:
-    """All of it."""
+    """All runs of it."""
     return completed([run async for run in bench_runs(config, contenders, say)])
 
 
@@ -39,7 +39,7 @@ def places(runs: Sequence[Run]) -> list[tuple[str, str, int, int]]:
 
 
 async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
-    """The lowest and the highest, and back-to-back, in each; those between three times at most."""
+    """The lowest level, the highest, and one after another in each round; the others at most three times."""
     lines: list[str] = []
     runs = await run_bench(SMALL, [Contender(server=target_server(server.target))], lines.append)
     a_round = [("alone", 1), ("together", 1), ("together", 2), ("together", 3)]
@@ -50,7 +50,6 @@ async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
 
 
 async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:
-    """Neither in a run nor from one to the next, so that no cache of prompts helps."""
     await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
     prompts = [body["prompt"] for _, _, body in server.requests]
     # Three for the warm-up; in each round two back-to-back, then one, two and three at once, the two not in the last.
@@ -58,7 +57,6 @@ async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:
 
 
 async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None:
-    """Of the same repeat; a single stream has nothing to gain."""
     runs = await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
     alone = {one.repeat: one.figures["tokens_per_s"] for one in runs if one.scenario == "alone"}
     for one in runs:
@@ -70,7 +68,7 @@ async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None
 
 
 async def test_short_answers_tell_what_a_request_costs(server: ScriptedServer) -> None:
-    """Of a server whose processes are seen: once more the highest level, in each round, and the line through both."""
+    """If the processes are known, each round also runs the highest level with short answers."""
     config = BenchConfig(levels=(1, 2), repeats=2, tokens=16, alone=1, scenarios=("streams",))
     seen = Contender(server=target_server(server.target, processes={os.getpid(): "api"}))
     runs = await run_bench(config, [seen], lambda line: None)
@@ -81,7 +79,6 @@ async def test_short_answers_tell_what_a_request_costs(server: ScriptedServer) -
 
 
 def test_costs_are_split_within_a_repeat() -> None:
-    """And where the short answers failed there is nothing to set against the long ones."""
     long = {"cpu_api_s": 0.14, "requests": 2.0, "chunks_per_token": 1.0, "tokens": 128.0}
     short = {"cpu_api_s": 0.028, "requests": 2.0, "chunks_per_token": 1.0, "tokens": 16.0}
     runs = [
@@ -97,7 +94,6 @@ def test_costs_are_split_within_a_repeat() -> None:
 
 
 async def test_servers_take_turns(server: ScriptedServer) -> None:
-    """And change places, so that nobody always goes first."""
     pair = [Contender(server=target_server(server.target, name=name)) for name in "ab"]
     config = BenchConfig(levels=(1,), repeats=2, tokens=2, alone=1, scenarios=("streams", "prefill", "joiner"))
     runs = await run_bench(config, pair, lambda line: None)
@@ -106,7 +102,7 @@ async def test_servers_take_turns(server: ScriptedServer) -> None:
 
 
 async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) -> None:
-    """Without gauges nobody can tell when it is idle; without processes there is no memory to see."""
+    """Without gauges it is unknown when a server is idle; without processes, how much memory it has."""
     config = BenchConfig(levels=(1,), repeats=1, tokens=2, scenarios=("close", "memory", "start"))
     lines: list[str] = []
     with pytest.raises(LoadError, match="^nothing of close, memory, start can be measured of these servers$"):
@@ -119,7 +115,6 @@ async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) 
 
 
 async def test_run_that_fails_is_one_without_figures() -> None:
-    """The others are worth keeping; back-to-back there is then nothing to compare with."""
 
     def answering(body: dict[str, Any]) -> Sequence[bytes]:
         is_warm_up = body["max_tokens"] == 4
@@ -132,14 +127,12 @@ async def test_run_that_fails_is_one_without_figures() -> None:
 
 
 async def test_server_that_answers_nothing_is_a_fault_at_once() -> None:
-    """Nobody waits for a benchmark of it."""
     async with scripted_server() as server:
         with pytest.raises(LoadError, match="s: the server refused"):
             await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
 
 
 async def test_close_is_for_servers_whose_gauges_are_known() -> None:
-    """All others would be waited for in vain."""
     pair = [Contender(server=target_server(name="a")), Contender(server=target_server(name="b", kind="vllm"))]
     found = jobs(BenchConfig(repeats=2, scenarios=("close",)), pair)
     assert [(job.contender.server.name, job.kind, job.repeat) for job in found] == [
@@ -151,7 +144,6 @@ async def test_close_is_for_servers_whose_gauges_are_known() -> None:
 
 
 async def test_soak_is_a_series_of_parts(server: ScriptedServer) -> None:
-    """With a look at memory after each, so that growth shows."""
     config = BenchConfig(levels=(1, 4), requests=25, scenarios=("soak",))
     runs = await run_bench(config, [Contender(server=target_server(server.target))], lambda line: None)
     assert places(runs) == [("s", "soak", 4, part) for part in range(SOAK_PARTS)]
@@ -159,7 +151,6 @@ async def test_soak_is_a_series_of_parts(server: ScriptedServer) -> None:
 
 
 async def test_failed_requests_are_in_the_progress() -> None:
-    """A person who waits should know early."""
     from sluiceway_lab.bench import _progress
 
     failed = Run(server="s", scenario="together", streams=2, repeat=1, figures={}, errors=["no"])
@@ -170,7 +161,6 @@ async def test_failed_requests_are_in_the_progress() -> None:
 
 
 def test_quick_is_a_part_of_the_whole() -> None:
-    """The lowest, eight and the highest; one repeat; shorter answers."""
     assert BenchConfig().quick() == BenchConfig(levels=(1, 8, 32), repeats=1, tokens=32, alone=4)
     assert BenchConfig(levels=(2, 4), tokens=3).quick() == BenchConfig(levels=(2, 4), repeats=1, tokens=3, alone=4)
     chosen = BenchConfig(repeats=2).quick({"repeats", "levels"})
@@ -192,6 +182,5 @@ def test_quick_is_a_part_of_the_whole() -> None:
     ],
 )
 def test_setting_is_refused_when_it_makes_no_sense(fields: dict[str, Any], words: str) -> None:
-    """With the field's name."""
     with pytest.raises(ConfigError, match=f"^{words}"):
         BenchConfig(**fields)

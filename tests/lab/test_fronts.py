@@ -1,4 +1,4 @@
-"""Fronts before a real server: the same responses, and each with its own way to treat a client that leaves."""
+"""Fronts of a real server: they send the same responses, and differ when a client leaves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ async def fronted(kind: str) -> AsyncIterator[tuple[TargetServer, TargetServer]]
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 async def test_responses_are_those_of_the_server_behind(kind: str) -> None:
-    """Streamed and whole, refused, and what is read with GET."""
     async with fronted(kind) as (front, behind):
         for make in (stream_request, generate_request):
             replies = [
@@ -57,7 +56,6 @@ async def test_responses_are_those_of_the_server_behind(kind: str) -> None:
     ],
 )
 async def test_a_client_that_leaves_is_noticed_or_not(kind: str, is_streamed: bool, is_noticed: bool) -> None:
-    """What is not noticed is computed to its end."""
     n_tokens = 300
     async with fronted(kind) as (front, behind):
         make = stream_request if is_streamed else generate_request

@@ -1,4 +1,4 @@
-"""From what is to be measured to the record of it."""
+"""A session of `bench`, on scripted servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def answering(body: dict[str, Any]) -> Sequence[bytes]:
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
-    """A server that answers at once, in a thread: a session has a loop of its own."""
+    """A server in a thread, because a session has its own loop."""
     started = threading.Event()
     found: list[Target] = []
     stop = asyncio.Event()
@@ -57,7 +57,7 @@ def target() -> Iterator[Target]:
 
 @pytest.fixture
 def questions(monkeypatch: pytest.MonkeyPatch) -> list[FloorRequest]:
-    """What the floor was asked; it answers at once."""
+    """The requests for the floor, which are answered without a measurement."""
     asked: list[FloorRequest] = []
 
     def ask(question: FloorRequest) -> MachineFloor:
@@ -73,7 +73,6 @@ def run(first: OwnServer | RunningServer, **fields: Any) -> Any:
 
 
 def test_record_says_all_of_it(target: Target, questions: list[FloorRequest]) -> None:
-    """Of a server that runs already nothing is known but what it shows."""
     record = run(RunningServer(target=target))
     assert (record.schema, record.experiment, record.command) == ("sluiceway.lab/2", "bench", ["sluiceway", "bench"])
     assert list(record.config["levels"]) == [1, 2]
@@ -86,7 +85,7 @@ def test_record_says_all_of_it(target: Target, questions: list[FloorRequest]) ->
 
 
 def interrupted(target: Target, *, after: int) -> Any:
-    """What is left of a measurement when somebody presses Ctrl-C after so many lines of progress."""
+    """The record of a measurement that Ctrl-C ends after so many lines of progress."""
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -98,7 +97,6 @@ def interrupted(target: Target, *, after: int) -> Any:
 
 
 def test_interruption_leaves_the_runs_that_had_been_made(target: Target) -> None:
-    """Summed up as ever, with a mark; whoever is not interrupted has none."""
     record = interrupted(target, after=3)
     assert record.is_partial
     places = [("alone", 1), ("together", 1)]
@@ -108,13 +106,11 @@ def test_interruption_leaves_the_runs_that_had_been_made(target: Target) -> None
 
 
 def test_interruption_before_the_first_run_leaves_nothing(target: Target) -> None:
-    """So there is no record of it either."""
     with pytest.raises(KeyboardInterrupt):
         interrupted(target, after=1)
 
 
 def test_rival_takes_turns_and_is_set_against_the_first(target: Target) -> None:
-    """Two servers of one kind are told apart by their addresses."""
     other = Target("localhost", target.port)
     record = run(RunningServer(target=target, model="m"), rival=RunningServer(target=other), measures_floor=False)
     assert [one.name for one in record.servers] == [target.url, other.url]
@@ -123,7 +119,6 @@ def test_rival_takes_turns_and_is_set_against_the_first(target: Target) -> None:
 
 
 def test_rival_of_the_same_name_is_called_by_its_address(target: Target) -> None:
-    """As two of our own would be."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "meet", _meet_as_one_kind)
         record = run(
@@ -152,7 +147,7 @@ class StartedServer:
 def test_server_of_its_own_is_started_and_ended(
     target: Target, questions: list[FloorRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the model's name, and with the flags of the session; the machine is asked before."""
+    """The floor is measured before the server starts."""
     events: list[object] = []
 
     @contextlib.contextmanager
@@ -174,7 +169,6 @@ def test_server_of_its_own_is_started_and_ended(
 def test_fake_model_has_no_weights(
     target: Target, questions: list[FloorRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is served by its name, as it has no path."""
     served: list[str] = []
 
     @contextlib.contextmanager
@@ -190,13 +184,11 @@ def test_fake_model_has_no_weights(
 def test_weights_of_a_server_that_runs_are_those_that_its_owner_names(
     target: Target, questions: list[FloorRequest]
 ) -> None:
-    """For bytes and operations a second."""
     record = run(RunningServer(target=target, files=MODEL, dtype="float32", threads=1))
     assert record.weights == WEIGHTS
     assert questions == [FloorRequest(threads=1, dtype="float32", files=MODEL)]
 
 
 def test_server_that_does_not_answer_is_a_sentence() -> None:
-    """Its address is named."""
     with pytest.raises(LoadError, match="no answer from http://127.0.0.1:1"):
         run(RunningServer(target=Target("127.0.0.1", 1)), measures_floor=False)

@@ -1,4 +1,4 @@
-"""A score card of questions that were never asked."""
+"""A score card without a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab whose runs a test has written, and native answers."""
+"""A lab with given runs, and native answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.target_servers import NOWHERE
 
 
 def lab_of(*runs: Run, **fields: Any) -> Lab:
-    """With these runs; nothing is said, and nothing is a smoke run unless `fields` say so."""
+    """A lab with these runs. It reports nothing, and is no smoke run unless `fields` say so."""
     given: dict[str, Any] = {
         "first": RunningServer(target=NOWHERE),
         "is_smoke": False,
@@ -34,7 +34,7 @@ async def _found(lab: Lab) -> list[Verdict]:
 
 
 def experiment(**fields: Any) -> Experiment:
-    """One that takes no server and no time."""
+    """An experiment without a server and without work."""
     given: dict[str, Any] = {
         "name": "naps",
         "question": "How long is a nap?",
@@ -51,7 +51,7 @@ def native_event(place: int, name: str, **fields: Any) -> bytes:
 
 
 def native_events(*token_ids: int, reason: str = "length") -> list[bytes]:
-    """A native stream of these tokens, `start` and `done` with them, each with its id."""
+    """A native stream of these tokens, with `start` and `done`, each event with its id."""
     usage = {"prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": len(token_ids)}
     tokens = [native_event(place + 2, "token", index=place, id=one, text="a") for place, one in enumerate(token_ids)]
     end = native_event(len(token_ids) + 2, "done", reason=reason, stop=None, usage=usage)
@@ -59,6 +59,6 @@ def native_events(*token_ids: int, reason: str = "length") -> list[bytes]:
 
 
 def native_answer(*events: bytes) -> list[bytes]:
-    """These events over HTTP, each in a chunk of its own."""
+    """These events over HTTP, each in its own chunk."""
     head = STREAM_HEAD.removesuffix(b"\r\n") + b"x-stream-id: s-1\r\nx-request-id: r-1\r\n\r\n"
     return [head, *(chunk(one) for one in events), STREAM_END]

@@ -1,4 +1,4 @@
-"""A record of measurements that were never made."""
+"""A record without a measurement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(server: str, scenario: str, streams: int, repeat: int = 0, **figures: fl
 
 
 def record(*runs: Run, **fields: Any) -> Record:
-    """Of these runs, whose servers are in the order of their appearance."""
+    """A record of these runs, with the servers in the order of their appearance."""
     names = list(dict.fromkeys(one.server for one in runs))
     servers = [
         ServerFacts(name=name, url="http://127.0.0.1:1", kind=None, version=None, model="m", extras={})

@@ -1,4 +1,4 @@
-"""An HTTP server that says what a test wrote down, piece by piece: odd splits, stalls, broken streams too."""
+"""An HTTP server that sends scripted pieces, with odd splits, stalls and broken streams."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from sluiceway_lab.load.calls import Target
 
 STALL = b""
-"""In place of a piece: say nothing more until the client has gone."""
+"""An HTTP server that sends scripted pieces, with odd splits, stalls and broken streams."""
 
 Pieces = Iterable[bytes]
 Answering = Callable[[Any], Pieces]
-"""From the decoded body of a request (None without one) to what is written."""
+"""An HTTP server that sends scripted pieces, with odd splits, stalls and broken streams."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ def chunk(body: bytes) -> bytes:
 
 
 def event(data: Any) -> bytes:
-    """A server-sent event; what is no text goes as JSON."""
+    """A server-sent event. Data that is not text is encoded as JSON."""
     return f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
 
 
@@ -106,7 +106,7 @@ def token(text: str, finish_reason: str | None = None, **fields: Any) -> bytes:
 
 
 def usage(n_prompt: int, n_completion: int) -> bytes:
-    """The event that tells the usage, as OpenAI, vLLM and Sluiceway write it."""
+    """The event with the usage, as OpenAI, vLLM and Sluiceway write it."""
     return event({"choices": [], "usage": {"prompt_tokens": n_prompt, "completion_tokens": n_completion}})
 
 
@@ -114,11 +114,11 @@ DONE = event("[DONE]")
 
 
 def stream(*events: bytes) -> list[bytes]:
-    """A chunked answer, an event in each chunk."""
+    """A chunked answer, with an event in each chunk."""
     return [STREAM_HEAD, *(chunk(one) for one in events), STREAM_END]
 
 
 def completion_stream(n_tokens: int, n_prompt: int = 47) -> list[bytes]:
-    """A stream as it should be."""
+    """A correct stream."""
     tokens = [token(" la") for _ in range(n_tokens - 1)]
     return stream(*tokens, token(" la", "length"), usage(n_prompt, n_tokens), DONE)

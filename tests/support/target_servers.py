@@ -1,4 +1,4 @@
-"""Servers under measurement that a test has written."""
+"""Servers under measurement."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}
 
 
 def target_server(target: Target = NOWHERE, **fields: Any) -> TargetServer:
-    """A server that understands everything and tells nothing of itself, but for the fields given."""
+    """A server that understands all fields and publishes nothing, except for the given fields."""
     given: Mapping[str, Any] = {"name": "s", "model": "m", "kind": None, "version": None, "extras": EXTRAS} | fields
     return TargetServer(target=target, **given)

@@ -87,7 +87,7 @@ def _compare(lab: Lab, methods: Mapping[str, DecodeMethod], vocabulary: int, ser
 
 
 def _batches(scale: KernelScale, seed: int) -> Sequence[tuple[str, list[Row]]]:
-    """Make batches of decoding rows with scattered blocks. In the last one, one row is long and the others are short."""
+    """Make batches of decoding rows with scattered blocks. In the last one, a single row is long."""
     short, long = scale.contexts
     table = list(range(scale.n_blocks))
     random.Random(seed).shuffle(table)

@@ -1,4 +1,4 @@
-"""Requests that are wrong."""
+"""Invalid requests."""
 
 from __future__ import annotations
 
@@ -11,25 +11,21 @@ from support.model_server import ask, context_of, model_server
 
 
 async def test_reasons_that_name_the_field_pass() -> None:
-    """All on one connection."""
     found = await ask(QUESTION)
     assert found.grade is Grade.PASS and found.sentence.startswith("8 wrong requests on one connection")
 
 
 async def test_server_that_takes_the_blame_fails() -> None:
-    """500 says that nothing can be done about it."""
     found = await ask(QUESTION, "crashes")
     assert found.grade is Grade.FAIL and "status 500" in found.sentence and "broken JSON" in found.sentence
 
 
 async def test_closed_connection_is_worth_a_warning() -> None:
-    """A client that has a pool must open another."""
     found = await ask(QUESTION, "one shot")
     assert (found.grade, found.sentence) == (Grade.WARN, "7 times the connection was closed after a refusal")
 
 
 async def test_server_that_is_gone_fails() -> None:
-    """The reason is what the network says."""
     async with model_server() as (script, server):
         context = await context_of(script)
         server.close()
@@ -52,6 +48,5 @@ async def test_server_that_is_gone_fails() -> None:
     ],
 )
 def test_refusal_is_judged(status: int, body: bytes, grade: Grade | None) -> None:
-    """By its status, its form and its reason."""
     found = judge("stop", Reply(status, {}, [(0.0, body)], True))
     assert (None if found is None else found[0]) is grade

@@ -19,7 +19,6 @@ BAD = Finding(Grade.FAIL, "broke", {})
 
 
 def test_card_has_a_line_for_each_question() -> None:
-    """A sentence that quotes the server is no markup."""
     out = io.StringIO()
     show(check_record([(FIRST, GOOD), (SECOND, BAD)]), Console(file=out, width=120))
     assert "all [bold]well[/bold]" in out.getvalue() and "isolation" in out.getvalue()
@@ -27,7 +26,6 @@ def test_card_has_a_line_for_each_question() -> None:
 
 
 def test_record_is_one_of_the_lab() -> None:
-    """Whoever reads those reads this: a run for each question, with its figures."""
     made = check_record([(FIRST, GOOD), (SECOND, BAD)])
     read = msgspec.json.decode(msgspec.json.encode(made), type=Record)
     assert (read.schema, read.experiment) == (SCHEMA, "check")
@@ -38,14 +36,12 @@ def test_record_is_one_of_the_lab() -> None:
 
 
 def test_record_knows_whether_a_question_failed() -> None:
-    """A warning is no failure."""
     warned = Finding(Grade.WARN, "odd", {})
     assert not check_record([(FIRST, GOOD), (SECOND, warned)]).has_failed
     assert check_record([(FIRST, GOOD), (SECOND, BAD)]).has_failed
 
 
 def test_finding_is_told_with_its_question() -> None:
-    """Verdicts are counted in the order of their names' list."""
     found = answered(FIRST, GOOD)
     assert (found.question, found.grade, found.sentence) == ("overlap", Grade.PASS, GOOD.sentence)
     assert tally([answered(SECOND, BAD), found, found]) == "2 pass, 1 fail"

@@ -9,19 +9,17 @@ from support.transcripts import transcript
 
 
 async def test_whole_characters_pass() -> None:
-    """Three bytes a token, so most borders are in a character of four."""
     found = await ask(QUESTION)
     assert found.grade is Grade.PASS and "characters beyond ASCII" in found.sentence
 
 
 async def test_halves_fail() -> None:
-    """The stream is not the whole answer either."""
     found = await ask(QUESTION, "half characters")
     assert found.grade is Grade.FAIL and "replacement characters in the stream" in found.sentence
 
 
 def test_nonsense_of_the_model_is_no_fault() -> None:
-    """What the whole has too is not broken by the stream; half of a surrogate pair never is right."""
+    """Broken characters of the complete answer are the model's; half of a surrogate pair is always a fault."""
     assert broken_pieces(transcript("a", "\ufffd"), "a\ufffd") == []
     assert broken_pieces(transcript("a\ufffd", "\ufffd"), "a\ufffd") != []
     assert broken_pieces(transcript("\ud83d"), "\ud83d") == ["half of a surrogate pair"]

@@ -12,25 +12,21 @@ from support.model_server import SMALL, ask, context_of, model_server
 
 
 async def test_connection_that_goes_on_passes() -> None:
-    """One after another, and sent together."""
     assert (await ask(QUESTION)).grade is Grade.PASS
 
 
 async def test_connection_that_ends_without_notice_is_worth_a_warning() -> None:
-    """Against the rule, but clients have to live with it."""
     found = await ask(QUESTION, "one shot")
     assert found.grade is Grade.WARN
     assert "after a plain answer: the server had closed the connection without saying so" in found.sentence
 
 
 async def test_connection_that_ends_with_notice_is_worth_a_warning() -> None:
-    """It is the server's right, and costs."""
     found = await ask(QUESTION, "says close")
     assert found.grade is Grade.WARN and "after a stream: the server closes after each answer" in found.sentence
 
 
 async def test_second_request_without_an_answer_fails() -> None:
-    """The client would wait for ever."""
     async with model_server("deaf") as (script, _):
         context = dataclasses.replace(await context_of(script), config=msgspec.structs.replace(SMALL, timeout_s=0.4))
         found = await QUESTION.ask(context)

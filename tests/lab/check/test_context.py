@@ -1,4 +1,4 @@
-"""The server that is asked."""
+"""The server as the questions see it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from support.target_servers import target_server
 
 
 async def test_pace_is_that_of_one_stream() -> None:
-    """The best of a few."""
     async with scripted_server({"/v1/completions": completion_stream(8)}) as server:
         pace = await paced(target_server(server.target), SMALL)
         assert len(server.requests) == 4
@@ -26,7 +25,6 @@ async def test_pace_is_that_of_one_stream() -> None:
 
 
 async def test_pace_is_known_when_all_comes_at_once() -> None:
-    """A server that does not stream is still to be judged; one that says nothing cannot be."""
     async with scripted_server({"/v1/completions": stream(token("a", "length"), DONE)}) as server:
         pace = await paced(target_server(server.target), SMALL)
     assert pace.itl_s == pytest.approx(pace.first_token_s / 32, rel=0.01)
@@ -36,7 +34,6 @@ async def test_pace_is_known_when_all_comes_at_once() -> None:
 
 
 async def test_whole_answer_is_that_of_the_stream() -> None:
-    """Greedy, so both are the same text; streams keep their order."""
     async with model_server() as (script, _):
         context = await context_of(script)
         first, second = context.prompts("x", 2)
@@ -46,7 +43,7 @@ async def test_whole_answer_is_that_of_the_stream() -> None:
 
 
 async def test_server_is_idle_or_not_in_time() -> None:
-    """By its gauges; a busy one is given a token to compute, in case it only has not looked."""
+    """A busy server gets a token to compute, in case it updates its gauges only then."""
     async with model_server() as (script, _):
         context = await context_of(script)
         assert await context.seconds_until_idle(1.0) is not None
@@ -56,7 +53,6 @@ async def test_server_is_idle_or_not_in_time() -> None:
 
 
 async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asked all the time would never see it idle."""
     monkeypatch.setattr(context_module, "FIRST_LOOKS_S", 0.02)
     async with model_server() as (script, _):
         context = await context_of(script)
@@ -76,7 +72,7 @@ async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.Mon
 
 
 async def test_slow_answer_goes_on_and_a_silent_one_is_a_fault() -> None:
-    """By what comes within the limit, not by how long the whole takes: here some twelve limits."""
+    """The limit is for each silence. The whole answer takes about twelve times as long."""
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.1)
         context = dataclasses.replace(await context_of(script), config=hurried)
@@ -87,7 +83,6 @@ async def test_slow_answer_goes_on_and_a_silent_one_is_a_fault() -> None:
 
 
 def test_slow_server_is_asked_less() -> None:
-    """Down to what still can be judged; a quick one is asked all."""
     whole = CheckConfig()
     assert fitted(whole, ServerPace(0.1, 0.04)) == whole
     slow = fitted(whole, ServerPace(0.1, 0.1))
@@ -98,7 +93,6 @@ def test_slow_server_is_asked_less() -> None:
 
 
 async def test_server_that_is_never_busy_is_a_fault() -> None:
-    """Whoever waits for it must not wait for ever."""
     async with model_server() as (script, _):
         context = await context_of(script)
         hurried = dataclasses.replace(context, config=msgspec.structs.replace(SMALL, timeout_s=0.1))
@@ -107,7 +101,6 @@ async def test_server_that_is_never_busy_is_a_fault() -> None:
 
 
 async def test_busy_server_may_refuse_the_token() -> None:
-    """It is busy, then, and no fault of it."""
     busy = "vllm:num_requests_running 1\n"
     async with scripted_server(
         {"/metrics": [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + busy.encode()]}
@@ -118,7 +111,6 @@ async def test_busy_server_may_refuse_the_token() -> None:
 
 
 async def test_tokens_of_an_unknown_server_are_not_counted() -> None:
-    """Its numbers have other names."""
     assert await (await _context(target_server())).generated() is None
 
 

@@ -1,4 +1,4 @@
-"""A server that is told to end."""
+"""A server that is told to stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.model_server import Fault, ask, context_of, model_server
 
 
 async def drained(fault: Fault | None) -> Finding:
-    """The signal goes to this process, where the server is."""
+    """The signal goes to this process, which runs the server."""
     loop = asyncio.get_running_loop()
     async with model_server(fault) as (script, server):
         loop.add_signal_handler(signal.SIGTERM, script.drain, server)
@@ -26,19 +26,16 @@ async def drained(fault: Fault | None) -> Finding:
 
 
 async def test_streams_that_end_well_pass() -> None:
-    """And a newcomer is refused."""
     found = await drained(None)
     assert found.grade is Grade.PASS and found.sentence.startswith("4 of 4 running streams ended whole")
 
 
 async def test_streams_that_are_cut_fail() -> None:
-    """Without a word to anybody."""
     found = await drained("dies")
     assert found.grade is Grade.FAIL and found.sentence.startswith("4 of 4 streams were cut off without a word")
 
 
 async def test_nothing_is_ended_unasked() -> None:
-    """The flag is named."""
     found = await ask(QUESTION)
     assert found.grade is Grade.UNKNOWN and "--drain-pid" in found.sentence
 
@@ -55,5 +52,4 @@ async def test_nothing_is_ended_unasked() -> None:
     ],
 )
 def test_end_is_judged(ends: list[str], newcomer: str, gone_s: float | None, grade: Grade) -> None:
-    """By what the streams, a newcomer and the listener did."""
     assert judge(ends, newcomer, gone_s).grade is grade

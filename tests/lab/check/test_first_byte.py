@@ -15,26 +15,22 @@ from support.model_server import SMALL, ask, context_of, model_server
 
 
 async def test_headers_at_once_pass() -> None:
-    """Long before the first token."""
     found = await ask(HEADERS)
     assert found.grade is Grade.PASS and found.figures["headers_s"] < found.figures["first_token_s"]
 
 
 async def test_headers_with_the_first_token_are_worth_a_warning() -> None:
-    """It is lawful, but a client cannot tell whether it was accepted."""
     found = await ask(HEADERS, "late headers")
     assert found.grade is Grade.WARN and "at 100% of the wait" in found.sentence
 
 
 async def test_silence_is_measured() -> None:
-    """A server that is quick leaves nothing to say."""
     found = await ask(SILENCE)
     assert found.grade is Grade.UNKNOWN and found.figures["longest_silence_s"] > 0
 
 
 @pytest.mark.parametrize("question", [HEADERS, SILENCE], ids=["first-byte", "silence"])
 async def test_server_that_says_nothing_for_long_cannot_be_judged(question: Question) -> None:
-    """Here for a tenth of a second, which is no fault yet."""
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.2)
         context = dataclasses.replace(await context_of(script), config=hurried)
@@ -44,7 +40,6 @@ async def test_server_that_says_nothing_for_long_cannot_be_judged(question: Ques
 
 @pytest.mark.parametrize("question", [HEADERS, SILENCE], ids=["first-byte", "silence"])
 async def test_server_that_refuses_long_prompts_cannot_be_judged(question: Question) -> None:
-    """A queue may be short."""
     async with model_server() as (script, _):
         context = await context_of(script)
         script.is_draining = True
@@ -53,7 +48,7 @@ async def test_server_that_refuses_long_prompts_cannot_be_judged(question: Quest
 
 
 async def test_more_are_asked_where_few_do_not_wait_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among enough of them one waits long; here, two hundredths of a second are long."""
+    """Here two hundredths of a second are long."""
     monkeypatch.setattr(first_byte, "_PATIENT_S", 0.08)
     monkeypatch.setattr(first_byte, "_LONG_ENOUGH_S", 0.2)
     async with model_server() as (script, _):
@@ -64,14 +59,12 @@ async def test_more_are_asked_where_few_do_not_wait_long_enough(monkeypatch: pyt
 
 
 def test_how_many_wait_long_enough() -> None:
-    """In proportion, as far as that is decent."""
     assert enough_to_wait(16, 10.0) == 32
     assert enough_to_wait(16, 40.0) is None  # it was enough
     assert enough_to_wait(16, 0.1) is enough_to_wait(16, 0.0) is None
 
 
 def test_headers_cannot_be_judged_when_the_first_token_is_quick() -> None:
-    """Both are then within the noise."""
     assert judge_headers(0.001, 0.002, 0.01).grade is Grade.UNKNOWN
 
 
@@ -80,5 +73,4 @@ def test_headers_cannot_be_judged_when_the_first_token_is_quick() -> None:
     [(20.0, 1, Grade.PASS), (20.0, 0, Grade.WARN), (2.0, 0, Grade.UNKNOWN)],
 )
 def test_long_silence_needs_comments(longest_s: float, n_comments: int, grade: Grade) -> None:
-    """Proxies cut what says nothing."""
     assert judge_silence(longest_s, n_comments).grade is grade

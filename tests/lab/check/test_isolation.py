@@ -1,4 +1,4 @@
-"""Answers alone and in company."""
+"""Answers alone and in a batch."""
 
 from __future__ import annotations
 
@@ -12,30 +12,25 @@ ALONE = ["the old man went down to the river", "a ship was full of fish and brea
 
 
 async def test_same_answers_pass() -> None:
-    """All of them were compared."""
     found = await ask(QUESTION)
     assert (found.grade, found.sentence) == (Grade.PASS, "2 of 2 greedy answers were the same in company")
 
 
 async def test_text_of_a_neighbour_fails() -> None:
-    """Whoever mixes streams up is found."""
     found = await ask(QUESTION, "mixes")
     assert found.grade is Grade.FAIL and "text of a neighbour's" in found.sentence
 
 
 def test_answers_that_part_are_worth_a_warning() -> None:
-    """With the place, and whether they are the same twice alone."""
     found = judge(ALONE, [ALONE[0], "a sheep"], [ALONE[0], "a ship was empty"], 0)
     assert found.grade is Grade.WARN
     assert found.sentence.startswith("1 of 2 greedy answers parted in company, the first after 11 characters; 1 were")
 
 
 def test_stream_with_events_of_several_ids_fails() -> None:
-    """The text may be right by chance."""
     assert judge(ALONE, ALONE, ALONE, 1).grade is Grade.FAIL
 
 
 @pytest.mark.parametrize(("left", "right", "place"), [("ab", "ab", None), ("ab", "ac", 1), ("ab", "abc", 2)])
 def test_first_difference(left: str, right: str, place: int | None) -> None:
-    """The shorter one may be the beginning of the other."""
     assert first_difference(left, right) == place

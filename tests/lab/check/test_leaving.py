@@ -1,4 +1,4 @@
-"""Readers that leave, on a server that looks and on one that does not."""
+"""Clients that leave, on a server that notices and on one that does not."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ NAMES = [question.name for question in ALL]
 
 @pytest.mark.parametrize("question", ALL, ids=NAMES)
 async def test_server_that_looks_passes(question: Question) -> None:
-    """Long before the answer would have been over."""
     assert (await ask(question)).grade is Grade.PASS
 
 
 @pytest.mark.parametrize("question", ALL, ids=NAMES)
 async def test_server_that_runs_on_fails(question: Question) -> None:
-    """To the end, for nobody."""
     assert (await ask(question, "runs on")).grade is Grade.FAIL
 
 
 @pytest.mark.parametrize("question", ALL, ids=NAMES)
 async def test_server_without_gauges_cannot_be_judged(question: Question) -> None:
-    """The reason says what is missing."""
     async with model_server() as (script, _):
         context = await context_of(script)
         blind = dataclasses.replace(context, server=dataclasses.replace(context.server, kind=None))
@@ -40,7 +37,6 @@ async def test_server_without_gauges_cannot_be_judged(question: Question) -> Non
 
 
 async def test_server_that_others_use_cannot_be_judged() -> None:
-    """It would be blamed for what they ask."""
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.4)
         context = dataclasses.replace(await context_of(script), config=hurried)
@@ -61,18 +57,15 @@ async def test_server_that_others_use_cannot_be_judged() -> None:
     ],
 )
 def test_time_is_judged_by_what_was_left(idle_s: float | None, rest_s: float, grade: Grade) -> None:
-    """A rest that is short says nothing against a server."""
     assert judge(1, idle_s, rest_s, 60.0).grade is grade
 
 
 def test_lull_never_costs_a_verdict() -> None:
-    """Whoever is idle after it passes; where the rest is too short for that there is none."""
     assert quiet_within(7.9) == 0.0
     assert judge(1, FIRST_LOOKS_S + quiet_within(8.1), 8.1, 60.0).grade is Grade.PASS
     assert quiet_within(8.1) > 1.0
 
 
 def test_waste_is_judged_by_what_was_left() -> None:
-    """A server that does not count those who left cannot be judged."""
     grades = [judge_waste(4, 40, generated, 440).grade for generated in (60.0, 200.0, 440.0, 8.0)]
     assert grades == [Grade.PASS, Grade.WARN, Grade.FAIL, Grade.UNKNOWN]

@@ -1,4 +1,4 @@
-"""Too many requests at once."""
+"""Too many requests at the same time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from support.scripted_http import chunk, completion_stream, event, plain, stream
 
 
 async def test_refusals_with_a_time_pass() -> None:
-    """Eight run and eight wait, so most of forty are refused."""
     found = await ask(QUESTION)
     assert found.grade is Grade.PASS and found.figures["refused"] > 0 < found.figures["served"]
 
 
 async def test_connections_without_an_answer_fail() -> None:
-    """With how many of them."""
     found = await ask(QUESTION, "resets")
     assert found.grade is Grade.FAIL and "of 40 requests at once: the server closed" in found.sentence
 
@@ -46,18 +44,15 @@ RETRY = b"HTTP/1.1 503 No\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
     ],
 )
 def test_outcome_has_one_word(outcome: Outcome, word: str) -> None:
-    """Or the sentence of the fault."""
     assert outcome_of(outcome) == word
 
 
 def test_refusal_without_a_time_is_worth_a_warning() -> None:
-    """The client has to guess when to come again."""
     assert judge(["served", "refused without retry-after"], is_moving=False).grade is Grade.WARN
     assert judge(["refused", "refused"], is_moving=False).grade is Grade.FAIL
 
 
 def test_long_queue_is_told_from_a_hang() -> None:
-    """By whether others were still served when those who waited gave up."""
     outcomes = ["served", "waited without an answer"]
     assert judge(outcomes, is_moving=True).grade is Grade.WARN
     hung = judge(outcomes, is_moving=False)
@@ -65,5 +60,4 @@ def test_long_queue_is_told_from_a_hang() -> None:
 
 
 def test_answers_are_as_long_as_the_pace_allows() -> None:
-    """All of them are to be over within the time of one question."""
     assert [answer_tokens(640, itl_s) for itl_s in (0.0, 0.03, 1.0)] == [256, 8, 4]

@@ -1,4 +1,4 @@
-"""Findings: what a list of faults comes to, and where a number stands."""
+"""Findings and grades."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ from sluiceway_lab.load.record import Grade
 def test_any_fault_fails_and_any_blemish_warns(
     faults: list[str], blemishes: list[str], grade: Grade, sentence: str
 ) -> None:
-    """Each is named once."""
     assert by_faults(faults, blemishes, "all well", {"n": 1.0}) == Finding(grade, sentence, {"n": 1.0})
 
 
 def test_number_is_graded_by_two_bounds() -> None:
-    """Both belong to the better side."""
     found = [graded(value, 1.0, 2.0) for value in (1.0, 1.1, 2.0, 2.1)]
     assert found == [Grade.PASS, Grade.WARN, Grade.WARN, Grade.FAIL]
 
 
 def test_no_opinion_has_a_reason() -> None:
-    """Else nobody could do anything about it."""
     assert unknown("no gauges") == Finding(Grade.UNKNOWN, "no gauges")

@@ -1,4 +1,4 @@
-"""Which questions there are."""
+"""The list of questions."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from support.mirror import ROOT
 
 
 def test_names_are_unique_and_the_last_one_ends_the_server() -> None:
-    """After it nothing can be asked."""
     names = [question.name for question in QUESTIONS]
     assert len(set(names)) == len(names) and names[-1] == "drain"
 
 
 def test_questions_are_chosen_by_name() -> None:
-    """In their own order, whatever that of the names; without names, all."""
     assert [question.name for question in chosen(["fin", "overlap"])] == ["overlap", "fin"]
     assert chosen([]) == list(QUESTIONS)
 
 
 def test_unknown_name_is_refused() -> None:
-    """With those that there are."""
     with pytest.raises(ConfigError, match="only: must be one of bad-requests, .*, not 'naps'"):
         chosen(["naps"])
 
 
 def test_every_question_is_on_its_page() -> None:
-    """By its name."""
     page = (ROOT / "docs" / "check.md").read_text()
     assert [question.name for question in QUESTIONS if f"`{question.name}`" not in page] == []

@@ -1,4 +1,4 @@
-"""A whole check: of our own server, and what becomes of questions that a server does not survive."""
+"""A whole check of our own server, and of servers that break during it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from support.server import Server
 
 OWN = CheckConfig(streams=4, tokens=24, long_tokens=600, burst=100, timeout_s=60.0)
 NEVER_FAILS = {question.name for question in QUESTIONS} - {"slow-reader"}
-"""On any machine; how much slower others are beside a reader that stops is a matter of time."""
+"""A whole check of our own server, and of servers that break during it."""
 UNKNOWN = {"silence", "characters"}
-"""The fake model is quick, and speaks ASCII."""
+"""A whole check of our own server, and of servers that break during it."""
 
 
 @pytest.mark.e2e
 def test_our_own_server_fails_nothing() -> None:
-    """Every question has an answer; those that do not depend on time have theirs."""
+    """Only questions that do not depend on the speed of the machine are compared."""
     lines: list[str] = []
     with Server("fake", "--fake-step", "0.004") as server:
         session = CheckSession(
@@ -55,7 +55,6 @@ def test_our_own_server_fails_nothing() -> None:
 
 
 async def test_question_that_breaks_off_has_failed() -> None:
-    """The sentence is that of the fault."""
 
     async def breaks(context: CheckContext) -> Finding:
         raise LoadError("the server broke off its answer")
@@ -74,7 +73,7 @@ async def test_question_that_breaks_off_has_failed() -> None:
     ],
 )
 async def test_question_that_takes_too_long_has_no_answer(left_s: float, sentence: str) -> None:
-    """Each request in it has a limit of its own, so the server did answer. The flag is named."""
+    """Each request has its own limit, so the server did answer."""
 
     async def hangs(context: CheckContext) -> Finding:
         await asyncio.Event().wait()
@@ -88,7 +87,6 @@ async def test_question_that_takes_too_long_has_no_answer(left_s: float, sentenc
 
 
 def test_questions_are_announced_and_answered() -> None:
-    """So that whoever waits sees for what. After the time for all of them none is asked."""
 
     async def passes(context: CheckContext) -> Finding:
         return Finding(Grade.PASS, "as it should be")
@@ -104,7 +102,7 @@ def test_questions_are_announced_and_answered() -> None:
 
 
 def test_server_that_is_silent_from_the_first_is_not_waited_for() -> None:
-    """In the time of one question it must have answered a few small requests."""
+    """It has to answer a few small requests within the limit of a question."""
     with served(slots=0) as target:
         session = CheckSession(target=target, questions=[], config=msgspec.structs.replace(SMALL, timeout_s=0.3))
         with pytest.raises(LoadError, match=r"a few small requests took over 0.3 s \(--timeout\)"):
@@ -113,7 +111,7 @@ def test_server_that_is_silent_from_the_first_is_not_waited_for() -> None:
 
 @contextlib.contextmanager
 def served(slots: int = 8) -> Iterator[Target]:
-    """The small server in a loop of its own, since a session has one too."""
+    """The small server in a thread with its own loop, because a session also has one."""
     ready: queue.Queue[tuple[Target, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""A reader that stops, among others that go on."""
+"""A reader that stops, while others read on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ FINE = Stopped(end=WHOLE, unread_bytes=29_000, growth_bytes=None)
 
 
 async def test_others_who_notice_nothing_pass() -> None:
-    """And the one that stopped gets the rest when it reads on. How long they take depends on the machine."""
     found = await ask(QUESTION)
     assert found.grade is not Grade.FAIL and found.sentence.endswith(f"kB unread it read on and {WHOLE}")
 
 
 async def test_others_who_wait_for_the_slowest_fail() -> None:
-    """They hang, which is not waited for."""
     found = await ask(QUESTION, "blocks")
     assert found.grade is Grade.FAIL and "the others failed: they had not ended" in found.sentence
 
@@ -39,12 +37,10 @@ async def test_others_who_wait_for_the_slowest_fail() -> None:
     ],
 )
 def test_grade(ratio: float, stopped: Stopped, grade: Grade) -> None:
-    """By what the others notice, what it is told, and what the server holds."""
     assert judge(7, ratio, stopped).grade is grade
 
 
 def test_memory_is_told_where_it_can_be_seen() -> None:
-    """In the sentence and in the figures."""
     found = judge(7, 1.03, dataclasses.replace(FINE, growth_bytes=400_000))
     assert found.sentence == (
         "7 healthy streams beside a stopped reader took 1.03 x; "

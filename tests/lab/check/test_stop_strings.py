@@ -11,32 +11,27 @@ from support.transcripts import transcript
 
 
 async def test_text_that_ends_before_the_stop_string_passes() -> None:
-    """Across two pieces and across three."""
     found = await ask(QUESTION)
     assert (found.grade, found.sentence[:15]) == (Grade.PASS, "2 stop strings ")
 
 
 async def test_leak_fails() -> None:
-    """The plain answer is right, the streamed one is not."""
     found = await ask(QUESTION, "leaks stop")
     assert found.grade is Grade.FAIL and "of the stop string" in found.sentence and "whole:" not in found.sentence
 
 
 async def test_lost_end_fails() -> None:
-    """The answer has its length while text is held back that may begin a stop string."""
     found = await ask(QUESTION, "loses its end")
     assert found.grade is Grade.FAIL
     assert found.sentence.startswith("the stream lost its last 2 characters ")
 
 
 def test_other_difference_is_told_too() -> None:
-    """A server may do something else altogether."""
     assert lost("abcd", "ab") == "the stream lost its last 2 characters 'cd'"
     assert lost("abcd", "bcd") == "the stream has 3 characters and not 4"
 
 
 def test_stops_lie_across_borders_in_the_middle() -> None:
-    """As many as there are pieces for."""
     assert stops_across(transcript("one ", "two ", "three ", "four ").deltas) == ["o th", "o three fo"]
     assert stops_across(transcript("one ", "two ").deltas) == ["e tw"]
     assert stops_across(transcript("one ").deltas) == []
@@ -51,5 +46,4 @@ def test_stops_lie_across_borders_in_the_middle() -> None:
     ],
 )
 def test_leak_is_told_from_another_text(text: str, faults: list[str]) -> None:
-    """They have different causes."""
     assert faults_of("streamed", text, "abc", "xy") == faults

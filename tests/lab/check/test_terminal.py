@@ -15,13 +15,11 @@ GOOD = told(said("a"), said("b", "stop"), USAGE, DONE)
 
 
 async def test_orderly_end_passes() -> None:
-    """At a length and at a stop string."""
     found = await ask(QUESTION)
     assert found.grade is Grade.PASS and found.sentence.startswith("2 streams (at the length, at a stop string)")
 
 
 async def test_missing_end_fails() -> None:
-    """Both streams are named."""
     found = await ask(QUESTION, "no done")
     assert (found.grade, found.sentence) == (Grade.FAIL, "no [DONE] (at the length, at a stop string)")
 
@@ -40,18 +38,15 @@ async def test_missing_end_fails() -> None:
     ],
 )
 def test_fault_is_found(stream: Transcript, fault: str) -> None:
-    """And nothing else is."""
     assert faults_of(stream, wants_usage=True) == [fault]
 
 
 def test_good_stream_has_no_fault() -> None:
-    """With or without the usage."""
     assert faults_of(GOOD, wants_usage=True) == blemishes_of(GOOD, wants_usage=True) == []
     assert faults_of(told(said("a", "stop"), DONE), wants_usage=False) == []
 
 
 def test_oddities_are_worth_a_warning() -> None:
-    """Usage beside the last text, and an id that changes."""
     stream = told(said("a", id="b"), said("b", "stop", usage={"completion_tokens": 2}), DONE)
     assert blemishes_of(stream, wants_usage=True) == [
         "2 different ids",

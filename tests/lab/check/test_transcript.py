@@ -1,4 +1,4 @@
-"""A stream, read for judgement: nothing is refused but what cannot be read at all."""
+"""Parsing streams, malformed ones too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def read(*events: bytes) -> Any:
 
 
 def test_stream_is_read() -> None:
-    """Text, times, ends, ids, comments."""
     said = read(b": still here\n\n", token("a", id="x"), token("", "stop", id="x"), DONE, event({"id": "y"}))
     assert (said.text, said.finish_reasons, said.ids) == ("a", ["stop"], {"x", "y"})
     assert (said.n_comments, said.n_after_done, said.is_whole, said.errors) == (1, 1, True, [])
@@ -25,35 +24,29 @@ def test_stream_is_read() -> None:
 
 
 def test_chat_is_read() -> None:
-    """Whose text is elsewhere."""
     assert read(event({"choices": [{"delta": {"content": "a"}}]}), event({"choices": [{"delta": {}}]})).text == "a"
 
 
 def test_other_choices_are_left_out_of_the_text() -> None:
-    """They would be mixed."""
     assert read(event({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]})).text == "a"
 
 
 def test_errors_are_read_in_any_form() -> None:
-    """An object with a message, without one, or a text."""
     said = read(event({"error": {"message": "no"}}), event({"error": {"code": 1}}), event({"error": "never"}))
     assert said.errors == ["no", "{'code': 1}", "never"]
 
 
 def test_end_that_never_came_is_none() -> None:
-    """Which is not the same as nothing after it."""
     assert read(token("a")).n_after_done is None
 
 
 @pytest.mark.parametrize(("data", "words"), [("{", "what is no JSON"), ("[]", "no JSON object but list")])
 def test_event_that_is_no_object_is_a_fault(data: str, words: str) -> None:
-    """There is nothing to judge in it."""
     with pytest.raises(LoadError, match=words):
         read(event(data))
 
 
 def test_refusal_is_a_fault() -> None:
-    """With its reason."""
     reply = parse_reply([(0.0, plain(400, b'{"error": {"message": "no"}}'))])
     for reading in (read_transcript, read_plain):
         with pytest.raises(LoadError, match=r"the server refused \(400\): no"):
@@ -61,7 +54,6 @@ def test_refusal_is_a_fault() -> None:
 
 
 def test_plain_answer_is_read() -> None:
-    """Of a completion or of a chat; one without a choice, or half of one, is a fault."""
     raw = plain(200, json.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}).encode())
     part = read_plain(parse_reply([(0.0, raw)]))
     assert (part.text, part.finish_reason) == ("a", "stop")

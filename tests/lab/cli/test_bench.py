@@ -1,4 +1,4 @@
-"""The benchmark as a command: its flags, its output, and a quick run of the real thing on the fake model."""
+"""The command `bench`: its flags, its output, and a quick run on the fake model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bench(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
-    """What would have been measured."""
+    """The sessions that the command would have run."""
     made: list[Session] = []
 
     def measure(self: Session, say: Any) -> Record:
@@ -46,7 +46,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 
 @pytest.mark.e2e
 def test_quick_run_measures_a_server_of_its_own(tmp_path: Path) -> None:
-    """Every scenario; the tables are for a person, the file is the record."""
     path = tmp_path / "record.json"
     # Some milliseconds a step, as a model takes: else an answer may be over before anything can happen beside it.
     flags = ["--no-floor", "--levels", "1,4", "--serve-args", "--fake-step 0.003", "--json", str(path)]
@@ -69,7 +68,6 @@ def test_quick_run_measures_a_server_of_its_own(tmp_path: Path) -> None:
 
 
 def test_own_server_is_measured_by_default(sessions: list[Session]) -> None:
-    """With the flags of `serve` that matter, and any other."""
     arguments = ["--dtype", "float32", "--threads", "1", "--serve-args", "--max-running '8'", "--no-floor"]
     assert bench("fake", *arguments)[0] == 0
     (made,) = sessions
@@ -80,14 +78,12 @@ def test_own_server_is_measured_by_default(sessions: list[Session]) -> None:
 
 
 def test_prompts_are_new_each_time(sessions: list[Session]) -> None:
-    """A server that runs on may remember those of the measurement before."""
     bench("fake")
     bench("fake")
     assert sessions[0].config.seed != sessions[1].config.seed
 
 
 def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
-    """By their addresses, with what only their owner knows."""
     arguments = ["--url", "http://127.0.0.1:1/v1", "--pid", "7", "--vs", "http://127.0.0.1:2", "--vs-pid", "8"]
     assert bench("their-name", *arguments, "--vs-model", "m", "--api-key", "k")[0] == 0
     (made,) = sessions
@@ -97,7 +93,6 @@ def test_two_servers_that_run_are_measured(sessions: list[Session]) -> None:
 
 
 def test_weights_of_a_server_that_runs_can_be_named(sessions: list[Session]) -> None:
-    """As for serve; a model that is not here is refused."""
     bench("--url", "http://127.0.0.1:1", "--weights", "fake", "--dtype", "float32", "--threads", "1")
     (made,) = sessions
     assert isinstance(made.first, RunningServer) and made.first.files is not None
@@ -106,7 +101,6 @@ def test_weights_of_a_server_that_runs_can_be_named(sessions: list[Session]) -> 
 
 
 def test_run_with_failed_requests_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After all of it was printed."""
     failed = msgspec.structs.replace(run("ours", "together", 1), errors=["busy"])
     monkeypatch.setattr(Session, "run", lambda self, say: record(failed))
     code, out, _ = bench("fake")
@@ -114,7 +108,6 @@ def test_run_with_failed_requests_fails(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_run_that_was_stopped_is_told_as_far_as_it_went(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On the screen and in the file, with a mark in both."""
     partial = record(run("ours", "together", 1, tokens_per_s=100.0), is_partial=True)
     monkeypatch.setattr(Session, "run", lambda self, say: partial)
     code, out, _ = bench("fake", "--json", str(tmp_path / "record.json"))
@@ -124,7 +117,7 @@ def test_run_that_was_stopped_is_told_as_far_as_it_went(monkeypatch: pytest.Monk
 
 @pytest.mark.e2e
 def test_interruption_ends_the_server_that_was_started(tmp_path: Path) -> None:
-    """As Ctrl-C does, which reaches every process of the terminal, in the middle of a run."""
+    """As with Ctrl-C, the signal reaches every process of the terminal."""
     path = tmp_path / "record.json"
     flags = ["--no-floor", "--scenario", "streams", "--levels", "2", "--repeats", "50", "--json", str(path)]
     command = [sys.executable, "-m", "sluiceway", "bench", "fake", *flags, "--serve-args", "--fake-step 0.005"]
@@ -145,7 +138,6 @@ def test_interruption_ends_the_server_that_was_started(tmp_path: Path) -> None:
 
 
 def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> None:
-    """Levels in rising order, whatever their order on the line."""
     arguments = ["--levels", "8,1,8", "--repeats", "2", "--tokens", "16", "--seed", "3"]
     bench("fake", *arguments, "--scenario", "streams", "--scenario", "prefill")
     config = sessions[0].config
@@ -154,19 +146,16 @@ def test_measure_can_be_cut_to_what_is_of_interest(sessions: list[Session]) -> N
 
 
 def test_quick_leaves_what_was_chosen(sessions: list[Session]) -> None:
-    """It shortens the rest."""
     bench("fake", "--quick", "--repeats", "2", "--tokens", "48", "--seed", "0")
     assert sessions[0].config == BenchConfig(levels=(1, 8, 32), repeats=2, tokens=48, alone=4)
 
 
 def test_soak_is_run_when_it_is_named(sessions: list[Session]) -> None:
-    """With as many requests as wanted."""
     bench("fake", "--scenario", "soak", "--requests", "50")
     assert (sessions[0].config.scenarios, sessions[0].config.requests) == (("soak",), 50)
 
 
 def test_tables_have_standard_output_for_themselves(sessions: list[Session], tmp_path: Path) -> None:
-    """Progress goes to stderr; the picture is drawn when it is asked for."""
     code, out, err = bench("fake", "--plot", str(tmp_path / "p.png"))
     assert (code, err) == (0, "measuring\n")
     assert "ours, together 1" in out and "{" not in out
@@ -174,7 +163,6 @@ def test_tables_have_standard_output_for_themselves(sessions: list[Session], tmp
 
 
 def test_record_has_standard_output_for_itself_when_it_is_asked_for_there(sessions: list[Session]) -> None:
-    """So that a program can read it from a pipe while a person looks on."""
     code, out, err = bench("fake", "--json", "-")
     assert code == 0 and json.loads(out)["schema"] == SCHEMA
     assert "ours, together 1" in err
@@ -207,7 +195,6 @@ def test_record_has_standard_output_for_itself_when_it_is_asked_for_there(sessio
 def test_wrong_flag_is_refused_before_anything_is_measured(
     sessions: list[Session], arguments: list[str], sentence: str
 ) -> None:
-    """By its name, with exit code 2."""
     code, _, err = bench("fake", *arguments)
     assert code == 2 and err.startswith(sentence)
     assert sessions == []
@@ -216,31 +203,26 @@ def test_wrong_flag_is_refused_before_anything_is_measured(
 def test_plot_is_refused_before_the_measurement_when_it_cannot_be_drawn(
     sessions: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Minutes later would be too late."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = bench("fake", "--plot", "p.png")
     assert code == 2 and err.startswith("error: --plot: needs matplotlib") and sessions == []
 
 
 def test_server_that_does_not_answer_is_a_sentence() -> None:
-    """Exit code 1: it is the run that failed."""
     code, _, err = bench("--url", "http://127.0.0.1:1", "--no-floor")
     assert code == 1 and "error: no answer from http://127.0.0.1:1" in err
 
 
 def test_tables_are_printed_when_the_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What took minutes is not lost with it."""
     with pytest.raises(ConfigError, match="^json: cannot write"):
         report(record(run("ours", "together", 1, tokens_per_s=1.0)), tmp_path / "none" / "x.json", None)
     assert "ours, together 1" in capsys.readouterr().out
 
 
 def test_variable_may_be_idle(sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is set for other commands too; what is typed is typed for this one."""
     monkeypatch.setenv("SLUICEWAY_DTYPE", "int8")
     assert bench("--url", "http://127.0.0.1:1")[0] == 0
 
 
 def test_levels_rise_and_are_each_once() -> None:
-    """So that the first and the last are the lowest and the highest."""
     assert parse_levels("32, 1,8,1") == (1, 8, 32)

@@ -1,4 +1,4 @@
-"""The check as a command: its flags, its output, its exit codes."""
+"""The command `check`: its flags, its output, its exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[CheckSession]:
-    """What would have been asked; the server fails one question of two, or none of one."""
+    """The sessions that the command would have run. The server fails one question of two, or none of one."""
     made: list[CheckSession] = []
 
     def ask(self: CheckSession, say: Any) -> Record:
@@ -45,7 +45,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[CheckSession]:
 
 
 def test_everything_is_asked_by_default(sessions: list[CheckSession]) -> None:
-    """A failed question is exit code 1, and the card is there all the same."""
     code, out, err = check(URL)
     (made,) = sessions
     assert (code, err) == (1, "asking\n") and "1 pass, 16 fail" in out
@@ -55,7 +54,6 @@ def test_everything_is_asked_by_default(sessions: list[CheckSession]) -> None:
 
 
 def test_flags_reach_the_session(sessions: list[CheckSession], tmp_path: Path) -> None:
-    """A check without a failure is exit code 0; the file is the record."""
     path = tmp_path / "card.json"
     flags = ["--model", "m", "--api-key", "k", "--pid", "7", "--drain-pid", "8", "--timeout", "9", "--total", "99"]
     code, out, _ = check(URL + "/v1", "--only", "fin", *flags, "--json", str(path))
@@ -68,13 +66,11 @@ def test_flags_reach_the_session(sessions: list[CheckSession], tmp_path: Path) -
 
 
 def test_record_may_have_standard_output_for_itself(sessions: list[CheckSession]) -> None:
-    """For a pipe; the card is then for whoever watches."""
     code, out, err = check(URL, "--only", "fin", "--json", "-")
     assert code == 0 and json.loads(out)["findings"][0]["verdict"] == "pass" and "1 pass" in err
 
 
 def test_questions_are_listed(sessions: list[CheckSession]) -> None:
-    """Without a server."""
     code, out, _ = check("--list")
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == [one.name for one in QUESTIONS]
     assert check("--list", "--only", "rst")[1].count("\n") == 1
@@ -93,20 +89,17 @@ def test_questions_are_listed(sessions: list[CheckSession]) -> None:
 def test_wrong_flag_is_refused_before_anything_is_asked(
     sessions: list[CheckSession], arguments: list[str], sentence: str
 ) -> None:
-    """By its name, with exit code 2."""
     code, _, err = check(*arguments)
     assert code == 2 and err.startswith(sentence)
     assert sessions == []
 
 
 def test_server_that_does_not_answer_is_a_sentence() -> None:
-    """Exit code 1."""
     code, _, err = check(URL)
     assert code == 1 and f"error: no answer from {URL}" in err
 
 
 def test_card_is_printed_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What took minutes is not lost with it."""
     with pytest.raises(ConfigError, match="^json: cannot write"):
         report(check_record([(QUESTIONS[0], GOOD)]), tmp_path / "none" / "x.json")
     assert "1 pass" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The experiments as a command: its flags, its output, its exit codes."""
+"""The command `lab`: its flags, its output, its exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lab(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[LabSession]:
-    """What would have been run; every name is that of an experiment which takes no time."""
+    """The sessions that the command would have run. Every name is that of an experiment without work."""
     made: list[LabSession] = []
     run = LabSession.run
 
@@ -44,7 +44,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[LabSession]:
 
 
 def test_fallen_hypothesis_is_a_result(sessions: list[LabSession], tmp_path: Path) -> None:
-    """Exit code 0; table and verdicts are printed, the files written, the progress told on stderr."""
     json_file, plot = tmp_path / "a.json", tmp_path / "a.png"
     code, out, err = lab("naps", "--smoke", "--seed", "3", "--json", str(json_file), "--plot", str(plot))
     assert code == 0 and "fell  it is free: it costs 1" in out and err == "s, twice 2, repeat 0\n"
@@ -56,20 +55,17 @@ def test_fallen_hypothesis_is_a_result(sessions: list[LabSession], tmp_path: Pat
 
 
 def test_model_is_served_without_the_flags_of_a_smoke_run(sessions: list[LabSession]) -> None:
-    """As it is."""
     assert lab("naps", "fake")[0] == 0
     (made,) = sessions
     assert isinstance(made.first, OwnServer) and (made.first.files.name, made.first.flags) == ("fake", ())
 
 
 def test_server_that_runs_already_is_taken(sessions: list[LabSession]) -> None:
-    """With the name that it has for its model."""
     assert lab("naps", "m", "--url", "http://127.0.0.1:1/v1", "--api-key", "k")[0] == 0
     assert sessions[0].first == RunningServer(target=Target("127.0.0.1", 1, api_key="k"), model="m")
 
 
 def test_experiments_are_listed() -> None:
-    """Each with its question."""
     code, out, _ = lab("--list")
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(NAMES)
 
@@ -84,13 +80,11 @@ def test_experiments_are_listed() -> None:
     ],
 )
 def test_wrong_flag_is_refused_before_anything_is_started(arguments: list[str], sentence: str) -> None:
-    """By its name, with exit code 2."""
     code, _, err = lab(*arguments)
     assert code == 2 and err.startswith(sentence)
 
 
 def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found is printed all the same."""
 
     async def broken(lab: Any) -> list[Verdict]:
         lab.note("s", "a", {"took_s": 1.0}, streams=1, errors=["it broke"])
@@ -102,7 +96,6 @@ def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypat
 
 
 def test_table_is_printed_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What took minutes is not lost with it."""
     record = LabSession(experiment=experiment(), first=RunningServer(target=NOWHERE)).run(lambda line: None)
     with pytest.raises(ConfigError, match="^json: cannot write"):
         report(record, experiment(), tmp_path / "none" / "x.json", None)

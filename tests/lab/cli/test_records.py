@@ -1,4 +1,4 @@
-"""A record is for a program, its tables are for a person, and neither is in the other's way."""
+"""Records, tables and plots do not disturb each other's output."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from sluiceway_lab.cli.records import console_beside, require_place, write_recor
 
 
 class Screen(io.StringIO):
-    """A terminal, as far as one can ask."""
+    """Claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def test_tables_leave_standard_output_to_a_record_that_wants_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each on a stream of its own."""
     console_beside(Path("-"), 80).print("table")
     write_record({"a": 1}, Path("-"))
     out, err = capsys.readouterr()
@@ -31,7 +30,6 @@ def test_tables_leave_standard_output_to_a_record_that_wants_it(capsys: pytest.C
 
 
 def test_a_record_goes_into_its_file_when_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line of its own; the tables have standard output."""
     path = tmp_path / "x.json"
     console_beside(path, 80).print("table")
     write_record({"a": 1}, path)
@@ -40,13 +38,11 @@ def test_a_record_goes_into_its_file_when_one_is_named(tmp_path: Path, capsys: p
 
 
 def test_nothing_is_written_when_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """The tables are all there is."""
     write_record({"a": 1}, None)
     assert capsys.readouterr() == ("", "")
 
 
 def test_tables_are_as_wide_as_said_when_no_screen_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A screen knows its own width."""
     assert console_beside(None, 123).width == 123
     monkeypatch.setenv("COLUMNS", "77")
     monkeypatch.setattr(sys, "stdout", Screen())
@@ -54,7 +50,6 @@ def test_tables_are_as_wide_as_said_when_no_screen_says_it(monkeypatch: pytest.M
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """With the flag that it came from."""
     with pytest.raises(ConfigError, match="cannot write .*x.json") as caught:
         write_record({}, tmp_path / "none" / "x.json")
     assert caught.value.field == "json"
@@ -62,7 +57,6 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["none/x.json", ""])
 def test_a_place_where_no_file_can_be_is_refused_before_anything_is_measured(tmp_path: Path, name: str) -> None:
-    """A directory that is not there, or one in place of a file."""
     with pytest.raises(ConfigError, match="cannot write") as caught:
         require_place(tmp_path / name, "plot")
     assert caught.value.field == "plot"
@@ -70,7 +64,6 @@ def test_a_place_where_no_file_can_be_is_refused_before_anything_is_measured(tmp
 
 @pytest.mark.parametrize("name", [None, "-", "new.json", "old.json"])
 def test_a_place_where_a_file_can_be_is_left_as_it_is(tmp_path: Path, name: str | None) -> None:
-    """Nothing is written to find that out."""
     (tmp_path / "old.json").write_text("old")
     require_place(None if name is None else Path(name) if name == "-" else tmp_path / name, "json")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]

@@ -1,4 +1,4 @@
-"""What buffers absorb, judged from figures that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""The verdicts of `buffers`, from invented figures. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluiceway_lab.session import RunningServer
 
 
 def judged(events: dict[str, int], on_our_side: int = 20) -> list[bool | None]:
-    """By how many events of 1 kB were written in each run."""
+    """The verdicts, by the number of events of 1 kB that each run wrote."""
     lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     for scenario, n in events.items():
         figures = {"absorbed_events": float(n), "event_bytes": 1000, "absorbed_bytes": n * 1000}
@@ -38,11 +38,9 @@ LONG = "limits, usual reader, 16384 bytes more"
 def test_each_fault_fells_its_hypothesis_alone(
     usual: int, narrow: int, systems: int, on_our_side: int, stood: list[bool]
 ) -> None:
-    """So that a verdict says what was wrong."""
     systems_runs = {f"the system's {USUAL}": systems, f"the system's {NARROW}": systems}
     assert judged({f"ours {USUAL}": usual, f"ours {NARROW}": narrow, **systems_runs}, on_our_side) == stood
 
 
 def test_what_a_run_does_not_have_is_not_judged() -> None:
-    """A smoke run has long events and our limits only."""
     assert judged({f"ours {LONG}": 12}) == [True, None, None, None]

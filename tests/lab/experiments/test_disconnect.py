@@ -1,4 +1,4 @@
-"""What a release takes, judged from figures that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""The verdicts of `disconnect`, from invented figures. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -40,19 +40,16 @@ def of_others(lab: Lab) -> list[Verdict]:
     ids=["prompt", "slow in the middle", "one late", "computes on"],
 )
 def test_release_is_judged_by_the_length_of_a_step(steps: list[float], unread: list[float], stood: list[bool]) -> None:
-    """Half within one, all within two, and at most one token more than the one that was under way."""
     assert [verdict.stood for verdict in verdicts(lab_with(steps, unread))] == stood
 
 
 def test_both_clocks_are_named() -> None:
-    """The client's, and the server's where it tells."""
     assert verdicts(lab_with([0.5], [1]))[0].sentence.endswith("from when it had noticed, 4.0 ms")
     silent = left("first token, RST, plain", 0.5, tokens_computed=2, tokens_unread=1, tokens_begun_after=0)
     assert verdicts(lab_of(silent))[0].sentence.endswith("the server does not say")
 
 
 def test_smoke_run_judges_no_times() -> None:
-    """Its steps are as short as a look at the server."""
     others = left("middle, FIN, streamed, starlette", 9.0, tokens_computed=24.0)
     lab = lab_with([9.0], [9.0], others, is_smoke=True)
     assert [verdict.stood for verdict in verdicts(lab)] == [None] * 4
@@ -60,7 +57,6 @@ def test_smoke_run_judges_no_times() -> None:
 
 @pytest.mark.parametrize(("n_steps", "stood"), [(1.5, True), (2.5, False)])
 def test_stream_of_the_framework_is_judged_as_ours(n_steps: float, stood: bool) -> None:
-    """It listens too."""
     listening = left("middle, FIN, streamed, starlette", n_steps, tokens_computed=51.0)
     (verdict,) = of_others(lab_with([0.5], [1], listening))
     assert (verdict.stood, verdict.sentence) == (stood, f"worst {n_steps:.2f} steps of 1")
@@ -72,6 +68,5 @@ def test_stream_of_the_framework_is_judged_as_ours(n_steps: float, stood: bool) 
 )
 @pytest.mark.parametrize(("n_computed", "stood"), [(100.0, True), (99.0, False)])
 def test_who_does_not_listen_is_expected_to_compute_all(scenario: str, n_computed: float, stood: bool) -> None:
-    """To the last of the hundred tokens that were asked for."""
     (verdict,) = of_others(lab_with([0.5], [1], left(scenario, 90.0, tokens_computed=n_computed)))
     assert (verdict.stood, verdict.sentence) == (stood, f"{int(stood)} of 1 ran to their 100 tokens")

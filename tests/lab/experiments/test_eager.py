@@ -1,4 +1,4 @@
-"""Early and late formatting, judged from figures that are made up; `test_registry` runs the experiment itself."""
+"""The verdicts of `eager`, from invented figures. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def one(scenario: str, **figures: float) -> Run:
 
 
 def runs(**changes: float) -> list[Run]:
-    """As the hypotheses have it, but for the changes."""
+    """Runs for which every hypothesis holds, with changes."""
     found = {
         "server": 1.05,
         "made": 1.02,
@@ -57,26 +57,22 @@ def runs(**changes: float) -> list[Run]:
     ids=["as it should be", "other bytes", "much more", "unlike the server", "held late too", "no gain", "slower"],
 )
 def test_each_fault_fells_its_hypothesis_alone(changes: dict[str, Any], fallen: list[int]) -> None:
-    """So that a verdict says what was wrong."""
     judged = verdicts(lab_of(*runs(**changes)))
     assert [place for place, verdict in enumerate(judged) if not verdict.stood] == fallen
 
 
 def test_smoke_run_judges_bytes_alone() -> None:
-    """A few short events say nothing about memory and time; a protocol that was not measured is not judged."""
     few = [run for run in runs() if not run.scenario.startswith(ORDINARY[1:])]
     judged = verdicts(lab_of(*few, is_smoke=True))
     assert [verdict.stood for verdict in judged] == [True, None, None, None, None, None]
 
 
 async def test_server_that_runs_already_is_refused() -> None:
-    """Its limits and its process are its own."""
     with pytest.raises(ConfigError, match="^url: this experiment must start its server itself"):
         await EXPERIMENT.run(lab_of())
 
 
 def test_sentences_have_their_numbers() -> None:
-    """In megabytes a reader, bytes and microseconds an event."""
     said = [verdict.sentence for verdict in verdicts(lab_of(*runs()))]
     assert said[1] == "4.40 MB a reader of 64 events of 64 KiB"
     assert said[4] == "40 bytes of memory an event in place of 100"

@@ -25,7 +25,6 @@ ROUTES = {"/v1/models": [plain(200, b'{"data":[{"id":"m"}]}')], "/v1/completions
 
 
 def test_run_is_kept_and_told() -> None:
-    """With as many digits as mean something, and with what went wrong."""
     lines: list[str] = []
     lab = lab_of(say=lines.append)
     lab.keep(run("s", "a", 2, took_s=1.23456789))
@@ -35,7 +34,6 @@ def test_run_is_kept_and_told() -> None:
 
 
 def test_figures_are_those_of_the_runs_that_have_them() -> None:
-    """By scenario, and by number of streams and server where these are given."""
     lab = lab_of(run("s", "a", 1, x=1.0), run("s", "a", 2, x=2.0), run("t", "a", 1, x=3.0), run("s", "b", 1, x=4.0))
     lab.keep(run("s", "a", 1, y=5.0))
     assert lab.figures("x", "a") == [1.0, 2.0, 3.0]
@@ -44,13 +42,11 @@ def test_figures_are_those_of_the_runs_that_have_them() -> None:
 
 
 def test_times_are_not_judged_in_a_smoke_run() -> None:
-    """Their numbers are told all the same."""
     assert lab_of().timed("quick", False, "9 s") == Verdict("quick", False, "9 s")
     assert lab_of(is_smoke=True).timed("quick", True, "9 s") == Verdict("quick", None, "9 s")
 
 
 async def test_server_that_runs_already_is_met() -> None:
-    """Its facts are told once, however often it is asked for."""
     async with scripted_server(dict(ROUTES)) as script:
         lab = lab_of(first=RunningServer(target=script.target))
         for _ in range(2):
@@ -60,14 +56,13 @@ async def test_server_that_runs_already_is_met() -> None:
 
 
 async def test_server_that_runs_already_takes_no_flags() -> None:
-    """Whoever needs some cannot do with it."""
     with pytest.raises(ConfigError, match="^url: this experiment must start its server itself, with --dtype int8"):
         async with lab_of().server("--dtype", "int8"):
             pass
 
 
 async def test_own_server_is_started_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the experiment last, so that they win; it is ended with the block."""
+    """The flags of the experiment come last, so that they win."""
     events: list[object] = []
 
     class Started:
@@ -101,7 +96,6 @@ FAKE = OwnServer(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"))
 
 
 def test_events_are_longer_and_the_record_stays_short() -> None:
-    """Each of them names the model; whoever reads the record wants its own name."""
     lab = Lab(first=FAKE, is_smoke=True, seed=0, say=lambda line: None)
 
     async def asked() -> Reading:
@@ -117,7 +111,6 @@ def test_events_are_longer_and_the_record_stays_short() -> None:
 
 
 def test_running_server_takes_no_padding() -> None:
-    """Its model has the name that it has."""
     lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=True, seed=0, say=lambda line: None)
 
     async def asked() -> None:

@@ -1,4 +1,4 @@
-"""Who waits for whom."""
+"""The verdicts of `first-token`, from invented figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ def variant(name: str, first_s: float, middle_s: float, last_s: float) -> Run:
 
 
 def test_steps_let_the_first_go_first() -> None:
-    """Without much loss for the last."""
     found = verdicts(
         lab_of(
             variant("one step for all", 0.44, 0.44, 0.44),
@@ -27,7 +26,6 @@ def test_steps_let_the_first_go_first() -> None:
 
 
 def test_hypotheses_fall() -> None:
-    """Where the big step does not bind all, where small ones do, and where the last pays."""
     found = verdicts(
         lab_of(
             variant("one step for all", 0.1, 0.2, 0.4),

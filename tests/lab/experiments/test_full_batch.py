@@ -1,4 +1,4 @@
-"""A full batch, judged from figures that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""The verdicts of `full-batch`, from invented figures. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ WAITED = Reading(1.0, end=LEFT)
 
 
 def test_who_was_not_served_has_waited_all_the_time() -> None:
-    """The median must not be that of the lucky ones."""
     figures = figures_of([SERVED, WAITED, WAITED], wait_s=6.0)
     assert figures == {"fast_first_token_s": 6.0, "fast_first_token_max_s": 6.0, "fast_served": 1}
 
@@ -34,7 +33,6 @@ def test_who_was_not_served_has_waited_all_the_time() -> None:
 def test_each_fault_fells_its_hypothesis_alone(
     pause_served: int, served: int, first_s: float, held: float, stood: list[bool]
 ) -> None:
-    """So that a verdict says what was wrong."""
     lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     for policy, n_served in (("pause", pause_served), ("pause-park-drop", served)):
         waits = {"fast_first_token_s": first_s, "fast_first_token_max_s": first_s}

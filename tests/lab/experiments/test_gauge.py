@@ -1,4 +1,4 @@
-"""A server's account, looked at on one connection: what it says, and what is waited for."""
+"""A gauge, on a server that a test scripted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def account(*live: int, n_free: int = 90, stale: bool = False) -> dict[str, Any]
 
 @contextlib.asynccontextmanager
 async def gauge_of(*answers: str | dict[str, Any]) -> AsyncIterator[tuple[Gauge, list[str]]]:
-    """A gauge whose server gives these answers in turn, the last one ever after; and the paths of its questions."""
+    """A gauge whose server gives these answers in order, and the last one repeatedly; and the requested paths."""
     paths: list[str] = []
     has_left = asyncio.Event()
 
@@ -67,19 +67,17 @@ async def gauge_of(*answers: str | dict[str, Any]) -> AsyncIterator[tuple[Gauge,
     ids=["nothing", "a sequence", "a block", "nobody knows", "the other one", "one more"],
 )
 def test_release_is_of_everything(stats: dict[str, Any], n_others: int, released: bool) -> None:
-    """Of blocks only where nobody else has some."""
     assert is_released(stats, n_others) is released
 
 
 async def test_release_is_waited_for_without_a_pause() -> None:
-    """One question after the other."""
     async with gauge_of(account(1), account(1), account()) as (gauge, paths):
         await gauge.until_released()
     assert paths == ["/stats"] * 3
 
 
 async def test_tokens_are_counted() -> None:
-    """Those of the engine with those that nobody took; those of one stream, of which there may be none yet."""
+    """The engine's count includes tokens that no client received."""
     answers = (account(), {"tokens": {"generated": 5}}, {"error": {"code": "stream_not_found"}})
     async with gauge_of(*answers) as (gauge, paths):
         assert (await gauge.computed(), await gauge.generated("a"), await gauge.generated("b")) == (9, 5, 0)
@@ -87,7 +85,6 @@ async def test_tokens_are_counted() -> None:
 
 
 async def test_releases_are_told_by_the_server() -> None:
-    """Over all reasons."""
     text = f'{RELEASED}_count{{reason="cancelled"}} 2\n{RELEASED}_sum{{reason="cancelled"}} 0.5\n'
     text += f'{RELEASED}_count{{reason="slow_client"}} 1\n{RELEASED}_sum{{reason="slow_client"}} 0.25\n'
     async with gauge_of(text) as (gauge, _):
@@ -95,7 +92,6 @@ async def test_releases_are_told_by_the_server() -> None:
 
 
 async def test_numbers_are_waited_for() -> None:
-    """Until they are as wanted."""
     async with gauge_of("running 0\n", "running 1\n") as (gauge, paths):
         await gauge.until("a start", lambda samples: samples["running", ""] == 1)
         assert paths == ["/metrics"] * 2
@@ -105,7 +101,6 @@ async def test_numbers_are_waited_for() -> None:
 
 
 async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a sentence that says what did not come."""
     async with gauge_of(account(1)) as (gauge, _):
         monkeypatch.setattr(module, "LIMIT_S", 1.0)
         monkeypatch.setattr(time, "perf_counter", iter(range(1000)).__next__)

@@ -1,4 +1,4 @@
-"""Answers alone and in company, by their token ids."""
+"""Comparing token ids of answers alone and in a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def told(*token_ids: int, leads: tuple[float, ...] = (0.5, 0.25, 0.75)) -> Answe
 
 
 def test_answers_are_compared_token_by_token() -> None:
-    """Where one parts is where the first token differs; the lead is that of the likeliest token there, alone."""
+    """The lead is that of the likeliest token in the answer alone, at the first difference."""
     alone = [told(1, 2), told(3, 4, leads=(0.5, 0.125))]
     assert compared(alone, alone) == {"answers": 2.0, "same": 2.0, "least_lead": 0.125}
     alone = [told(1, 2, 3), told(3, 4, 5, leads=(1.0, 0.0625, 2.0)), told(6, 7, 8)]
@@ -27,7 +27,6 @@ def test_answers_are_compared_token_by_token() -> None:
 
 
 def test_answer_that_is_cut_short_parts_where_it_ends() -> None:
-    """In either direction; where the one alone has ended there is no lead."""
     found = compared([told(1, 2, 3)], [told(1, 2)])
     assert (found["first_divergence_tokens"], found["divergence_lead"]) == (2.0, 0.75)
     found = compared([told(1, 2)], [told(1, 2, 3)])
@@ -35,7 +34,6 @@ def test_answer_that_is_cut_short_parts_where_it_ends() -> None:
 
 
 def test_verdict_counts_all_runs_of_a_server() -> None:
-    """And names the earliest place where an answer parted, and what the lead was there."""
     lab = lab_of(
         run("bfloat16", "greedy", 2, answers=2.0, same=2.0, least_lead=0.5),
         run("bfloat16", "greedy", 4, answers=4.0, same=3.0, least_lead=0.25, first_divergence_tokens=9.0),

@@ -1,4 +1,4 @@
-"""What newcomers and residents pay."""
+"""The verdicts of `joiner`, from invented figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answer(started_s: float, *chunk_s: float) -> Answer:
 
 
 def test_gaps_are_those_while_newcomers_are_there() -> None:
-    """From the first one's request to the last one's end; what touches that counts."""
+    """Every ITL counts that overlaps the time from the first request to the end of the last."""
     residents = [[0.0, 5.0, 5.9, 6.2, 6.5, 9.0, 9.1], [6.0, 6.1]]
     found = joined_figures("short", [answer(6.0, 6.1), answer(6.2, 6.4, 6.45)], residents)
     assert found["longest_itl_s"] == pytest.approx(0.3) and found["itl_p50_s"] == pytest.approx(0.3)
@@ -33,7 +33,6 @@ def test_gaps_are_those_while_newcomers_are_there() -> None:
 
 
 def test_long_newcomer_among_nobody_has_its_wait_alone() -> None:
-    """No residents, no itls."""
     assert joined_figures("long", [answer(1.0, 1.5)], []) == {"joiner_first_token_s": 0.5}
 
 
@@ -45,7 +44,6 @@ def level(streams: int, wait_s: float, longest_s: float) -> list[Run]:
 
 
 def test_newcomers_that_cost_little_stand() -> None:
-    """The sentences have the numbers of every level."""
     found = verdicts(lab_of(*level(0, 0.016, 0.0), *level(8, 0.041, 0.05), *level(24, 0.047, 0.15)))
     assert [one.stood for one in found] == [True, True, True]
     assert found[0].sentence == ("first token with 0: 16 ms (p99 16), with 8: 41 ms (p99 41), with 24: 47 ms (p99 47)")
@@ -53,6 +51,5 @@ def test_newcomers_that_cost_little_stand() -> None:
 
 
 def test_newcomers_that_cost_much_fall() -> None:
-    """A wait as the residents are many, a ITL that somebody sees."""
     found = verdicts(lab_of(*level(0, 0.016, 0.0), *level(8, 0.041, 0.05), *level(24, 0.123, 0.16)))
     assert [one.stood for one in found] == [False, False, False]

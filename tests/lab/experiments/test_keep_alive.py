@@ -1,4 +1,4 @@
-"""What a silence comes to, from answers that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""The verdicts of `keep-alive`, from invented answers. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def recording(*reads: tuple[float, bytes], ended_s: float = 10.0) -> Recording:
 
 
 def test_whole_stream_tells_what_came_before_its_first_event() -> None:
-    """Comments later on are none of a silence."""
     seen = figures_of(
         recording(
             (0.5, STREAM_HEAD + COMMENT),
@@ -44,19 +43,17 @@ def test_whole_stream_tells_what_came_before_its_first_event() -> None:
 
 
 def test_stream_that_breaks_off_tells_when() -> None:
-    """Without an event there is none to tell of."""
     seen = figures_of(recording((0.5, STREAM_HEAD), ended_s=2.5))
     assert seen == {"whole": 0.0, "comments": 0.0, "longest_silence_s": 2.0, "cut_after_s": 2.5}
 
 
 @pytest.mark.parametrize("rest", [chunk(token("a")) + STREAM_END, chunk(DONE)], ids=["no terminal", "no end"])
 def test_stream_without_its_terminal_or_its_end_is_not_whole(rest: bytes) -> None:
-    """Over HTTP/1.0 only the first of them tells."""
     assert figures_of(recording((0.5, STREAM_HEAD + rest)))["whole"] == 0.0
 
 
 def test_gateway_timeout_is_a_cut_and_other_refusals_are_failures() -> None:
-    """Its page is no stream, whatever is in it."""
+    """The page of a 504 may contain anything."""
     seen = figures_of(recording((2.0, plain(504, b"data: no")), ended_s=2.0))
     assert seen == {"whole": 0.0, "comments": 0.0, "longest_silence_s": 2.0, "cut_after_s": 2.0}
     with pytest.raises(LoadError, match="refused .503."):
@@ -89,7 +86,6 @@ def found(more: dict[str, dict[str, float]] | None = None, *, is_smoke: bool = F
 
 
 def test_all_stand_where_all_is_as_expected() -> None:
-    """With their numbers."""
     sentences = [one.sentence for one in found()]
     assert all(one.stood for one in found())
     assert sentences[0] == "1 of 1 were cut, after 2.00 to 2.00 s, where it waits 2 s"
@@ -113,23 +109,20 @@ def test_all_stand_where_all_is_as_expected() -> None:
     ],
 )
 def test_each_falls_by_what_speaks_against_it(scenario: str, figures: dict[str, float], fallen: set[int]) -> None:
-    """One run is enough; a prompt that was computed sooner than nginx lost its patience says nothing."""
+    """One run is enough. A prompt that was computed before nginx gave up decides nothing."""
     assert {place for place, one in enumerate(found({scenario: figures})) if not one.stood} == fallen
 
 
 def test_smoke_run_judges_nothing() -> None:
-    """Everything here is a matter of time."""
     assert {one.stood for one in found(is_smoke=True)} == {None}
 
 
 async def test_missing_nginx_is_told_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what to install."""
     monkeypatch.setattr(nginx, "nginx_command", lambda: None)
     with pytest.raises(ConfigError, match="apt-get install nginx"):
         await EXPERIMENT.run(lab_of())
 
 
 def test_scales_are_such_that_something_can_be_seen() -> None:
-    """Comments come before nginx gives up, and it gives up before the silence ends."""
     for scale in (module.FULL, module.SMOKE):
         assert scale.comments_s < scale.timeout_s < scale.silence_s

@@ -1,4 +1,4 @@
-"""What leavers cost, from accounts that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""The verdicts of `leak`, from invented counters. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def reading(n_tokens: int, end: str) -> Reading:
 
 
 def test_habits_have_the_shares_of_the_question() -> None:
-    """35 of 100 read on, 15 are slow, half leave after up to 40 tokens, about half of the leavers at once."""
     habits = drawn_habits(random.Random(0), 300, 0.25)
     slow = [habit for habit in habits if habit.sleep_s]
     leavers = [habit for habit in habits if habit.n_tokens is not None]
@@ -54,7 +53,6 @@ def test_habits_have_the_shares_of_the_question() -> None:
     ids=["idle", "sequences", "answers", "decoders", "blocks", "tokenizer unknown"],
 )
 def test_everything_that_is_held_counts(account: dict[str, Any], n: int) -> None:
-    """Whoever holds it."""
     assert held_of(account) == n
 
 
@@ -73,7 +71,6 @@ def run(scenario: str, after: dict[str, Any], readings: list[Reading]) -> Run:
 
 
 def test_clean_end_stands() -> None:
-    """Two streams more, released; eleven tokens for ten."""
     assert judged(CLEAN, READINGS) == [True, True, True]
 
 
@@ -89,14 +86,12 @@ def test_clean_end_stands() -> None:
     ids=["held", "rule broken", "not released", "released twice", "wasted"],
 )
 def test_each_fault_fells_its_hypothesis_alone(after: dict[str, Any], place: int) -> None:
-    """So that a verdict says what was wrong."""
     stood = judged(after, [reading(6, "whole"), reading(4, CUT)])
     assert [number for number, one in enumerate(stood) if not one] == [place]
 
 
 @pytest.mark.parametrize(("n_generated", "stood"), [(128, True), (127, False)])
 def test_response_that_never_listens_is_expected_to_compute_all(n_generated: int, stood: bool) -> None:
-    """What it wastes is no fault of ours; what it leaves behind would be."""
     deaf = stats(accepted_total=7, released_total=7, generated_tokens_total=50 + n_generated)
     assert judged(CLEAN, READINGS, run("leaving, write-only", deaf, READINGS)) == [True, True, True, stood]
     leaking = run("leaving, starlette", deaf | {"live": [{}]}, READINGS)

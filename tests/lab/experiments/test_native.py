@@ -1,4 +1,4 @@
-"""The native protocol, as experiments speak it."""
+"""The client of the native protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from support.target_servers import target_server
 
 
 async def test_stream_is_read_with_its_ids() -> None:
-    """A text that comes without a token has no id."""
     start, first, second, end = native_events(7, 8)
     late = native_event(9, "token", index=1, id=None, text="b")
     async with scripted_server({"/v1/stream": native_answer(start, first, second, late, end)}) as script:
@@ -28,7 +27,6 @@ async def test_stream_is_read_with_its_ids() -> None:
 
 
 def test_leads_are_those_of_the_likeliest_tokens() -> None:
-    """Of each token; text without one has none."""
     top = [{"id": 7, "token": "a", "logprob": -0.25}, {"id": 8, "token": "b", "logprob": -1.5}]
     events = [
         native_event(1, "token", index=0, id=8, text="b", logprob=-1.5, top=top),
@@ -38,7 +36,6 @@ def test_leads_are_those_of_the_likeliest_tokens() -> None:
 
 
 async def test_streams_have_fields_of_their_own() -> None:
-    """All at once."""
     async with scripted_server({"/v1/stream": native_answer(*native_events(7))}) as script:
         found = await native.streams(target_server(script.target), ["a", "b"], 1, [{"seed": 1}, {"seed": 2}])
         sent = {(body["prompt"], body["seed"]) for _, _, body in script.requests}
@@ -46,13 +43,11 @@ async def test_streams_have_fields_of_their_own() -> None:
 
 
 async def test_whole_answer_is_an_object() -> None:
-    """As it came."""
     async with scripted_server({"/v1/generate": [plain(200, b'{"text":"a","token_ids":[7]}')]}) as script:
         assert await native.generate(target_server(script.target), "hi", 1) == {"text": "a", "token_ids": [7]}
 
 
 async def test_refusal_is_a_sentence() -> None:
-    """With the server's reason."""
     async with scripted_server({"/v1/stream": [plain(503, b'{"error":{"message":"full"}}')]}) as script:
         with pytest.raises(LoadError, match=r"refused \(503\): full"):
             await native.stream(target_server(script.target), "hi", 1)
@@ -60,7 +55,6 @@ async def test_refusal_is_a_sentence() -> None:
 
 @pytest.mark.parametrize(("n_events", "said"), [(0, "it was empty"), (2, '"index": 0')])
 async def test_stream_without_its_end_is_a_fault(n_events: int, said: str) -> None:
-    """It says what came last."""
     events = native_events(7)[:n_events]
     async with scripted_server({"/v1/stream": native_answer(*events)}) as script:
         with pytest.raises(LoadError, match=f"did not end with done: .*{said}"):

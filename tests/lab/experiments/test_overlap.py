@@ -1,4 +1,4 @@
-"""What rising numbers of streams come to."""
+"""The verdicts of `overlap`, from invented figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ def level(streams: int, speed: float, itl_s: float, begun: int) -> Run:
 
 
 def test_batching_stands() -> None:
-    """Each further level is faster, and a stream adds little to the ITL."""
     lab = lab_of(run("s", "alone", 4, tokens_per_s=100.0), level(1, 100, 0.010, 1), level(2, 190, 0.011, 2))
     lab.keep(level(4, 350, 0.013, 4))
     found = verdicts(lab)
@@ -34,6 +33,5 @@ def test_batching_stands() -> None:
     ],
 )
 def test_hypothesis_falls_alone(runs: tuple[Run, ...], fallen: int) -> None:
-    """One at a time; slower than alone; slower than the level before; a step for each."""
     found = verdicts(lab_of(run("s", "alone", 2, tokens_per_s=100.0), *runs))
     assert [place for place, one in enumerate(found) if not one.stood] == [fallen]

@@ -1,4 +1,4 @@
-"""The page of the lab says what its records say."""
+"""The page of the lab agrees with its records."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from support.lab_page import RECORDS, page, record_of, stems_of
 
 
 def test_page_is_up_to_date() -> None:
-    """`scripts/docs` renews it."""
     assert (RECORDS.parent / "README.md").read_text() == page()
 
 
 def test_every_record_is_that_of_its_experiment() -> None:
-    """Of a real run: what a smoke run finds is no result."""
     records = {path.stem for path in RECORDS.glob("*.json")}
     expected = {stem: one.name for one in experiments() for stem in stems_of(one)}
     assert records and records <= set(expected)

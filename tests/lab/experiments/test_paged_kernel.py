@@ -1,4 +1,4 @@
-"""Gather and kernel, judged from figures that are made up; `test_registry` runs the experiment itself."""
+"""The verdicts of `paged-kernel`, from invented figures. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def straight(name: str, fixed_s: float, each_s: float, attention_s: float) -> li
 
 
 def runs(**changes: float) -> list[Run]:
-    """As the hypotheses have it, but for the changes; milliseconds."""
+    """Runs for which every hypothesis holds, with changes, in milliseconds."""
     found = {"apart": 0.01, "gather_fixed": 10.0, "short": 0.2, "long": 1.0, "mixed": 40.0} | changes
     gather_s = found["gather_fixed"] / 1e3
     return [
@@ -49,13 +49,11 @@ def runs(**changes: float) -> list[Run]:
     ids=["as it should be", "apart", "one is slower alone", "short rows alike", "long rows alike", "no padding"],
 )
 def test_each_fault_fells_its_hypothesis_alone(changes: dict[str, Any], fallen: list[int]) -> None:
-    """So that a verdict says what was wrong."""
     judged = verdicts(lab_of(*runs(**changes)))
     assert [place for place, verdict in enumerate(judged) if not verdict.stood] == fallen
 
 
 def test_sentences_have_their_numbers() -> None:
-    """What is fixed, what each sequence adds, and how much of that is attention."""
     said = [verdict.sentence for verdict in verdicts(lab_of(*runs()))]
     assert said[0] == "they are 1.00% of their length apart"
     assert said[1] == "128 tokens: 10.2 ms, 10.1; 1024 tokens: 11.0 ms, 10.3"
@@ -67,13 +65,12 @@ def test_sentences_have_their_numbers() -> None:
 
 
 async def test_server_that_runs_already_is_refused() -> None:
-    """NoAttention is asked of any."""
     with pytest.raises(ConfigError, match="^url: this experiment asks no server: it computes steps of the model"):
         await EXPERIMENT.run(lab_of())
 
 
 def test_one_batch_that_is_out_of_line_does_not_bend_it() -> None:
-    """Memory that is had anew for every step begins at one length, and is no further sequence's cost."""
+    """From some size on, memory is allocated anew for every step. That is not the cost of a sequence."""
     made = [
         one(run.scenario, 64, step_s=0.85, attention_s=0.8)
         if run.scenario == "gather, 1024 tokens" and run.streams == 64

@@ -1,4 +1,4 @@
-"""Readers with habits, against a server that says what it is told to."""
+"""Readers of scripted streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ERROR = b'data: {"error":{"message":"too slow","code":"slow_client"}}\n\n'
 
 
 async def answered(pieces: list[bytes], habit: Habit) -> Reading:
-    """What a reader gets of these, each of which is written by itself, before the server closes."""
+    """What a reader gets of these pieces, which are written separately, before the server closes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -42,7 +42,6 @@ async def answered(pieces: list[bytes], habit: Habit) -> Reading:
     ("last", "end"), [(DONE, WHOLE), (ERROR + DONE, "slow_client"), (b"", CUT)], ids=["whole", "told", "cut"]
 )
 def test_reader_knows_how_its_stream_ended(last: bytes, end: str) -> None:
-    """In the words of the server's last event; without one it was cut."""
     reading = asyncio.run(answered([EVENT * 3 + last], Habit()))
     assert (reading.end, reading.n_tokens) == (end, 3)
     assert reading.n_bytes == len(EVENT * 3 + last)
@@ -50,7 +49,6 @@ def test_reader_knows_how_its_stream_ended(last: bytes, end: str) -> None:
 
 @pytest.mark.parametrize("resets", [False, True])
 def test_reader_leaves_after_so_many_tokens(resets: bool) -> None:
-    """In order or at once, before the end."""
     reading = asyncio.run(answered([EVENT] * 8 + [DONE], Habit(n_tokens=1, resets=resets)))
     assert reading.end == LEFT
     assert reading.n_tokens >= 1
@@ -58,13 +56,11 @@ def test_reader_leaves_after_so_many_tokens(resets: bool) -> None:
 
 @pytest.mark.parametrize("habit", [Habit(n_tokens=0), Habit(n_reads=0), Habit(for_s=-1.0)])
 def test_reader_leaves_before_its_first_token_when_it_has_had_enough(habit: Habit) -> None:
-    """By whichever measure."""
     reading = asyncio.run(answered([EVENT, DONE], habit))
     assert (reading.end, reading.n_tokens, reading.completion_s) == (LEFT, 0, 0.0)
 
 
 def test_slow_reader_on_a_narrow_line_gets_all_of_it() -> None:
-    """Whatever the size of its reads."""
     reading = asyncio.run(answered([EVENT * 400 + DONE], Habit(sleep_s=0.0001, is_narrow=True)))
     assert (reading.end, reading.n_tokens) == (WHOLE, 400)
     assert reading.completion_s > 0
@@ -72,7 +68,7 @@ def test_slow_reader_on_a_narrow_line_gets_all_of_it() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 40])
 def test_token_counts_once_however_its_event_is_cut(size: int) -> None:
-    """A pattern may lie across reads, and must not count in both."""
+    """A pattern that spans two reads counts once."""
     raw = EVENT * 5
     reading = Reading(0.0)
     for start in range(0, len(raw), size):

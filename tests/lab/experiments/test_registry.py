@@ -1,4 +1,4 @@
-"""Every experiment, as it runs in seconds on the fake model: that it works, not what it finds."""
+"""Smoke runs of all experiments on the fake model. They show that experiments work, not what they find."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAKE = OwnServer(files=ModelFiles(kind=ModelKind.FAKE, path="", name="fake"), fl
 
 
 _OF_ANSWERS_THAT_PART = {"first_divergence_tokens", "divergence_lead"}
-"""Those of the fake model never do."""
+"""Smoke runs of all experiments on the fake model. They show that experiments work, not what they find."""
 
 
 @pytest.mark.e2e
@@ -31,7 +31,7 @@ _OF_ANSWERS_THAT_PART = {"first_divergence_tokens", "divergence_lead"}
     "name", [pytest.param(name, marks=needs_nginx) if name == "keep-alive" else name for name in NAMES]
 )
 def test_experiment_runs_to_its_verdicts_in_a_smoke_run(name: str, tmp_path: Path) -> None:
-    """Without an error, with a figure for every column that is drawn; no hypothesis falls where it can be judged."""
+    """No request fails, every drawn column has a figure, and no hypothesis falls that can be judged."""
     experiment = experiment_of(name)
     record = LabSession(experiment=experiment, first=FAKE, is_smoke=True).run(lambda line: None)
     assert [run.errors for run in record.runs if run.errors] == []
@@ -50,11 +50,9 @@ def test_experiment_runs_to_its_verdicts_in_a_smoke_run(name: str, tmp_path: Pat
 
 
 def test_experiments_go_by_their_names() -> None:
-    """The module and the command agree on them."""
     assert [one.name for one in experiments()] == list(NAMES)
 
 
 def test_unknown_name_is_refused_with_those_that_there_are() -> None:
-    """As a wrong flag is."""
     with pytest.raises(ConfigError, match="must be one of overlap.* not 'nothing'"):
         experiment_of("nothing")

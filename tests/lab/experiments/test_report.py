@@ -1,4 +1,4 @@
-"""A record of an experiment as a person sees it."""
+"""The printed record of an experiment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def record() -> Record:
 
 
 def test_table_verdicts_and_gaps_are_shown(record: Record) -> None:
-    """What a server said is no markup; columns without a figure are left out."""
     out = io.StringIO()
     show(record, experiment(), Console(file=out, width=100))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]

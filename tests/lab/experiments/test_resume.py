@@ -1,4 +1,4 @@
-"""What resumptions come to, from parts that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""The verdicts of `resume`, from invented parts. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def run(scenario: str, *found: Resumed) -> Run:
 
 
 def test_figures_count_streams_and_cuts() -> None:
-    """Waits are those of all connections."""
     figures = figures_of([GOOD, BAD])
     assert figures == {
         "cuts": 7,
@@ -38,7 +37,6 @@ def test_figures_count_streams_and_cuts() -> None:
 
 
 def test_one_stream_of_one_client_is_enough_to_fall() -> None:
-    """Every client has to hold."""
     lab = lab_of(run("our client, nginx", GOOD, GOOD), run("httpx-sse, nginx", GOOD, BAD))
     found = verdicts(lab)
     assert [one.stood for one in found] == [False, False, False, None]
@@ -47,7 +45,6 @@ def test_one_stream_of_one_client_is_enough_to_fall() -> None:
 
 
 def test_browser_must_stop_everywhere() -> None:
-    """One that is not told comes back for ever."""
     mute = Resumed(ReceivedStream(WHOLE, n_cuts=4), WHOLE, WHOLE)
     told = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, GOOD)))
     assert [one.stood for one in told] == [True, True, True, True]
@@ -56,7 +53,6 @@ def test_browser_must_stop_everywhere() -> None:
 
 
 def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was between is in the name of the run."""
     monkeypatch.setattr(module, "nginx_command", lambda: None)
     server = target_server()
     with module.behind_proxy(server) as (found, way):
@@ -65,7 +61,6 @@ def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytes
 
 @pytest.mark.parametrize("scenario", ["our client, nginx", "a browser's EventSource, nginx"])
 def test_two_hundred_cuts_are_drawn_for_each_client(scenario: str) -> None:
-    """Every stream under an id of its own that a path can hold; a browser's are longer."""
     plans = module.plans_of(lab_of(), scenario)
     assert sum(len(plan.cuts) for plan in plans) == 200
     assert len({plan.stream_id for plan in plans}) == len(plans)

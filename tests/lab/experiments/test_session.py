@@ -1,4 +1,4 @@
-"""From an experiment to the record of it."""
+"""The record of an experiment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from support.target_servers import NOWHERE
 
 
 def test_record_says_all_of_it() -> None:
-    """The question, the runs and their summary, the verdicts, what is not shown, and how to do it again."""
     lines: list[str] = []
     session = LabSession(
         experiment=experiment(), first=RunningServer(target=NOWHERE), seed=7, command=["sluiceway", "lab"]

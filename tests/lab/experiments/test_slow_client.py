@@ -1,4 +1,4 @@
-"""What slow readers cost, judged from figures that are made up; the run itself is in `test_registry`'s smoke runs."""
+"""The verdicts of `slow-client`, from invented figures. `test_registry` runs the experiment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ SUBJECT = TargetServer(name="s", target=Target("127.0.0.1", 1), model="m", kind=
 
 
 def test_healthy_readers_are_told_by_their_mean_and_their_worst_gaps() -> None:
-    """One that waits once shows in the itls, also where it ends in time."""
     readings = [Reading(0.0, token_s=[1.0, 1.1, 2.0], end=WHOLE), Reading(0.0, token_s=[1.0, 2.0, 4.0], end=WHOLE)]
     assert healthy_figures(readings) == pytest.approx({"healthy_completion_s": 3.0, "healthy_itl_p99_s": 2.0})
 
 
 def test_held_is_what_is_left_when_the_healthy_ones_are_done() -> None:
-    """Before that, slots and blocks are those of all; bytes are the most that there were."""
+    """Slots and blocks count only then; bytes are the most at any time."""
     looks = [
         HeldSample(10.5, 8, 40, 900.0),
         HeldSample(12.0, 2, 10, 500.0),
@@ -59,7 +58,7 @@ def test_held_is_what_is_left_when_the_healthy_ones_are_done() -> None:
 def test_policies_are_judged_by_the_worst_of_their_levels(
     policy: str, ratios: tuple[float, ...], n_cut: int, stood: list[bool]
 ) -> None:
-    """Of one level it is the median that counts; runs without slow ones are what they are compared with."""
+    """For each level, the median of its repeats counts."""
     lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)
     scenario = f"padded, {policy}"
     lab.note("s", scenario, {"healthy_completion_s": 1.0})

@@ -1,4 +1,4 @@
-"""What a stream claims against the answer in full."""
+"""The claims of `sse` about a stream and the whole answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def fallen(given: Reply, full: dict[str, Any] = FULL) -> set[str]:
 
 
 def test_stream_that_is_the_answer_holds_every_claim() -> None:
-    """All seven."""
     assert fallen(reply(*native_events(7, 8))) == set()
 
 
@@ -44,12 +43,10 @@ def test_stream_that_is_the_answer_holds_every_claim() -> None:
     ],
 )
 def test_header_that_says_else_is_found(change: tuple[bytes, bytes], claim: str) -> None:
-    """And nothing but that."""
     assert fallen(reply(*native_events(7, 8), change=change)) == {claim}
 
 
 def test_events_out_of_order_are_found() -> None:
-    """A token that is missing also makes another answer; without a start there is no identity."""
     start, first, second, end = native_events(7, 8)
     assert fallen(reply(first, second, start, end)) == {"order"}
     assert fallen(reply(start, second, end)) == {"order", "same", "last_id"}
@@ -57,7 +54,6 @@ def test_events_out_of_order_are_found() -> None:
 
 
 def test_other_answer_is_found() -> None:
-    """Its text, its usage, the reason of its end."""
     given = reply(*native_events(7, 8))
     assert fallen(given, FULL | {"text": "ab"}) == {"same"}
     assert fallen(given, FULL | {"token_ids": [7, 9]}) == {"same"}
@@ -66,18 +62,15 @@ def test_other_answer_is_found() -> None:
 
 
 def test_stream_that_is_cut_off_after_its_end_is_found() -> None:
-    """The last chunk of HTTP is missing."""
     assert fallen(reply(*native_events(7, 8), end=b"0\r\n\r\n")) == {"whole"}
 
 
 def test_other_decoder_reads_the_same() -> None:
-    """Comments with them."""
     found = by_another_decoder([reply(b": hello\n\n", *native_events(7)), reply(*native_events(7, 8))])
     assert found.stood and found.sentence == "2 of 2"
 
 
 def test_other_decoder_that_reads_else_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the two is wrong."""
     monkeypatch.setattr(httpx_sse.EventSource, "iter_sse", lambda self: iter(()))
     found = by_another_decoder([reply(*native_events(7))])
     assert found.stood is False and found.sentence == "0 of 1"

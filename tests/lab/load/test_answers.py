@@ -1,4 +1,4 @@
-"""Streams of several servers' making become answers with times and counts."""
+"""Parsing streams of several servers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from support.scripted_http import DONE, chunk, event, plain, stream, token, usag
 
 
 def recorded(*pieces: bytes) -> Recording:
-    """Connected at 0.0; the first piece arrives at 1.0, each further one a second later."""
+    """The connection opens at 0.0. The first piece arrives at 1.0, each other one a second later."""
     return Recording(0.0, [(float(second), piece) for second, piece in enumerate(pieces, 1)], 99.0)
 
 
 def test_times_are_those_of_events_with_text() -> None:
-    """Not those of headers, usage and end."""
     pieces = stream(token("a"), token("b"), token("c", "length"), usage(47, 3), DONE)
     answer = read_answer(recorded(*pieces))
     assert (answer.text, answer.chunk_s, answer.first_token_s) == ("abc", (2.0, 3.0, 4.0), 2.0)
@@ -30,26 +29,24 @@ def test_times_are_those_of_events_with_text() -> None:
 
 
 def test_stream_is_the_same_when_its_bytes_come_one_by_one() -> None:
-    """An event in two reads counts when it is complete."""
     whole = b"".join(stream(token("ä"), token("b", "stop"), usage(5, 2), DONE))
     answer = read_answer(recorded(*(whole[i : i + 1] for i in range(len(whole)))))
     assert (answer.text, answer.n_tokens, len(answer.itls_s)) == ("äb", 2, 1)
 
 
 def test_several_events_of_one_chunk_have_one_time() -> None:
-    """A server that sends them together has made its reader wait for the first."""
+    """If a server sends events together, its client has waited for the first."""
     answer = read_answer(recorded(*stream(token("a") + token("b"), DONE)))
     assert answer.chunk_s == (2.0, 2.0)
 
 
 def test_tokens_are_counted_by_events_when_there_is_no_usage() -> None:
-    """The best that is left."""
     answer = read_answer(recorded(*stream(token("a"), token("b"), DONE)))
     assert (answer.n_tokens, answer.prompt_tokens, answer.finish_reason) == (2, None, None)
 
 
 def test_stream_like_vllms_is_read() -> None:
-    """Several tokens in an event, stop_reason beside finish_reason, the usage at the end."""
+    """Several tokens per event, `stop_reason` next to `finish_reason`, the usage at the end."""
     first = event({"choices": [{"index": 0, "text": " two words", "logprobs": None, "stop_reason": None}]})
     last = event({"choices": [{"index": 0, "text": " end", "finish_reason": "length", "stop_reason": None}]})
     answer = read_answer(recorded(*stream(first, last, usage(9, 3), DONE)))
@@ -57,7 +54,7 @@ def test_stream_like_vllms_is_read() -> None:
 
 
 def test_stream_like_llama_cpps_is_read() -> None:
-    """Null for no text yet, an empty last chunk with timings, the usage in a chunk of its own."""
+    """Null before the first text, an empty last chunk with timings, the usage in its own chunk."""
     events = [
         event({"choices": [{"text": " a", "index": 0, "logprobs": None, "finish_reason": None}]}),
         event({"choices": [{"text": None, "index": 0}], "usage": None}),
@@ -69,7 +66,6 @@ def test_stream_like_llama_cpps_is_read() -> None:
 
 
 def test_last_usage_counts_when_every_chunk_has_one() -> None:
-    """Continuous usage grows."""
     counts = [{"prompt_tokens": 7, "completion_tokens": n} for n in (1, 2)]
     answer = read_answer(recorded(*stream(token("a", usage=counts[0]), token("b", usage=counts[1]), DONE)))
     assert answer.n_tokens == 2
@@ -90,13 +86,11 @@ def test_last_usage_counts_when_every_chunk_has_one() -> None:
     ],
 )
 def test_answer_is_refused_when_it_is_no_completion(pieces: list[bytes], words: str) -> None:
-    """In a sentence."""
     with pytest.raises(LoadError, match=words):
         read_answer(recorded(*pieces))
 
 
 def test_times_of_a_left_stream_are_known() -> None:
-    """Up to where its reader left, in the middle of an event."""
     head, *chunks = stream(token("a"), token("b"), token("c"))
     assert text_times(recorded(head, chunks[0], chunks[1], chunk(token("c"))[:9])) == [2.0, 3.0]
 
@@ -113,5 +107,4 @@ def test_times_of_a_left_stream_are_known() -> None:
     ],
 )
 def test_complaint_is_found_in_any_form(body: bytes, sentence: str) -> None:
-    """Servers differ."""
     assert complaint(body) == sentence

@@ -1,4 +1,4 @@
-"""A browser of our own, on pages that a test has written."""
+"""A browser, on scripted pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from support.target_servers import NOWHERE
 @needs_browser
 @pytest.mark.e2e
 async def test_expressions_are_evaluated_in_the_page() -> None:
-    """Values and promises; what is thrown, and what does not come, is told."""
     async with scripted_server({"/": [plain(200, b"<title>here</title>", "text/html")]}) as script:
         async with own_page(script.target.url) as page:
             assert await page.evaluate("location.origin", 10.0) == script.target.url
@@ -33,14 +32,12 @@ async def test_expressions_are_evaluated_in_the_page() -> None:
 @needs_browser
 @pytest.mark.e2e
 async def test_page_that_is_not_there_is_told() -> None:
-    """With the browser's own word."""
     with pytest.raises(LoadError, match="the browser does not show .*: net::ERR"):
         async with own_page(NOWHERE.url):
             raise AssertionError("it is shown")
 
 
 async def test_browser_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a wait without an end."""
     monkeypatch.setattr(module, "_COMMANDS", ("true",))
     with pytest.raises(LoadError, match="the browser has ended"):
         async with own_page(NOWHERE.url):
@@ -48,7 +45,6 @@ async def test_browser_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_missing_browser_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is started."""
     monkeypatch.setattr(module, "_COMMANDS", ("no-such-browser",))
     with pytest.raises(ConfigError, match="NAME: needs Chromium; .*apt-get install chromium"):
         async with own_page(NOWHERE.url):
@@ -56,7 +52,6 @@ async def test_missing_browser_is_told_with_what_to_install(monkeypatch: pytest.
 
 
 async def test_browser_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that hangs must not outlive its measurement."""
     lines = ["#!/bin/sh", "trap '' TERM", f"echo $$ >{tmp_path}/pid", "exec 4>&-", "while :; do sleep 0.1; done"]
     hanging = tmp_path / "hanging"
     hanging.write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Requests on connections of their own, against a server that says what a test wrote down."""
+"""Requests to a scripted server."""
 
 from __future__ import annotations
 
@@ -24,20 +24,17 @@ from support.scripted_http import STALL, completion_stream, plain, scripted_serv
     ],
 )
 def test_address_is_read(url: str, target: Target) -> None:
-    """With or without `/v1`."""
     assert Target.parse(url) == target
     assert Target.parse(target.url) == target
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://", "http://x:port", "http://x:99999"])
 def test_address_is_refused_when_it_is_none(url: str) -> None:
-    """The flag is named."""
     with pytest.raises(ConfigError, match="^vs: "):
         Target.parse(url, flag="vs")
 
 
 def test_request_is_whole() -> None:
-    """Path, length, key, and the wish that the connection ends with the answer."""
     head, _, body = Target("h", 1, root="/api", api_key="k").request("POST", "/v1/x", {"a": 1}).partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     assert lines[0] == "POST /api/v1/x HTTP/1.1" and body == b'{"a":1}'
@@ -46,7 +43,6 @@ def test_request_is_whole() -> None:
 
 
 async def test_answer_is_recorded_to_its_end() -> None:
-    """Every byte with a time, and the times only go forward."""
     async with scripted_server({"/v1/completions": completion_stream(8)}) as server:
         recording = await record(server.target, server.target.request("POST", "/v1/completions", {"stream": True}))
     times = [recording.started_s, *(at_s for at_s, _ in recording.reads), recording.ended_s]
@@ -57,7 +53,6 @@ async def test_answer_is_recorded_to_its_end() -> None:
 
 
 async def test_call_fails_when_nobody_listens() -> None:
-    """The address is named."""
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         target = Target("127.0.0.1", unheard.getsockname()[1])
@@ -66,7 +61,6 @@ async def test_call_fails_when_nobody_listens() -> None:
 
 
 async def test_call_fails_and_leaves_when_the_answer_stalls() -> None:
-    """After the limit, with the number."""
     async with scripted_server({"/": [plain(200, b"abc")[:-1], STALL]}) as server:
         with pytest.raises(LoadError, match=r"has not ended after 0.05 s"):
             await record(server.target, server.target.request("GET", "/"), limit_s=0.05)
@@ -74,7 +68,6 @@ async def test_call_fails_and_leaves_when_the_answer_stalls() -> None:
 
 
 async def test_small_answer_is_whole_or_a_fault() -> None:
-    """Half of a page of numbers would be wrong numbers."""
     async with scripted_server({"/good": [plain(200, b"abc")], "/cut": [plain(200, b"abc")[:-1]]}) as server:
         assert (await get(server.target, "/good")).body == b"abc"
         assert (await get(server.target, "/none")).status == 404
@@ -83,7 +76,6 @@ async def test_small_answer_is_whole_or_a_fault() -> None:
 
 
 async def test_reader_can_leave_in_the_middle() -> None:
-    """What it had is kept; to leave twice is nothing."""
     async with scripted_server({"/": [*completion_stream(8)[:3], STALL]}) as server:
         call = await Call.open(server.target, server.target.request("GET", "/"))
         while call.n_reads < 1:

@@ -1,4 +1,4 @@
-"""Models that steps are timed of, and the methods to compute them."""
+"""Creating the compared methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
 
 def test_fake_model_is_one_of_chance() -> None:
-    """The same for the same seed, so that a run can be repeated."""
     first, again, other = (model_of(FAKE, seed).weights.embedding for seed in (1, 1, 2))
     assert first is not None and again is not None and other is not None
     assert torch.equal(first, again) and not torch.equal(first, other)
@@ -25,7 +24,6 @@ def test_fake_model_is_one_of_chance() -> None:
 
 
 def test_model_is_read_from_its_files(tmp_path: Path) -> None:
-    """With the embedding that the file has."""
     reference = reference_model()
     model = model_of(saved(reference, tmp_path), 0)
     embedding = reference.model.embed_tokens.weight.detach()
@@ -45,7 +43,6 @@ def test_caches_are_full_of_the_same_numbers() -> None:
 
 
 def test_comparison_needs_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installation without a compiler has one of them."""
     monkeypatch.setattr(decode_methods, "best_kernels", lambda: None)
     with pytest.raises(LoadError, match="^the native kernels, which are one side of this comparison, are not built"):
         methods_of(model_of(FAKE, 0), 1, 0)
@@ -53,7 +50,6 @@ def test_comparison_needs_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_threads_are_as_before_in_the_end(fails: bool) -> None:
-    """They are the whole process'."""
     before = torch.get_num_threads()
     try:
         with torch_threads(before + 1):

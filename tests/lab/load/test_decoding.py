@@ -1,4 +1,4 @@
-"""The same decoder with each attention: what the product computes, for heads, windows and norms of all kinds."""
+"""Each attention computes what the product computes, for all kinds of heads, windows and norms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPTS = ([3, 1, 4, 1, 5] * 9, [2, 7, 1] * 47)
 
 
 def logits(step: Callable[[Sequence[Row]], Tensor]) -> Tensor:
-    """Of two prompts, one of them in two chunks, and of a token after each."""
+    """Those of two prompts, one of them in two chunks, and of a token after each."""
     short, long = PROMPTS
     step([row(long, 0, 100, 20, samples=False)])
     found = [step([row(short, 0, len(short), 3), row(long, 100, len(long) - 100, 20)])]
@@ -39,7 +39,6 @@ def logits(step: Callable[[Sequence[Row]], Tensor]) -> Tensor:
     ids=["small heads", "heads that are filled up", "normed heads", "a window"],
 )
 def test_gather_and_table_come_to_the_same_logits(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    """But for rounding; without attention to others."""
     model = model_of(saved(reference_model(kind, **settings), tmp_path), 0)
     gathered, table, bare = (logits(method.step) for method in methods_of(model, 40, 0))
     assert (gathered - table).norm() < 0.05 * gathered.norm()
@@ -47,7 +46,6 @@ def test_gather_and_table_come_to_the_same_logits(kind: str, settings: dict[str,
 
 
 def test_gather_is_what_the_product_computes(tmp_path: Path) -> None:
-    """But for the dtype, which may be another one here."""
     files = saved(reference_model(), tmp_path)
     product = load_model(files, "float32").start(40)
 
@@ -59,7 +57,6 @@ def test_gather_is_what_the_product_computes(tmp_path: Path) -> None:
 
 
 def test_place_of_a_token_is_in_its_rows_own_table() -> None:
-    """Rows that prefill and rows that decode."""
     places = TokenPlaces.of([row(list(range(20)), 14, 4, 7), row(list(range(40)), 33, 1, 2)])
     assert places.positions.tolist() == [14, 15, 16, 17, 33]
     assert places.blocks.tolist() == [7, 7, 8, 8, 4]
@@ -67,7 +64,6 @@ def test_place_of_a_token_is_in_its_rows_own_table() -> None:
 
 
 def test_nothing_keeps_nothing(tmp_path: Path) -> None:
-    """A token's logits are the same whatever came before it."""
     model = model_of(saved(reference_model(), tmp_path), 0)
     bare = LayerDecoder(model, NoAttention())
     bare.fill(torch.ones(16, 2, 16), torch.ones(16, 2, 16))

@@ -1,4 +1,4 @@
-"""What a server of ours did between two scrapes."""
+"""The work of an engine between two scrapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def scraped(metrics: Metrics) -> Samples:
 
 
 def two_scrapes() -> tuple[Samples, Samples]:
-    """Four steps of half a second between them, and as much of everything before."""
+    """Four steps of half a second between them. The first scrape has the same counts."""
     metrics = Metrics()
     metrics.engine_stepped(
         engine_stats(step_s=5.0, plan_s_total=1.0, model_s_total=4.0, prompt_tokens_total=9, generated_tokens_total=9)
@@ -40,7 +40,6 @@ def two_scrapes() -> tuple[Samples, Samples]:
 
 
 def test_time_is_shared_out() -> None:
-    """Model, scheduler and delivery make up all of it."""
     figures = engine_figures(*two_scrapes(), None)
     assert figures == pytest.approx(
         {
@@ -56,14 +55,13 @@ def test_time_is_shared_out() -> None:
 
 
 def test_work_is_set_against_the_weights() -> None:
-    """Bytes once a step; operations by token, the head for generated tokens only."""
+    """Bytes count once per step, operations per token, those of the head for generated tokens only."""
     figures = engine_figures(*two_scrapes(), WEIGHTS)
     assert figures["weights_gb_per_s"] == pytest.approx(4 * 2_000_000 / 1.6 / 1e9)
     assert figures["gflop_per_s"] == pytest.approx(2 * (750_000 * 104 + 250_000 * 4) / 1.6 / 1e9)
 
 
 def test_nothing_is_said_when_no_step_ran() -> None:
-    """Nor of a server that has other numbers."""
     before, _ = two_scrapes()
     assert engine_figures(before, before, WEIGHTS) == {}
     assert engine_figures({}, {}, WEIGHTS) == {}

@@ -1,4 +1,4 @@
-"""What the machine gives is measured; what a step reads is counted."""
+"""Measuring the machine, and counting what a step reads."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ SHAPES = {"embedding": (10, 4), "layer": (4, 4), "norm": (4,)}
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures are wrong, but they come at once."""
+    """Makes the measurement wrong, but quick."""
     monkeypatch.setattr(floor, "_READ_BYTES", 1 << 20)
     monkeypatch.setattr(floor, "_MATRIX", 64)
     monkeypatch.setattr(floor, "_TRIES", 1)
 
 
 def test_tied_embedding_is_read_as_the_head() -> None:
-    """So a step reads all of the model."""
     weights = weights_of(SHAPES, embedding="embedding", is_tied=True, dtype="bfloat16", width=2)
     assert (weights.parameters, weights.head_parameters, weights.step_bytes) == (60, 40, 120)
 
 
 def test_untied_embedding_is_read_a_row_at_a_time() -> None:
-    """Which is next to nothing."""
     shapes = SHAPES | {"head": (10, 4)}
     weights = weights_of(shapes, embedding="embedding", is_tied=False, dtype="float32", width=4)
     assert (weights.parameters, weights.head_parameters, weights.step_bytes) == (60, 40, 240)
@@ -41,7 +39,6 @@ def test_untied_embedding_is_read_a_row_at_a_time() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_floor_is_measured_without_a_model() -> None:
-    """Every figure is there."""
     ground = answer(FloorRequest(threads=1))
     assert ground.weights is None and ground.floor.threads == 1
     assert ground.floor.memory_gb_per_s > 0
@@ -49,7 +46,6 @@ def test_floor_is_measured_without_a_model() -> None:
 
 
 def test_fault_of_the_process_is_a_sentence(tmp_path: Path) -> None:
-    """The last line of what it says."""
     files = ModelFiles(kind=ModelKind.GGUF, path=str(tmp_path / "none.gguf"), name="none")
     with pytest.raises(LoadError, match=r"the machine's floor cannot be measured: .*none\.gguf"):
         ask(FloorRequest(files=files))
@@ -57,7 +53,6 @@ def test_fault_of_the_process_is_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_weights_are_those_of_the_models_files(tmp_path: Path) -> None:
-    """By its configuration; the format is the one that the engine would take."""
     settings = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,4 +1,4 @@
-"""Both forms of what waits for a reader: the same bytes in the end, whenever they are taken."""
+"""Both forms of waiting events give the same bytes, whenever they are taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def waiting(way: FormatTime, spoken: Spoken, *, model: str = "m", budget: Budget
 
 
 def taken(waiting: WaitingEvents, deltas: list[Delta], every: int) -> list[bytes]:
-    """What was taken after every so many deltas, until nothing was left."""
+    """What is taken after every so many deltas, until nothing is left."""
     pieces = []
     for number, delta in enumerate(deltas, 1):
         waiting.add(delta)
@@ -36,7 +36,6 @@ def taken(waiting: WaitingEvents, deltas: list[Delta], every: int) -> list[bytes
 @pytest.mark.parametrize("spoken", SPOKEN)
 @pytest.mark.parametrize("way", WAYS)
 def test_reader_gets_every_text_in_order(way: FormatTime, spoken: Spoken) -> None:
-    """However long it has let them wait."""
     for every in (1, 7, len(DELTAS) + 1):
         events = list(Decoder().feed(b"".join(taken(waiting(way, spoken), DELTAS, every))))
         assert len(events) == len(DELTAS)
@@ -45,14 +44,13 @@ def test_reader_gets_every_text_in_order(way: FormatTime, spoken: Spoken) -> Non
 
 @pytest.mark.parametrize("spoken", SPOKEN)
 def test_both_ways_give_the_same_bytes(spoken: Spoken) -> None:
-    """It is the same framer, sooner or later."""
     made, written = (b"".join(taken(waiting(way, spoken), DELTAS, 3)) for way in WAYS)
     assert made == written
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_write_is_of_bounded_length(way: FormatTime) -> None:
-    """One event more than the bound at most: a reader that catches up moves no heap at once."""
+    """A write exceeds the bound by at most one event."""
     model = "x" * 20_000
     pieces = taken(waiting(way, "chat", model=model), DELTAS, len(DELTAS) + 1)
     assert max(map(len, pieces)) < WRITE_BYTES + 21_000 and len(pieces) > len(DELTAS) / 5
@@ -60,7 +58,6 @@ def test_one_write_is_of_bounded_length(way: FormatTime) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_waits_is_counted_and_then_let_go(way: FormatTime) -> None:
-    """In the budget too, where a delta counts as the one byte of its stand-in."""
     budget = Budget(max_bytes=1 << 30, max_events=1 << 30)
     one = waiting(way, "native", budget=budget)
     for delta in DELTAS:

@@ -1,4 +1,4 @@
-"""Where a measurement was made, and with what."""
+"""Describing where a measurement was made."""
 
 from __future__ import annotations
 
@@ -19,26 +19,22 @@ def git(directory: Path, *words: str) -> str:
 
 
 def test_host_is_described() -> None:
-    """With the load before and after: a busy machine makes other figures."""
     host = describe_host(0.25)
     assert (host.load_before, host.load_after) == (0.25, load())
     assert host.cores > 0 and host.memory_bytes > 1 << 20 and host.name and host.platform
 
 
 def test_processor_is_named() -> None:
-    """As the kernel names it, else as Python does."""
     assert machine.cpu_name(Path("/no/such/file")) == platform.processor()
 
 
 def test_versions_are_those_that_are_installed() -> None:
-    """A package that is not there is not in the list."""
     found = versions()
     assert found["sluiceway"] == sluiceway.__version__
     assert found["python"] == sys.version.split()[0] and "msgspec" in found
 
 
 def test_sources_are_those_of_the_package(tmp_path: Path) -> None:
-    """The commit, and whether something was changed since."""
     git(tmp_path, "init", "-q")
     package = tmp_path / "package"
     package.mkdir()
@@ -53,13 +49,11 @@ def test_sources_are_those_of_the_package(tmp_path: Path) -> None:
 
 
 def test_sources_are_unknown_when_the_package_is_only_installed(tmp_path: Path) -> None:
-    """In a folder without a repository, or in one that ignores it."""
     (tmp_path / "__init__.py").write_text("")
     assert sources(tmp_path) == (None, None)
 
 
 def test_program_that_is_not_there_says_nothing() -> None:
-    """As nvidia-smi on most machines; nor does one that fails."""
     assert machine.first_line(["no-such-program-at-all"]) is None
     assert machine.first_line([sys.executable, "-c", "print('x'); raise SystemExit(1)"]) is None
     assert machine.first_line([sys.executable, "-c", "print('x'); print('y')"]) == "x"

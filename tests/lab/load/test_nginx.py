@@ -1,4 +1,4 @@
-"""An nginx of our own: what it is told, and that it is there and gone."""
+"""The configuration of nginx, and its start and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from support.target_servers import NOWHERE
 
 
 def test_rules_are_those_of_nginx_where_nothing_is_said() -> None:
-    """A minute, buffers, and a server that may ask for none."""
     assert ProxyRules().directives.split(";\n            ") == [
         "proxy_http_version 1.0",
         "proxy_buffering on",
@@ -29,7 +28,6 @@ def test_rules_are_those_of_nginx_where_nothing_is_said() -> None:
 
 
 def test_rules_can_take_the_last_word_from_the_server() -> None:
-    """Its header is then none of nginx's."""
     rules = ProxyRules(buffers=False, heeds_header=False, read_timeout_s=0.5)
     assert "proxy_buffering off;" in rules.directives
     assert "proxy_read_timeout 500ms;" in rules.directives
@@ -38,7 +36,6 @@ def test_rules_can_take_the_last_word_from_the_server() -> None:
 
 @needs_nginx
 async def test_server_is_found_behind_it_and_it_leaves_nothing() -> None:
-    """Path and status go through; its own root is a page; with the block it is gone."""
     async with scripted_server({"/health": [plain(200, b"{}")]}) as script:
         with own_proxy(script.target) as target:
             assert target.port != script.target.port
@@ -53,21 +50,18 @@ async def test_server_is_found_behind_it_and_it_leaves_nothing() -> None:
 
 @needs_nginx
 async def test_nginx_that_does_not_start_says_why() -> None:
-    """Its own words."""
     with pytest.raises(LoadError, match="nginx does not start: .*invalid value"):
         with own_proxy(NOWHERE, ProxyRules(read_timeout_s=-1)):
             raise AssertionError("it runs")
 
 
 def test_server_that_speaks_tls_is_refused() -> None:
-    """Nothing of ours would look through it."""
     with pytest.raises(ConfigError, match="must be http"):
         with own_proxy(replace(NOWHERE, is_tls=True)):
             raise AssertionError("it runs")
 
 
 def test_missing_nginx_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is started."""
     monkeypatch.setattr(module, "nginx_command", lambda: None)
     with pytest.raises(ConfigError, match="NAME: needs nginx; .*apt-get install nginx-light"):
         with own_proxy(NOWHERE):
@@ -75,7 +69,6 @@ def test_missing_nginx_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_nginx_is_found_where_only_root_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A person's path has no sbin."""
     nginx = tmp_path / "nginx"
     nginx.write_text("#!/bin/sh\n")
     nginx.chmod(0o755)
@@ -86,6 +79,5 @@ def test_nginx_is_found_where_only_root_looks(monkeypatch: pytest.MonkeyPatch, t
 @needs_nginx
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 async def test_server_with_an_address_of_version_six_is_found() -> None:
-    """In brackets, as nginx wants it."""
     with own_proxy(Target("::1", 1)) as target:
         assert (await get(target, "/health")).status == 502

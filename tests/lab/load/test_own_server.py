@@ -1,4 +1,4 @@
-"""A real server of the fake model, started for a measurement and gone after it."""
+"""Starting and stopping a real server with the fake model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sluiceway_lab.load.replies import LoadError
 
 @pytest.mark.e2e
 async def test_server_serves_and_leaves_nothing_behind() -> None:
-    """Ready when it says so; its processes end with the block."""
     with own_server("fake", ["--max-running", "3"]) as server:
         assert await server.ready() > 0
         assert (await get(server.target, "/health/ready")).status == 200
@@ -27,14 +26,12 @@ async def test_server_serves_and_leaves_nothing_behind() -> None:
 
 
 async def test_server_that_ends_before_it_serves_says_why() -> None:
-    """The end of its log is the reason."""
     with own_server("fake", ["--max-running", "0"]) as server:
         with pytest.raises(LoadError, match=r"ended with 2 before it served:\nerror: --max-running: must be"):
             await server.ready()
 
 
 async def test_server_that_takes_too_long_is_given_up() -> None:
-    """The limit is named; it is ended all the same."""
     with own_server("fake") as server:
         with pytest.raises(LoadError, match="does not serve after 0 s"):
             await server.ready(limit_s=0)
@@ -42,7 +39,6 @@ async def test_server_that_takes_too_long_is_given_up() -> None:
 
 
 def test_server_is_ended_when_we_are_told_to_end() -> None:
-    """An orphan would hold the memory of a model for ever."""
     with pytest.raises(SystemExit) as left:
         with own_server("fake") as server:
             os.kill(os.getpid(), signal.SIGTERM)

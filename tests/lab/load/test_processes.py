@@ -1,4 +1,4 @@
-"""What processes use, seen on this one."""
+"""Measuring and stopping processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 from sluiceway_lab.load.processes import family, stop, usage
 
 NOBODY = 2**22 + 1
-"""Above the largest process id of Linux."""
+"""Measuring and stopping processes."""
 
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does nothing until its input ends, and one below it."""
+    """A process with a child. Both wait for the end of their input."""
     code = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         yield process
@@ -29,7 +29,6 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_usage_is_that_of_the_process() -> None:
-    """Shared pages count in part, so the sum over processes is true."""
     used = usage(os.getpid())
     assert used is not None
     assert 0 < used.pss_bytes <= used.rss_bytes
@@ -37,7 +36,7 @@ def test_usage_is_that_of_the_process() -> None:
 
 
 def test_processor_time_of_threads_that_have_ended_counts() -> None:
-    """Else a server that starts a thread for each request would seem to work for nothing."""
+    """Otherwise a server with a thread for each request would seem to need no time."""
     before = usage(os.getpid())
     spent: list[float] = []
     thread = threading.Thread(target=lambda: spent.append(_burn_s(0.1)))
@@ -49,7 +48,7 @@ def test_processor_time_of_threads_that_have_ended_counts() -> None:
 
 
 def _burn_s(wanted_s: float) -> float:
-    """Processor time of this thread that it has used in the end."""
+    """Use the processor, and return how long this thread did."""
     started_s = time.thread_time()
     while time.thread_time() - started_s < wanted_s:
         pass
@@ -57,12 +56,10 @@ def _burn_s(wanted_s: float) -> float:
 
 
 def test_usage_is_unknown_when_there_is_no_such_process() -> None:
-    """It may have ended meanwhile."""
     assert usage(NOBODY) is None
 
 
 def test_family_is_a_process_and_all_below(child: subprocess.Popen[bytes]) -> None:
-    """Not its siblings, nor its parent."""
     while len(found := family(child.pid)) < 2:
         assert child.poll() is None
     assert child.pid in found and os.getpid() not in found
@@ -71,12 +68,10 @@ def test_family_is_a_process_and_all_below(child: subprocess.Popen[bytes]) -> No
 
 
 def test_family_is_empty_when_there_is_no_such_process() -> None:
-    """Nobody is below nobody."""
     assert family(NOBODY) == {}
 
 
 def test_process_that_does_not_end_is_killed_with_all_below_it() -> None:
-    """It was asked first, and ignores that."""
     ignoring = "trap '' TERM; (while true; do read -t 1 line < /dev/zero; done) & echo $!; wait; wait"
     with subprocess.Popen(["bash", "-c", ignoring], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -88,13 +83,12 @@ def test_process_that_does_not_end_is_killed_with_all_below_it() -> None:
 
 
 def test_process_that_can_ends_by_itself(child: subprocess.Popen[bytes]) -> None:
-    """As a person would ask it to."""
     stop(child, 30.0)
     assert child.returncode == -signal.SIGTERM
 
 
 def test_long_name_is_whole(tmp_path: Path) -> None:
-    """The kernel cuts it off after 15 characters, so that processes of one server may look the same."""
+    """The kernel cuts names after 15 characters, which would make processes of one server look the same."""
     program = tmp_path / "server-of-many-tokens"
     program.symlink_to(sys.executable)
     with subprocess.Popen([program, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

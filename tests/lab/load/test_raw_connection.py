@@ -1,4 +1,4 @@
-"""A connection that does what polite clients do not."""
+"""Raw connections, to servers that the tests script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @contextlib.asynccontextmanager
 async def serving(serve: Serving) -> AsyncIterator[Target]:
-    """Ends when every connection has."""
+    """Wait at the end until every connection has ended."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,14 +51,12 @@ def saying(raw: bytes) -> Serving:
 
 
 def test_request_can_keep_its_connection() -> None:
-    """All else of it stays."""
     request = Target("h", 1).request("GET", "/")
     assert b"Connection: close\r\n" in request
     assert keeping(request) == request.replace(b"Connection: close\r\n", b"")
 
 
 async def test_replies_are_read_one_by_one() -> None:
-    """By their length or by their chunks, and nothing of the next."""
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"ab") + chunk(b"c") + b"0\r\n\r\n"
     async with serving(saying(plain(404, b"no") + chunked)) as target, dial(target) as connection:
         await connection.send(b"x")
@@ -77,7 +75,6 @@ async def test_replies_are_read_one_by_one() -> None:
     ],
 )
 async def test_reply_that_is_none_is_a_fault(raw: bytes, words: str) -> None:
-    """In a sentence about the server."""
     async with serving(saying(raw)) as target, dial(target) as connection:
         await connection.send(b"x")
         with pytest.raises(LoadError, match=words):
@@ -86,7 +83,6 @@ async def test_reply_that_is_none_is_a_fault(raw: bytes, words: str) -> None:
 
 @pytest.mark.parametrize("is_at_once", [False, True])
 async def test_connection_that_has_gone_is_told_from_an_answer_that_breaks_off(is_at_once: bool) -> None:
-    """Whether it ends in order or by a reset."""
 
     async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -99,7 +95,6 @@ async def test_connection_that_has_gone_is_told_from_an_answer_that_breaks_off(i
 
 
 async def test_silence_is_a_fault() -> None:
-    """After the limit, whatever is waited for."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -111,7 +106,6 @@ async def test_silence_is_a_fault() -> None:
 
 
 async def test_nobody_there_is_a_fault() -> None:
-    """The address is named."""
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         with pytest.raises(LoadError, match="no answer from http://127.0.0.1:"):
@@ -120,7 +114,6 @@ async def test_nobody_there_is_a_fault() -> None:
 
 
 async def test_server_tells_an_order_to_leave_from_a_reset() -> None:
-    """FIN is an end, RST an error."""
     ends: asyncio.Queue[str] = asyncio.Queue()
 
     async def watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,12 +133,12 @@ async def test_server_tells_an_order_to_leave_from_a_reset() -> None:
 
 
 async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
-    """Long before two megabytes; when it reads on, it gets everything."""
+    """The writer stops long before two megabytes. Later the reader gets everything."""
     n_bytes, n_piece = 1 << 21, 1 << 14
     sent_bytes = 0
 
     def write(listener: socket.socket, is_stalled: threading.Event, has_stopped: threading.Event) -> None:
-        """Until the kernel takes no more, which it says; then the rest, as it goes."""
+        """Write until the kernel takes no more, then the rest."""
         nonlocal sent_bytes
         peer, _ = listener.accept()
         with peer:
@@ -174,7 +167,6 @@ async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
 
 
 async def test_line_tells_what_arrived_and_was_not_read() -> None:
-    """Once it does not read; what it has read is not counted."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -194,7 +186,6 @@ async def test_line_tells_what_arrived_and_was_not_read() -> None:
 
 
 async def test_rest_ends_with_a_reset_too() -> None:
-    """What had come by then is kept."""
 
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

@@ -1,4 +1,4 @@
-"""Raw numbers, and what they come to."""
+"""Summaries and ratios of runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ def run(server: str, repeat: int, *, streams: int = 4, errors: int = 0, **figure
 
 
 def test_summary_is_over_the_repeats_of_one_scenario_on_one_server() -> None:
-    """A figure that some repeats lack is over the others."""
     runs = [run("a", 0, speed=1.0), run("b", 0, speed=9.0), run("a", 1, speed=3.0, itl=2.0, errors=2)]
     assert summarize(runs) == [
         Summary(
@@ -30,13 +29,12 @@ def test_summary_is_over_the_repeats_of_one_scenario_on_one_server() -> None:
 
 
 def test_levels_are_summarized_apart() -> None:
-    """As are scenarios."""
     runs = [run("a", 0, streams=1), run("a", 0, streams=2), msgspec.structs.replace(run("a", 0), scenario="alone")]
     assert [(one.scenario, one.streams) for one in summarize(runs)] == [("together", 1), ("together", 2), ("alone", 4)]
 
 
 def test_ratio_is_of_runs_that_took_turns() -> None:
-    """Each repeat against the same repeat; a run without its like is left out, as is a division by nothing."""
+    """A run without a counterpart is left out, and so is a division by zero."""
     runs = [
         run("a", 0, speed=2.0, ITL=1.0),
         run("b", 0, speed=1.0, ITL=0.0),
@@ -50,6 +48,5 @@ def test_ratio_is_of_runs_that_took_turns() -> None:
 
 
 def test_record_survives_its_file() -> None:
-    """Plots are drawn from records that were kept."""
     summaries = summarize([run("a", 0, speed=1.0)])
     assert msgspec.json.decode(msgspec.json.encode(summaries), type=list[Summary]) == summaries

@@ -1,4 +1,4 @@
-"""A relay, between a server that a test has written and a bare connection."""
+"""A relay between a scripted server and a raw connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ async def body_through(script: ScriptedServer, cut: Cut | None) -> bytes:
 
 
 async def test_answer_goes_through_whole_where_it_is_not_cut() -> None:
-    """Every byte."""
     async with scripted_server({"/long": [plain(200, BODY)]}) as script:
         assert await body_through(script, None) == BODY
         assert await body_through(script, Cut(len(BODY) + 1, resets=False)) == BODY
@@ -38,13 +37,11 @@ async def test_answer_goes_through_whole_where_it_is_not_cut() -> None:
 
 @pytest.mark.parametrize("n_bytes", [1, 10, 499])
 async def test_answer_is_cut_after_so_many_bytes(n_bytes: int) -> None:
-    """Of its body: a head is never cut."""
     async with scripted_server({"/long": [plain(200, BODY)]}) as script:
         assert await body_through(script, Cut(n_bytes, resets=False)) == BODY[:n_bytes]
 
 
 async def test_reset_is_felt_as_one() -> None:
-    """And not as an end in order."""
     async with scripted_server({"/long": [plain(200, BODY)]}) as script:
         async with relay(script.target, lambda line: Cut(100, resets=True)) as between:
             reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
@@ -56,7 +53,6 @@ async def test_reset_is_felt_as_one() -> None:
 
 
 async def test_server_is_left_when_its_client_leaves() -> None:
-    """Though nothing is said by either."""
     async with scripted_server({"/long": [b"HTTP/1.1 200 OK\r\n\r\n", b"once", STALL]}) as script:
         async with relay(script.target, lambda line: None) as between:
             reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
@@ -67,7 +63,6 @@ async def test_server_is_left_when_its_client_leaves() -> None:
 
 
 async def test_client_is_left_when_its_server_breaks_off() -> None:
-    """Before an answer has a head: an end like another, and no fault of the relay."""
     faults: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
     async with scripted_server({"/long": [b"HTTP/1.1 200"]}) as script:
@@ -80,7 +75,6 @@ async def test_client_is_left_when_its_server_breaks_off() -> None:
 
 
 async def test_client_is_left_where_nobody_listens() -> None:
-    """As by a server that has gone."""
     async with scripted_server({}) as script:
         nobody = script.target
     async with relay(nobody, lambda line: None) as between:

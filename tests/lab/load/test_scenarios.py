@@ -1,4 +1,4 @@
-"""Long prompts, newcomers, clients that leave; on servers that a test has written."""
+"""The scenarios of `bench`, on scripted servers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ def answer(started_s: float, *chunk_s: float) -> Answer:
 
 
 async def test_prefill_counts_prompt_tokens() -> None:
-    """Of four prompts of a thousand words, by the server's usage."""
     async with scripted_server({PATH: completion_stream(1, n_prompt=1005)}) as server:
         run = await prefill(target_server(server.target), None, seed=0, repeat=2)
     assert (run.scenario, run.streams, run.repeat, run.figures["prompt_tokens"]) == ("prefill", 4, 2, 4020.0)
@@ -59,14 +58,13 @@ async def test_prefill_counts_prompt_tokens() -> None:
 
 
 async def test_prefill_has_no_rate_when_the_server_does_not_count() -> None:
-    """A guess would be compared with counts."""
     async with scripted_server({PATH: stream(token("a"), b"data: [DONE]\n\n")}) as server:
         run = await prefill(target_server(server.target), None, seed=0, repeat=0)
     assert "makespan_s" in run.figures and "prompt_tokens_per_s" not in run.figures
 
 
 def test_residents_feel_a_newcomer_until_its_first_token() -> None:
-    """Gaps before its request are the measure; itls after its first token are no longer its doing."""
+    """ITLs before its request are the comparison; ITLs after its first token do not count."""
     joined = answer(10.0, 12.0, 13.0)
     first = answer(0.0, 8.0, 9.0, 11.0, 12.5, 20.0)
     second = answer(0.0, 9.5, 9.9)
@@ -78,7 +76,6 @@ def test_residents_feel_a_newcomer_until_its_first_token() -> None:
 
 
 async def test_joiner_comes_when_eight_streams_run() -> None:
-    """With a prompt of 1,500 words."""
     async with scripted_server({PATH: completion_stream(64)}) as server:
         run = await joiner(target_server(server.target), seed=0, repeat=0)
     assert (run.scenario, run.streams) == ("joiner", 8)
@@ -88,14 +85,13 @@ async def test_joiner_comes_when_eight_streams_run() -> None:
 
 
 async def test_joiner_is_a_fault_when_the_residents_end_at_once() -> None:
-    """RunningServer would be nothing to join."""
     async with scripted_server({PATH: [plain(503, b"busy")]}) as server:
         with pytest.raises(LoadError, match="ended after a few tokens"):
             await joiner(target_server(server.target), seed=0, repeat=0)
 
 
 class Leaving:
-    """A server with one endless answer, whose gauges know when its reader has left."""
+    """A server with one endless answer. Its gauges show when the client has left."""
 
     def __init__(self) -> None:
         self.server: ScriptedServer | None = None
@@ -119,7 +115,6 @@ class Leaving:
 
 @pytest.mark.parametrize("is_streaming", [True, False])
 async def test_leaver_waits_until_nothing_runs(is_streaming: bool) -> None:
-    """In the middle of a stream, or of the computation of a plain answer."""
     leaving = Leaving()
     async with scripted_server(leaving.routes()) as server:
         leaving.server = server
@@ -132,7 +127,6 @@ async def test_leaver_waits_until_nothing_runs(is_streaming: bool) -> None:
 
 
 async def test_leaver_gives_up_on_a_server_that_is_never_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others may be using it."""
     monkeypatch.setattr(scenarios, "_PATIENCE_S", 0.05)
     async with scripted_server({METRICS: [gauges(1)]}) as server:
         with pytest.raises(LoadError, match=r"0.05 s in vain for the server to be idle"):
@@ -140,7 +134,6 @@ async def test_leaver_gives_up_on_a_server_that_is_never_idle(monkeypatch: pytes
 
 
 def test_memory_is_that_of_all_processes() -> None:
-    """By name, and in sum."""
     figures = memory(target_server(processes={os.getpid(): "api"})).figures
     assert figures["pss_bytes"] == figures["pss_api_bytes"] > 0
     assert figures["rss_bytes"] >= figures["pss_bytes"]
@@ -148,5 +141,4 @@ def test_memory_is_that_of_all_processes() -> None:
 
 
 def test_start_is_what_was_measured() -> None:
-    """When the server was started."""
     assert start(target_server(), 1.5).figures == {"ready_s": 1.5}

@@ -1,4 +1,4 @@
-"""Numbers of three servers, in one format."""
+"""Metrics of three servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ llamacpp:prompt_tokens_seconds nan
 
 
 def test_samples_are_read_with_their_labels() -> None:
-    """Comments are passed over, and what is no number."""
     samples = parse_samples(VLLM + "odd{} lines\nbare 1e3 # {} 7\n")
     assert samples["bare", ""] == 1000.0
     assert samples["vllm:num_requests_running", '{engine="1",model_name="m"}'] == 1.0
@@ -29,7 +28,6 @@ def test_samples_are_read_with_their_labels() -> None:
 
 
 def test_total_is_over_all_labels() -> None:
-    """Nothing for what is not there."""
     samples = parse_samples(VLLM)
     assert (total(samples, "vllm:num_requests_running"), total(samples, "none")) == (3.0, 0.0)
 
@@ -39,11 +37,9 @@ def test_total_is_over_all_labels() -> None:
     [(VLLM, "vllm", 7.0), (LLAMA_CPP, "llama.cpp", 1.0), (Metrics().render().decode(), "sluiceway", 0.0)],
 )
 def test_server_is_known_by_its_gauges(text: str, kind: str, busy: float) -> None:
-    """And how much it has to do."""
     samples = parse_samples(text)
     assert kind_of(samples) == kind and n_busy(kind, samples) == busy
 
 
 def test_other_server_is_unknown() -> None:
-    """It may have numbers all the same."""
     assert kind_of(parse_samples("up 1\n")) is None

@@ -1,4 +1,4 @@
-"""Many short requests, on a server that a test has written."""
+"""The soak, on a scripted server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def answering(body: dict[str, Any]) -> Sequence[bytes]:
 
 
 async def test_parts_are_all_requests_and_none_twice() -> None:
-    """Whatever their number."""
     async with scripted_server({"/v1/completions": answering}) as server:
         parts = [await soak(target_server(server.target), 33, 4, 0, part) for part in range(SOAK_PARTS)]
         prompts = [body["prompt"] for _, _, body in server.requests]
@@ -27,7 +26,6 @@ async def test_parts_are_all_requests_and_none_twice() -> None:
 
 
 async def test_memory_is_looked_at_after_a_part() -> None:
-    """By process, where it can be seen."""
     async with scripted_server({"/v1/completions": answering}) as server:
         seen = await soak(target_server(server.target, processes={os.getpid(): "api"}), 10, 1, 0, 0)
         unseen = await soak(target_server(server.target), 10, 1, 0, 0)
@@ -36,7 +34,6 @@ async def test_memory_is_looked_at_after_a_part() -> None:
 
 
 async def test_part_is_over_when_too_much_fails() -> None:
-    """A server that refuses all is not asked a hundred thousand times."""
     async with scripted_server({"/v1/completions": [plain(503, b"busy")]}) as server:
         part = await soak(target_server(server.target), 10_000, 2, 0, 0)
         assert len(server.requests) == len(part.errors) == 101

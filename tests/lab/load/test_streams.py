@@ -1,4 +1,4 @@
-"""Streams on a server, and the figures of that."""
+"""Streams on a scripted server, and their figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def answer(started_s: float, *chunk_s: float, completion_tokens: int | None = No
 
 
 async def test_streams_are_read_all_at_once() -> None:
-    """Each with its own connection and prompt."""
     async with scripted_server({PATH: completion_stream(5)}) as server:
         ours = target_server(server.target)
         requests = [ours.request(f"prompt {index}", 5) for index in range(8)]
@@ -49,7 +48,6 @@ async def test_streams_are_read_all_at_once() -> None:
 
 
 async def test_streams_are_read_one_after_another() -> None:
-    """The next begins when the one before has ended."""
     async with scripted_server({PATH: completion_stream(2)}) as server:
         ours = target_server(server.target)
         answers, _ = read_all(await one_by_one(ours, [ours.request(text, 2) for text in "abc"]))
@@ -59,7 +57,6 @@ async def test_streams_are_read_one_after_another() -> None:
 
 
 async def test_failed_request_is_a_sentence_beside_the_others() -> None:
-    """Refused, broken off; what was answered counts."""
 
     def answering(body: dict[str, str]) -> Sequence[bytes]:
         broken = {"refused": [plain(503, b"busy")], "broken": stream(token("a"))}
@@ -74,7 +71,6 @@ async def test_failed_request_is_a_sentence_beside_the_others() -> None:
 
 
 async def test_server_that_answers_nothing_is_not_measured() -> None:
-    """It is named, with the first complaint."""
     async with scripted_server({PATH: [plain(503, b"busy")]}) as server:
         ours = target_server(server.target)
         with pytest.raises(LoadError, match=r"^s: the server refused \(503\): busy"):
@@ -86,7 +82,6 @@ async def test_server_that_answers_nothing_is_not_measured() -> None:
 
 
 def test_figures_are_of_all_streams_together() -> None:
-    """From the first request to the last token; tokens as the server counts them, itls as they were felt."""
     answers = [answer(10.0, 11.0, 12.0, completion_tokens=4), answer(10.5, 12.0, 12.0, 15.0)]
     seen = Observed(answers, ["one failed"], {"cpu_client_s": 0.5, "cpu_api_s": 2.0, "cpu_tokenizer_s": 1.75})
     run = stream_run(target_server(), "together", 3, 1, seen, 4)
@@ -112,7 +107,6 @@ def test_figures_are_of_all_streams_together() -> None:
 
 
 def test_processor_time_is_what_was_added() -> None:
-    """A process that came meanwhile started from nothing; one that left is not there."""
     before = {"api": [ProcessUsage(1.0, 0, 0)], "gone": [ProcessUsage(9.0, 0, 0)]}
     after = {"api": [ProcessUsage(1.5, 0, 0), ProcessUsage(0.25, 0, 0)], "engine": [ProcessUsage(2.0, 0, 0)]}
     assert cpu_figures(before, after) == {"cpu_api_s": 0.75, "cpu_engine_s": 2.0, "cpu_server_s": 2.75}
@@ -124,7 +118,7 @@ SHORT = {"cpu_api_s": 0.056, "requests": 20.0, "chunks_per_token": 1.0, "tokens"
 
 
 def test_costs_are_the_line_through_long_and_short_answers() -> None:
-    """7 ms a request of 64 events, 2.8 ms one of 8: 75 µs each, and 2.2 ms beside them."""
+    """7 ms for 64 events and 2.8 ms for 8 events: 75 µs for each event, and 2.2 ms for the request."""
     split = split_costs(LONG, SHORT)
     assert split["cpu_api_per_further_chunk_s"] == pytest.approx(75e-6)
     assert split["cpu_api_per_request_s"] == pytest.approx(2.2e-3)
@@ -140,5 +134,4 @@ def test_costs_are_the_line_through_long_and_short_answers() -> None:
     ids=["short ones failed", "no process is seen", "equally long"],
 )
 def test_costs_are_not_split_where_nothing_tells_them_apart(long: dict[str, float], short: dict[str, float]) -> None:
-    """Better no figure than one out of nothing."""
     assert split_costs(long, short) == {}

@@ -1,4 +1,4 @@
-"""A record as tables for a person."""
+"""The printed record of `bench`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ def shown(made: Record) -> str:
 
 
 def row_of(text: str, place: str) -> list[str]:
-    """The cells of the only row with this name; blank ones are not there."""
+    """The cells of the only row with this name, without blank ones."""
     (found,) = [line.removeprefix(place).split() for line in text.splitlines() if line.startswith(f"{place}  ")]
     return found
 
 
 def test_median_stands_with_its_spread() -> None:
-    """In the units of the heading; one run alone has no spread."""
     text = shown(
         record(
             run("ours", "together", 32, 0, **STREAMS),
@@ -52,7 +51,6 @@ def test_median_stands_with_its_spread() -> None:
 
 
 def test_what_a_request_costs_stands_beside_what_an_event_costs() -> None:
-    """In microseconds; the short answers that tell it are streams too."""
     split = {"cpu_api_per_further_chunk_s": 0.00003, "cpu_api_per_request_s": 0.0007}
     long, short = (
         run("ours", "together", 32, 0, **STREAMS | split),
@@ -64,21 +62,18 @@ def test_what_a_request_costs_stands_beside_what_an_event_costs() -> None:
 
 
 def test_record_that_is_partial_says_so() -> None:
-    """With how much there is of it."""
     text = shown(record(run("ours", "start", 0, ready_s=3.5), is_partial=True))
     assert "Stopped before its end: 1 runs had been made.\n" in text
     assert "Stopped" not in shown(record(run("ours", "start", 0, ready_s=3.5)))
 
 
 def test_tables_without_a_figure_are_left_out() -> None:
-    """As are their columns."""
     text = shown(record(run("ours", "start", 0, ready_s=3.5), floor=None))
     assert "start to ready s" in text and "3.50" in text
     assert "Streams" not in text and "Engine" not in text and "GFLOP" not in text
 
 
 def test_batching_is_told_in_the_numbers_that_it_is_made_of() -> None:
-    """Both rates and their ratio."""
     text = shown(
         record(
             run("ours", "alone", 1, tokens_per_s=150.0),
@@ -89,7 +84,6 @@ def test_batching_is_told_in_the_numbers_that_it_is_made_of() -> None:
 
 
 def test_machine_stands_beside_what_was_achieved() -> None:
-    """Bytes and operations a second, with their part of what the machine gives in the same format."""
     figures = {"step_mean_s": 0.01, "model_share": 0.9, "weights_gb_per_s": 31.5, "gflop_per_s": 202.0}
     text = shown(record(run("ours", "together", 1, 0, **figures)))
     assert "memory 40.0 GB/s, products 1,010 GFLOP/s in bfloat16, 233 in float32" in text
@@ -102,7 +96,6 @@ def test_machine_stands_beside_what_was_achieved() -> None:
 
 
 def test_two_servers_are_set_against_each_other() -> None:
-    """By name, in the order of the ratio; figures of no interest are left out."""
     text = shown(
         record(
             run("ours", "together", 32, tokens_per_s=1800.0, tokens=64.0, cpu_server_s=1.0),
@@ -120,7 +113,7 @@ def test_two_servers_are_set_against_each_other() -> None:
 
 
 def test_growth_of_memory_is_that_of_the_last_half_of_a_soak() -> None:
-    """What fills up once, as caches do, is no leak; a server without known memory is said to have none."""
+    """A cache that fills up once is not a leak."""
     parts = [
         run("ours", "soak", 8, part, requests=10.0, pss_api_bytes=1e6 * grown, pss_bytes=2e6 * grown)
         for part, grown in enumerate((1.0, 2.0, 2.0, 2.5))
@@ -131,7 +124,6 @@ def test_growth_of_memory_is_that_of_the_last_half_of_a_soak() -> None:
 
 
 def test_memory_is_shown_by_process() -> None:
-    """And in sum; of two servers in a table each, as their processes are not the same."""
     text = shown(
         record(run("ours", "memory", 0, pss_api_bytes=5e7, pss_engine_bytes=4e8, pss_bytes=4.5e8, rss_bytes=5e8))
     )
@@ -139,7 +131,6 @@ def test_memory_is_shown_by_process() -> None:
 
 
 def test_figures_that_mean_less_than_they_seem_to_are_pointed_out() -> None:
-    """Several tokens an event, and answers that were not of the asked length."""
     text = shown(
         record(
             run("ours", "together", 4, tokens_per_s=1.0, chunks_per_token=0.98, short_answers=0.0),
@@ -153,7 +144,6 @@ def test_figures_that_mean_less_than_they_seem_to_are_pointed_out() -> None:
 
 
 def test_errors_are_counted_by_sentence() -> None:
-    """A table that hides them would be wrong."""
     failed: Run = msgspec.structs.replace(run("ours", "together", 8, tokens_per_s=1.0), errors=["busy", "busy", "gone"])
     text = shown(record(failed))
     assert "ours, together 8, repeat 0: 2 failed: busy" in text and "1 failed: gone" in text

@@ -1,4 +1,4 @@
-"""Meeting servers of several kinds."""
+"""Recognising servers of several kinds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Routes = dict[str, Pieces | Answering]
 
 
 def routes(**more: Pieces | Answering) -> Routes:
-    """A server that knows everything it is asked."""
+    """A server that understands every field."""
     return {"/v1/models": [MODELS], "/v1/completions": completion_stream(1)} | {
         f"/{key}": at for key, at in more.items()
     }
 
 
 def only_knows(*fields: str) -> Answering:
-    """Refuses extras that are not among these."""
+    """Refuses fields that are not among these."""
 
     def answer(body: Any) -> Pieces:
         strange = {"ignore_eos", "stream_options"} & body.keys() - set(fields)
@@ -41,7 +41,6 @@ def only_knows(*fields: str) -> Answering:
 
 
 async def test_llama_cpp_is_recognized() -> None:
-    """By its gauges; its version stands in its properties."""
     async with scripted_server(routes(metrics=[LLAMA_CPP], props=[plain(200, b'{"build_info":"b1-abc"}')])) as script:
         server = await meet(script.target)
         assert (server.name, server.kind, server.version, server.model) == (
@@ -57,14 +56,12 @@ async def test_llama_cpp_is_recognized() -> None:
 
 
 async def test_server_may_stumble_over_what_it_does_not_have() -> None:
-    """Only what the protocol has is asked of everybody."""
     async with scripted_server(routes(metrics=[b"no"], version=[b""], props=[plain(500, b"no")])) as script:
         server = await meet(script.target)
     assert (server.kind, server.version) == (None, None)
 
 
 async def test_vllm_is_recognized() -> None:
-    """Its version has a page of its own."""
     gauges = plain(200, b'vllm:num_requests_running{engine="0"} 0.0\n', "text/plain")
     async with scripted_server(routes(metrics=[gauges], version=[plain(200, b'{"version":"0.32.0"}')])) as script:
         server = await meet(script.target)
@@ -73,7 +70,6 @@ async def test_vllm_is_recognized() -> None:
 
 
 async def test_other_server_has_its_address_for_a_name() -> None:
-    """It may have no numbers, and pages that are no JSON."""
     pages: Routes = {"props": [plain(200, b"<html>")], "version": [plain(200, b"[]")]}
     async with scripted_server(routes(**pages)) as script:
         server = await meet(script.target, model="mine")
@@ -82,7 +78,6 @@ async def test_other_server_has_its_address_for_a_name() -> None:
 
 
 async def test_processes_are_those_that_a_server_of_ours_tells() -> None:
-    """With the one above them, where it is known."""
     gauges = plain(200, b"sluiceway_requests_running 0\nsluiceway_requests_waiting 0\n", "text/plain")
     stats = plain(200, json.dumps({"processes": {"api": os.getpid()}}).encode())
     async with scripted_server(routes(metrics=[gauges], stats=[stats])) as script:
@@ -95,14 +90,12 @@ async def test_processes_are_those_that_a_server_of_ours_tells() -> None:
 
 
 async def test_processes_of_another_server_are_those_below_the_one_given() -> None:
-    """By the names that the system has for them."""
     async with scripted_server(routes()) as script:
         server = await meet(script.target, pid=os.getpid())
         assert os.getpid() in server.processes
 
 
 async def test_process_that_is_not_there_is_refused() -> None:
-    """Else all that is known of it would be missing without a word."""
     async with scripted_server(routes()) as script:
         with pytest.raises(LoadError, match="there is no process 4194305 on this machine"):
             await meet(script.target, pid=2**22 + 1)
@@ -117,13 +110,11 @@ async def test_process_that_is_not_there_is_refused() -> None:
     ],
 )
 async def test_extras_are_left_out_when_they_are_refused(known: list[str], extras: dict[str, Any]) -> None:
-    """As few as possible."""
     async with scripted_server(routes() | {"/v1/completions": only_knows(*known)}) as script:
         assert (await meet(script.target)).extras == extras
 
 
 async def test_request_carries_the_extras_and_leaves_out_what_is_none() -> None:
-    """A plain answer has no options of a stream."""
     async with scripted_server(routes()) as script:
         server = await meet(script.target)
         _, _, raw = server.request("p", 3, stream=False, stream_options=None).partition(b"\r\n\r\n")
@@ -142,14 +133,12 @@ async def test_request_carries_the_extras_and_leaves_out_what_is_none() -> None:
     ],
 )
 async def test_server_is_refused_when_it_cannot_be_measured(pages: Routes, words: str) -> None:
-    """Before anything is measured."""
     async with scripted_server(routes() | pages) as script:
         with pytest.raises(LoadError, match=words):
             await meet(script.target)
 
 
 def test_process_ids_of_another_machine_mean_nothing_here() -> None:
-    """Only an address of this machine is trusted with them."""
     from sluiceway_lab.load.target_server import _is_here
 
     assert [_is_here(host) for host in ("127.0.0.9", "::1", "localhost")] == [True] * 3

@@ -1,4 +1,4 @@
-"""The way out alone, in a process of its own, with readers that read and with one that waits."""
+"""The delivery process, with readers that read and with one that stops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = WayOutConfig(format_time="when written", spoken="completions", model="x" 
 
 
 async def whole(question: WayOutConfig, *, waits_for_backlog: bool = False) -> tuple[WriteBacklog, Spent, list[bytes]]:
-    """What it says, and what each of its readers got."""
+    """The two reports of the process, and what each reader received."""
     async with way_out(question) as server:
         begin = asyncio.Event()
 
@@ -41,7 +41,6 @@ async def whole(question: WayOutConfig, *, waits_for_backlog: bool = False) -> t
 
 
 async def test_every_reader_gets_every_token() -> None:
-    """Each its own; and of readers that are waited for nothing is held in the end."""
     backlog, spent, bodies = await whole(SMALL)
     assert [len(list(Decoder().feed(body))) for body in bodies] == [30, 30]
     assert backlog.n_events == 0
@@ -50,7 +49,7 @@ async def test_every_reader_gets_every_token() -> None:
 
 @pytest.mark.parametrize("way", ["when made", "when written"])
 async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: FormatTime) -> None:
-    """It gets all of it in the end. A megabyte waits as events, and next to nothing as what they are made from."""
+    """A megabyte of events waits in one form, and almost nothing in the other."""
     question = WayOutConfig(format_time=way, spoken="completions", model=LONG.model, n_readers=1, n_tokens=30)
     backlog, spent, (body,) = await whole(question, waits_for_backlog=True)
     assert 10 < backlog.n_events < 30
@@ -59,7 +58,6 @@ async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: FormatTime) 
 
 
 async def test_process_that_ends_says_why() -> None:
-    """A port that cannot be had, a system without /proc."""
     unfit: Any = "two"
     with pytest.raises(LoadError, match="^the way out has ended: .*int"):
         async with way_out(msgspec.structs.replace(SMALL, n_readers=unfit)):
