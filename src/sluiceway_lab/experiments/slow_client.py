@@ -93,8 +93,7 @@ class ScaledLoad:
         return [self.server.request(text, self.n_tokens, **fields) for text in texts]
 
     def slow(self, policy: str) -> Habit:
-        """A slow reader leaves when the others are done, or, if they wait for it, when they would have been done long
-        ago."""
+        """When a slow reader leaves: after the others, or, if these wait for it, after the time they would need."""
         for_s = self.usual_s * (_STALL + 1 if policy == _NAIVE else 1.1) + _LINGER_S
         return Habit(sleep_s=self.scale.sleep_s, for_s=for_s, is_narrow=not self.scale.pad_bytes)
 

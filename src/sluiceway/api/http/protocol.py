@@ -335,7 +335,7 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._refuse(431 if self._is_after_size else 400)
 
     def _arm_keep_alive(self) -> None:
-        """uvicorn disarms it with every byte that arrives, and arms it only after an answer."""
+        """Restart the keep-alive timer. Uvicorn stops it with each byte, and starts it only after a response."""
         self._unset_keepalive_if_required()
         if not self.transport.is_closing():
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -576,7 +576,7 @@ class WatchfulProtocol(HttpToolsProtocol):
 
 
 def _ask_whether_it_is_there(connection: socket.socket) -> None:
-    """Keep-alive probes; a client that answers them is waited for: https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4"""
+    """Turn on TCP keep-alive probes (https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4)."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)

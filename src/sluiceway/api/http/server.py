@@ -48,8 +48,10 @@ class HttpServer(uvicorn.Server):
         on_turned_away: Callable[[str], None] = lambda why: None,
         max_files: int | None = None,
     ) -> None:
-        """`on_turned_away` is called with the reason for each connection that is not served: the process has opened
-        `max_files` (without it: what the system allows), or the system has no room."""
+        """Call `on_turned_away` with the reason for each connection that is not served.
+
+        The reasons: the process has opened `max_files` files (None: the system's limit), or the system has no room.
+        """
         super().__init__(
             uvicorn.Config(
                 app,

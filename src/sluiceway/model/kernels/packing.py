@@ -80,6 +80,6 @@ def _padded_bias(bias: Tensor | None, n_outputs: int) -> Tensor | None:
 
 
 def _panels(weight: Tensor, step: int) -> Tensor:
-    """(panels, steps, PANEL, inputs of a step)"""
+    """Returns (panels, steps, PANEL, inputs of a step)."""
     n_outputs, n_inputs = weight.shape
     return weight.view(n_outputs // PANEL, PANEL, n_inputs // step, step).transpose(1, 2).contiguous()
