@@ -94,11 +94,11 @@ def test_a_process_has_one_openmp_runtime() -> None:
 def test_without_a_runtime_the_caller_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or with one that is none of the kind."""
     for candidates in ([], [Path("/nowhere/libgomp.so")], [Path(loader.__file__)]):
-        loader._gomp_parallel.cache_clear()
-        monkeypatch.setattr(loader, "_openmp_candidates", lambda found=candidates: found)
+        loader.gomp_parallel.cache_clear()
+        monkeypatch.setattr(loader, "openmp_candidates", lambda found=candidates: found)
         lent = pool(4)
         assert (lent.parallel, lent.n_threads) == (None, 1)
-    loader._gomp_parallel.cache_clear()
+    loader.gomp_parallel.cache_clear()
 
 
 def test_a_system_that_does_not_tell_what_is_mapped_lends_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,4 +108,4 @@ def test_a_system_that_does_not_tell_what_is_mapped_lends_no_threads(monkeypatch
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert loader._openmp_candidates() == []
+    assert loader.openmp_candidates() == []

@@ -50,13 +50,13 @@ def all_kernels() -> list[Kernels]:
 
 def pool(n_threads: int) -> Pool:
     """Threads of the OpenMP runtime that torch uses. Where there is none, the calling thread is alone."""
-    parallel = _gomp_parallel()
+    parallel = gomp_parallel()
     return Pool(parallel, n_threads if parallel else 1)
 
 
 @functools.cache
-def _gomp_parallel() -> int | None:
-    for path in _openmp_candidates():
+def gomp_parallel() -> int | None:
+    for path in openmp_candidates():
         try:
             function = ctypes.CDLL(str(path)).GOMP_parallel
         except (OSError, AttributeError):
@@ -65,7 +65,7 @@ def _gomp_parallel() -> int | None:
     return None
 
 
-def _openmp_candidates() -> list[Path]:
+def openmp_candidates() -> list[Path]:
     """Runtimes that are in this process already: another one would be a second pool, spinning against the first."""
     try:
         maps = Path("/proc/self/maps").read_text()
