@@ -132,4 +132,4 @@ def post(target: Target, body: bytes) -> bytes:
     return keeping(target.request("POST", _PATH, body))
 
 
-QUESTION = Question("bad-requests", "Is a wrong request refused with a reason, and the connection kept?", _ask)
+QUESTION = Question("bad-requests", "Is an invalid request refused with a reason, and the connection kept?", _ask)

@@ -20,12 +20,12 @@ _POLL_S = 0.01
 _NOTICE_S = 0.5
 """How long the server may need to notice a signal."""
 _TOLD = ("an error in the stream", REFUSED)
-_NOBODY = "no answer from"
+_NO_ANSWER = "no answer from"
 
 
 async def _ask(context: CheckContext) -> Finding:
     if context.drain_pid is None:
-        return unknown("it ends the server, so it is asked only with --drain-pid")
+        return unknown("it stops the server, so it is asked only with --drain-pid")
     target = context.server.target
     texts = context.prompts("drain", _STREAMS)
     calls = [await Call.open(target, context.server.request(text, context.config.tokens * 2)) for text in texts]
@@ -34,34 +34,34 @@ async def _ask(context: CheckContext) -> Finding:
     os.kill(context.drain_pid, signal.SIGTERM)
     signalled_s = time.perf_counter()
     await asyncio.sleep(_NOTICE_S)
-    newcomer = outcome_of(await _newcomer(context))
+    late = outcome_of(await _late_request(context))
     ends = [outcome_of(await _end_of(call, context.limit_s)) for call in calls]
     gone_s = await _gone_s(context, signalled_s)
-    return judge(ends, newcomer, gone_s)
+    return judge(ends, late, gone_s)
 
 
-def judge(ends: list[str], newcomer: str, gone_s: float | None) -> Finding:
+def judge(ends: list[str], late: str, gone_s: float | None) -> Finding:
     """`gone_s` is the time from the signal until the server stopped listening."""
     n_whole, n_told = ends.count(SERVED), sum(end in _TOLD for end in ends)
-    faults = [f"{len(ends) - n_whole - n_told} of {len(ends)} streams were cut off without a word"]
+    faults = [f"{len(ends) - n_whole - n_told} of {len(ends)} streams were cut off without an error"]
     if n_whole + n_told == len(ends):
         faults = []
     if gone_s is None:
-        faults.append("the server went on listening")
+        faults.append("the server continued to listen")
     blemishes = []
-    if newcomer == SERVED:
-        blemishes.append("a newcomer was still served")
-    elif newcomer != REFUSED and not newcomer.startswith(_NOBODY):
-        blemishes.append(f"a newcomer's answer: {newcomer}")
+    if late == SERVED:
+        blemishes.append("a new request was still served")
+    elif late != REFUSED and not late.startswith(_NO_ANSWER):
+        blemishes.append(f"the answer to a new request: {late}")
     praise = (
-        f"{n_whole} of {len(ends)} running streams ended whole, {n_told} with an error; a newcomer was refused; "
-        f"nobody listened {gone_s or 0.0:.1f} s after the signal"
+        f"{n_whole} of {len(ends)} running streams ended whole, {n_told} with an error; a new request was refused; "
+        f"the server stopped listening {gone_s or 0.0:.1f} s after the signal"
     )
     return by_faults(faults, blemishes, praise, {} if gone_s is None else {"gone_s": gone_s})
 
 
-async def _newcomer(context: CheckContext) -> Outcome:
-    (prompt,) = context.prompts("drain/newcomer", 1)
+async def _late_request(context: CheckContext) -> Outcome:
+    (prompt,) = context.prompts("drain/late", 1)
     try:
         return await context.record(context.server.request(prompt, 1))
     except LoadError as fault:
@@ -86,4 +86,4 @@ async def _gone_s(context: CheckContext, signalled_s: float) -> float | None:
     return None
 
 
-QUESTION = Question("drain", "Do running streams end well when the server is told to end?", _ask)
+QUESTION = Question("drain", "Do running streams end well when the server is told to stop?", _ask)

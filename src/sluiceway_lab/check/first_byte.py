@@ -84,7 +84,7 @@ def judge_silence(longest_s: float, n_comments: int) -> Finding:
         return Finding(Grade.PASS, f"{n_comments} comments; never silent for more than {longest_s:.1f} s", figures)
     if longest_s < _PATIENT_S:
         return Finding(Grade.UNKNOWN, f"no stream was silent for longer than {longest_s:.1f} s", figures)
-    return Finding(Grade.WARN, f"a stream that waited was silent for {longest_s:.1f} s, without a comment", figures)
+    return Finding(Grade.WARN, f"a waiting stream was silent for {longest_s:.1f} s, without a comment", figures)
 
 
 async def _waiting_streams(context: CheckContext, name: str, n: int) -> list[Recording]:
@@ -113,4 +113,4 @@ def _longest_silence_s(one: Recording) -> float:
 HEADERS = Question(
     "first-byte", "Do the headers of a stream come when it is accepted, before its first token?", _ask_headers
 )
-SILENCE = Question("silence", "Does a stream that waits for long say so, that no proxy cuts it?", _ask_silence)
+SILENCE = Question("silence", "Does a stream that waits long send comments, so that no proxy cuts it?", _ask_silence)

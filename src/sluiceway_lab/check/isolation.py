@@ -17,8 +17,8 @@ async def _ask(context: CheckContext) -> Finding:
     texts = context.prompts("isolation", max(2, context.config.streams // 2))
     alone = [(await context.stream(text, n_tokens)).text for text in texts]
     again = [(await context.stream(text, n_tokens)).text for text in texts]
-    company = context.prompts("isolation/company", len(texts))
-    batched = (await context.streams([*texts, *company], n_tokens))[: len(texts)]
+    others = context.prompts("isolation/others", len(texts))
+    batched = (await context.streams([*texts, *others], n_tokens))[: len(texts)]
     n_mixed = sum(len(answer.ids) > 1 for answer in batched)
     return judge(alone, again, [answer.text for answer in batched], n_mixed)
 
@@ -33,13 +33,15 @@ def judge(alone: Sequence[str], again: Sequence[str], batched: Sequence[str], n_
     figures = {"answers": float(len(alone)), "parted": float(len(parted))}
     strangers = sum(has_others_text(place, alone, text) for place, text in enumerate(batched))
     if strangers or n_mixed:
-        found = f"{strangers} of {len(alone)} answers held text of a neighbour's, {n_mixed} had events of several ids"
+        found = (
+            f"{strangers} of {len(alone)} answers contained text of another answer, {n_mixed} had events of several ids"
+        )
         return Finding(Grade.FAIL, found, figures)
     if not parted:
-        return Finding(Grade.PASS, f"{len(alone)} of {len(alone)} greedy answers were the same in company", figures)
+        return Finding(Grade.PASS, f"{len(alone)} of {len(alone)} greedy answers were the same in a batch", figures)
     n_unstable = sum(first != second for first, second in zip(alone, again, strict=True))
     sentence = (
-        f"{len(parted)} of {len(alone)} greedy answers parted in company, the first after {min(parted)} characters; "
+        f"{len(parted)} of {len(alone)} greedy answers differed in a batch, the first after {min(parted)} characters; "
         f"{n_unstable} were not even the same twice alone (usual in low precision)"
     )
     return Finding(Grade.WARN, sentence, figures | {"first_difference": float(min(parted)), "unstable": n_unstable})
@@ -61,4 +63,4 @@ def has_others_text(place: int, alone: Sequence[str], text: str) -> bool:
     return any(stretch in text and stretch not in own for stretch in stretches)
 
 
-QUESTION = Question("isolation", "Is an answer the same in company, and free of anybody else's text?", _ask)
+QUESTION = Question("isolation", "Is an answer the same in a batch, and free of other answers' text?", _ask)

@@ -80,7 +80,7 @@ async def _ask_waste(context: CheckContext) -> Finding:
         for connection in connections:
             connection.finish()
         if await context.seconds_until_idle(context.limit_s) is None:
-            return Finding(Grade.FAIL, f"the server still runs something {context.limit_s:g} s after all had left")
+            return Finding(Grade.FAIL, f"the server still computes {context.limit_s:g} s after all clients had left")
     after = await context.generated()
     assert before is not None and after is not None
     return judge_waste(_LEAVERS, n_read, after - before, _LEAVERS * context.config.long_tokens)
@@ -89,7 +89,7 @@ async def _ask_waste(context: CheckContext) -> Finding:
 def judge(n: int, idle_s: float | None, rest_s: float, limit_s: float) -> Finding:
     """`rest_s` is the time that the abandoned answers would still have taken."""
     if idle_s is None:
-        return Finding(Grade.FAIL, f"the server still runs something {limit_s:g} s after the reader has left")
+        return Finding(Grade.FAIL, f"the server still computes {limit_s:g} s after the client has left")
     if rest_s < _SHORTEST_S and idle_s > _PROMPT * rest_s:
         return unknown(f"the rest of the answer would take {rest_s * 1e3:.0f} ms: too soon to tell")
     who = "the reader" if n == 1 else f"all {n} readers"
@@ -104,10 +104,10 @@ def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
     """Tokens on the way to a client that leaves are lost with any server, the rest of the answer need not be."""
     if generated < n_read:
         return unknown(
-            f"the server counts {generated:.0f} tokens where {n_read} were read: not those of readers who left"
+            f"the server counts {generated:.0f} tokens where {n_read} were read: its count leaves out clients that left"
         )
     wasted = generated - n_read
-    sentence = f"{n} readers left after {n_read} tokens of {asked}; the server generated {wasted:.0f} for nobody"
+    sentence = f"{n} readers left after {n_read} tokens of {asked}; the server generated {wasted:.0f} in vain"
     figures = {"tokens_read": float(n_read), "tokens_wasted": wasted}
     return Finding(graded(wasted / (asked - n_read), _PROMPT, _LATE), sentence, figures)
 
@@ -115,9 +115,9 @@ def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
 async def _hindrance(context: CheckContext) -> Finding | None:
     """Return why the question cannot be asked; None if the server is idle and has known gauges."""
     if context.server.kind is None:
-        return unknown("the server has no gauges that are known here (/metrics), so nobody sees when it is idle")
+        return unknown("the server has no gauges that are known here (/metrics), so it is unknown when it is idle")
     if await context.seconds_until_idle(context.limit_s) is None:
-        return unknown("the server was busy before anything was asked: others use it")
+        return unknown("the server was busy before anything was asked: other clients use it")
     return None
 
 
@@ -154,8 +154,8 @@ async def _read_events(connection: RawConnection, limit_s: float) -> int:
     return n_events
 
 
-FIN = Question("fin", "Does a stream end at the server when its reader closes in order?", _ask_fin)
-RST = Question("rst", "And when its reader resets the connection?", _ask_rst)
+FIN = Question("fin", "Does the server end a stream when its client closes the connection?", _ask_fin)
+RST = Question("rst", "And when its client resets the connection?", _ask_rst)
 PLAIN = Question("plain-disconnect", "And an answer that is not streamed?", _ask_plain)
-WAITING = Question("waiting-disconnect", "And requests whose readers leave before the first token?", _ask_waiting)
-WASTE = Question("waste", "How much is computed for readers who have left?", _ask_waste)
+WAITING = Question("waiting-disconnect", "And requests whose clients leave before the first token?", _ask_waiting)
+WASTE = Question("waste", "How much is computed for clients that have left?", _ask_waste)

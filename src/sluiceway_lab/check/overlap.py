@@ -30,7 +30,7 @@ def judge(n_begun: int, n: int, ratio: float) -> Finding:
     grade = Grade.FAIL if n_begun < 2 else Grade.WARN if ratio < _WORTH_IT or n_begun < n else Grade.PASS
     sentence = (
         f"{n_begun} of {n} streams had begun before the first of them ended; "
-        f"together they are {ratio:.2f} times as fast as one after another"
+        f"together they were {ratio:.2f} times as fast as one after another"
     )
     return Finding(grade, sentence, {"streams_begun": n_begun, "over_alone": ratio})
 
@@ -42,4 +42,6 @@ def n_at_once(answers: list[Transcript]) -> int:
     return sum(deltas[0].at_s <= first_end_s for deltas in said)
 
 
-QUESTION = Question("overlap", "Do several streams run at once, and is that faster than one after another?", _ask)
+QUESTION = Question(
+    "overlap", "Do several streams run at the same time, and is that faster than one after another?", _ask
+)

@@ -48,16 +48,16 @@ def judge(outcomes: list[str], *, is_moving: bool) -> Finding:
     n_served, n_untimed = counted.pop(SERVED, 0), counted.pop(_WITHOUT_TIME, 0)
     n_refused = counted.pop(REFUSED, 0) + n_untimed
     n_waited = counted.pop(WAITED, 0) if is_moving else 0
-    faults = [f"{n} of {len(outcomes)} requests at once: {what}" for what, n in counted.items()]
+    faults = [f"{n} of {len(outcomes)} simultaneous requests: {what}" for what, n in counted.items()]
     if not n_served:
         faults.append("none was served")
     blemishes = [f"{n_untimed} of {n_refused} refusals had no retry-after"] if n_untimed else []
     if n_waited:
         blemishes.append(
-            f"{n_waited} of {len(outcomes)} requests at once got nothing in time, while others were served"
+            f"{n_waited} of {len(outcomes)} simultaneous requests got nothing in time, while others were served"
         )
-    refusals = f"and {n_refused} refused with a time to come again" if n_refused else "and none was refused"
-    praise = f"of {len(outcomes)} requests at once {n_served} were served {refusals}"
+    refusals = f"and {n_refused} refused with retry-after" if n_refused else "and none was refused"
+    praise = f"of {len(outcomes)} simultaneous requests {n_served} were served {refusals}"
     return by_faults(faults, blemishes, praise, {"served": float(n_served), "refused": float(n_refused)})
 
 
@@ -91,4 +91,4 @@ def _most_connections() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 
-QUESTION = Question("overload", "Is every one of too many requests served or refused in order?", _ask)
+QUESTION = Question("overload", "Is each of too many requests served or refused properly?", _ask)

@@ -95,5 +95,5 @@ async def finding(question: Question, context: CheckContext, left_s: float) -> F
         return Finding(Grade.FAIL, str(fault))
     except TimeoutError:
         if left_s < limit_s:
-            return unknown("it was not over when the time for all questions was (--total)")
-        return unknown(f"it was not over after {limit_s:g} s: the server is too slow for that (--timeout)")
+            return unknown("it had not ended when the time for all questions was over (--total)")
+        return unknown(f"it had not ended after {limit_s:g} s: the server is too slow (--timeout)")

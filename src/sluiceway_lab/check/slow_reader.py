@@ -22,7 +22,7 @@ _HARMLESS, _BEARABLE = 1.5, 4.0
 _MUCH_BYTES = 64e6
 _FILL_S = 10.0
 
-WHOLE, TOLD, CUT, SILENT = "got all of its answer", "was told of an end", "was cut off without a word", "got no end"
+WHOLE, TOLD, CUT, SILENT = "got its whole answer", "got an error", "was cut off without an error", "got no end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ async def _ask(context: CheckContext) -> Finding:
                 context, f"slow/stopped/{place}", _PATIENCE * min(free_s) + _PATIENCE_S
             )
         except LoadError as fault:
-            return Finding(Grade.FAIL, f"beside a reader that stopped, the others failed: {fault}")
+            return Finding(Grade.FAIL, f"next to a stopped reader, the others failed: {fault}")
         beside_s.append(took_s)
     return judge(context.config.streams - 1, min(beside_s) / min(free_s), stopped)
 
@@ -56,7 +56,7 @@ def judge(n_others: int, ratio: float, stopped: Stopped) -> Finding:
     if stopped.end == SILENT:
         grade = Grade.FAIL
     sentence = (
-        f"{n_others} healthy streams beside a stopped reader took {ratio:.2f} x; "
+        f"{n_others} healthy streams next to a stopped reader took {ratio:.2f} x; "
         f"with {stopped.unread_bytes / 1e3:.0f} kB unread it read on and {stopped.end}"
     )
     figures = {"healthy_ratio": ratio, "unread_bytes": float(stopped.unread_bytes)}
@@ -143,4 +143,4 @@ def _rss_bytes(context: CheckContext) -> int:
     return sum(used.rss_bytes for found in context.server.usages().values() for used in found)
 
 
-QUESTION = Question("slow-reader", "What do the others notice when one of them stops reading?", _ask)
+QUESTION = Question("slow-reader", "What do other readers notice when one stops reading?", _ask)

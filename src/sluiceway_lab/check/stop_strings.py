@@ -17,7 +17,7 @@ async def _ask(context: CheckContext) -> Finding:
     said = await context.stream(prompt, n_tokens)
     text = said.text
     if text != (await context.stream(prompt, n_tokens)).text:
-        return unknown("the same greedy request has two answers, so nobody can say where it should stop")
+        return unknown("the same greedy request has two answers, so it is unknown where it should stop")
     faults, stops = [], stops_across(said.deltas)
     for stop in stops:
         expected = text[: text.index(stop)]
@@ -59,4 +59,4 @@ def faults_of(form: str, text: str, expected: str, stop: str) -> list[str]:
     return [f"{form}: the answer has {len(text)} characters and not the {len(expected)} before {stop!r}"]
 
 
-QUESTION = Question("stop-strings", "Does the text end right before a stop string, wherever the pieces part?", _ask)
+QUESTION = Question("stop-strings", "Does the text end right before a stop string, even across pieces?", _ask)

@@ -38,43 +38,51 @@ _SEEDS = 2**32
 BenchModel = Annotated[
     str | None,
     typer.Argument(
-        help="The model of the server that is started, as for serve (default: smollm2-135m). With --url, the server's "
+        help="The model of the started server, named as for serve (default: smollm2-135m). With --url, the server's "
         f"name for it (default: its first), which is set by {URL_MODEL_VARIABLE}.",
         envvar="SLUICEWAY_MODEL",
     ),
 ]
-Url = Annotated[str | None, option("--url", "The server to measure; without it, one is started for the purpose.")]
-Vs = Annotated[str | None, option("--vs", "A second server, which takes turns with the first; ratios are printed.")]
+Url = Annotated[str | None, option("--url", "The server to measure. Without it, a server is started.")]
+Vs = Annotated[str | None, option("--vs", "A second server, interleaved with the first; ratios are printed.")]
 VsModel = Annotated[str | None, option("--vs-model", "The second server's name for its model (default: its first).")]
 ApiKey = Annotated[str | None, option("--api-key", "Sent to --url and --vs as a bearer token.")]
-Pid = Annotated[int | None, option("--pid", "First process of --url, if it runs here: its processor time and memory.")]
-VsPid = Annotated[int | None, option("--vs-pid", "First process of --vs, if it runs here.")]
+Pid = Annotated[
+    int | None, option("--pid", "First process of --url, if it runs on this machine: for processor time and memory.")
+]
+VsPid = Annotated[int | None, option("--vs-pid", "First process of --vs, if it runs on this machine.")]
 WeightFiles = Annotated[
     str | None,
-    option("--weights", "The model that --url computes, as for serve: for its bytes and operations a second."),
+    option("--weights", "The model that --url computes, named as for serve: for bytes and operations per second."),
 ]
-Levels = Annotated[str, option("--levels", "How many streams at once, one number after another, with commas.")]
+Levels = Annotated[str, option("--levels", "Numbers of simultaneous streams, separated by commas.")]
 Repeats = Annotated[
-    int, option("--repeats", "Runs of the lowest and highest level, and back-to-back; three of the others.", min=1)
+    int,
+    option(
+        "--repeats", "Runs of the lowest and highest level, and one after another; at most three of the others.", min=1
+    ),
 ]
 Tokens = Annotated[int, option("--tokens", "Tokens of each answer.", min=2)]
 BenchSeed = Annotated[
     int | None,
-    option("--seed", "Draws the prompts (default: new ones each time, as a server may have kept those of the last)."),
+    option("--seed", "Seed of the prompts (default: new prompts each time, as a server may cache earlier ones)."),
 ]
 Scenario = Annotated[
     list[str] | None,
-    option(
-        "--scenario", "Only this: streams, prefill, joiner, close, memory, start, soak; may be given several times."
-    ),
+    option("--scenario", "Only this scenario: streams, prefill, joiner, close, memory, start, soak. May be repeated."),
 ]
-Requests = Annotated[int, option("--requests", "Short requests of the scenario soak, which runs only if it is named.")]
+Requests = Annotated[
+    int, option("--requests", "Number of requests in the scenario soak, which runs only if it is named.")
+]
 Quick = Annotated[
     bool,
-    option("--quick", "One run of three levels with shorter answers, where no flag says else: a look, not a claim."),
+    option(
+        "--quick",
+        "One run of three levels with shorter answers, unless flags say otherwise: a first idea, not a claim.",
+    ),
 ]
-NoFloor = Annotated[bool, option("--no-floor", "Do not measure what the machine gives: memory, matrix products.")]
-ServeArgs = Annotated[str, option("--serve-args", "Flags for the server that is started, in one text.")]
+NoFloor = Annotated[bool, option("--no-floor", "Do not measure the speed of the machine: memory, matrix products.")]
+ServeArgs = Annotated[str, option("--serve-args", "Flags for the started server, as one string.")]
 
 
 @command
@@ -159,25 +167,25 @@ def refuse_idle_flags(typed: Container[str], values: Mapping[str, object], scena
     """Raises `ConfigError` for a typed flag that has no effect together with the others. `values` has all flags."""
     url, vs, weights = (bool(values[name]) for name in ("url", "vs", "weights"))
     floor = not values["no_floor"]
-    runs_already = "means nothing with --url: that server runs already"
+    runs_already = "has no effect with --url: that server is running already"
     for field, is_of_use, why in (
-        ("pid", url, "means nothing without --url"),
-        ("weights", url, "means nothing without --url"),
-        ("weights", floor, "means nothing with --no-floor: both are measured together"),
-        ("vs_model", vs, "means nothing without --vs"),
-        ("vs_pid", vs, "means nothing without --vs"),
-        ("api_key", url or vs, "means nothing without --url or --vs: our own server is started without one"),
+        ("pid", url, "has no effect without --url"),
+        ("weights", url, "has no effect without --url"),
+        ("weights", floor, "has no effect with --no-floor: both are measured together"),
+        ("vs_model", vs, "has no effect without --vs"),
+        ("vs_pid", vs, "has no effect without --vs"),
+        ("api_key", url or vs, "has no effect without --url or --vs: the started server needs none"),
         ("serve_args", not url, runs_already),
         ("source", not url, runs_already),
-        ("dtype", not url or weights, f"{runs_already}; beside --weights it says in which format"),
+        ("dtype", not url or weights, f"{runs_already}; with --weights it names the format"),
         ("threads", not url or floor, f"{runs_already}, and with --no-floor nothing else is computed"),
-        ("tokens", "streams" in scenarios, "means nothing without the scenario streams"),
-        ("requests", "soak" in scenarios, "means nothing without --scenario soak"),
+        ("tokens", "streams" in scenarios, "has no effect without the scenario streams"),
+        ("requests", "soak" in scenarios, "has no effect without --scenario soak"),
     ):
         if field in typed and not is_of_use:
             raise ConfigError(field, why)
     if url and "start" in scenarios and "scenario" in typed:
-        raise ConfigError("scenario", "start is measured of a server that is started: it means nothing with --url")
+        raise ConfigError("scenario", "start measures the start of a server, so it has no effect with --url")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
@@ -185,7 +193,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
-        raise ConfigError("levels", f"must be numbers with commas between them, not {text!r}") from None
+        raise ConfigError("levels", f"must be numbers separated by commas, not {text!r}") from None
 
 
 def report(record: Record, json_file: Path | None, plot: Path | None) -> None:

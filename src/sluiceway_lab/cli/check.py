@@ -27,19 +27,22 @@ CheckModel = Annotated[
     str | None, option("--model", "The server's name for its model (default: its first).", variable=URL_MODEL_VARIABLE)
 ]
 CheckKey = Annotated[str | None, option("--api-key", "Sent as a bearer token.")]
-Only = Annotated[list[str] | None, option("--only", "Ask only this question; may be given several times. See --list.")]
-CheckPid = Annotated[int | None, option("--pid", "First process of the server, if it runs here: for its memory.")]
-DrainPid = Annotated[
-    int | None, option("--drain-pid", "Process that is told to end (SIGTERM) by the last question; it is over then.")
+Only = Annotated[list[str] | None, option("--only", "Ask only this question. May be repeated. See --list.")]
+CheckPid = Annotated[
+    int | None, option("--pid", "First process of the server, if it runs on this machine: for its memory.")
 ]
+DrainPid = Annotated[int | None, option("--drain-pid", "Process that the last question stops with SIGTERM.")]
 Timeout = Annotated[
-    float, option("--timeout", "Seconds for each question; what is not over then is unknown.", min=1.0, callback=finite)
+    float,
+    option(
+        "--timeout", "Seconds for each question. A question that takes longer is unknown.", min=1.0, callback=finite
+    ),
 ]
 Total = Annotated[
     float,
-    option("--total", "Seconds for all questions; those that are left then are not asked.", min=1.0, callback=finite),
+    option("--total", "Seconds for all questions. Those left then are not asked.", min=1.0, callback=finite),
 ]
-ListQuestions = Annotated[bool, option("--list", "Say what would be asked, and leave.")]
+ListQuestions = Annotated[bool, option("--list", "List the questions.")]
 
 
 @command

@@ -24,24 +24,22 @@ _PIPE_COLUMNS = 160
 _SMOKE_FLAGS = ("--fake-step", "0.002")
 """Slow enough that a stream is still running when something happens to it."""
 
-LabName = Annotated[
-    str | None, typer.Argument(help="Which experiment; see --list.", metavar="NAME", show_default=False)
-]
+LabName = Annotated[str | None, typer.Argument(help="The experiment, see --list.", metavar="NAME", show_default=False)]
 LabModel = Annotated[
     str | None,
     typer.Argument(
-        help="The model of the started servers, as for serve (default: smollm2-135m). With --url, the server's name "
-        f"for it (default: its first), which is set by {URL_MODEL_VARIABLE}.",
+        help="The model of the started servers, named as for serve (default: smollm2-135m). With --url, the server's "
+        f"name for it (default: its first), which is set by {URL_MODEL_VARIABLE}.",
         envvar="SLUICEWAY_MODEL",
     ),
 ]
 Smoke = Annotated[
-    bool, option("--smoke", "As little as shows that it works, on the fake model, in seconds: no claim about times.")
+    bool, option("--smoke", "Run in seconds on the fake model, to see that it works. Times are not judged.")
 ]
-LabUrl = Annotated[str | None, option("--url", "A server that runs already, where the experiment can do with one.")]
+LabUrl = Annotated[str | None, option("--url", "A running server, if the experiment needs no flags.")]
 LabKey = Annotated[str | None, option("--api-key", "Sent to --url as a bearer token.")]
-LabSeed = Annotated[int, option("--seed", "Draws the prompts.")]
-ListExperiments = Annotated[bool, option("--list", "Say which experiments there are, and leave.")]
+LabSeed = Annotated[int, option("--seed", "Seed of the prompts.")]
+ListExperiments = Annotated[bool, option("--list", "List the experiments.")]
 
 
 @command
@@ -71,7 +69,7 @@ def lab(
             typer.echo(f"{one.name:<14}{one.question}")
         return
     if name is None:
-        raise ConfigError("NAME", "say which experiment; --list says which there are")
+        raise ConfigError("NAME", "name an experiment; --list shows them")
     experiment = experiment_of(name)
     require_place(json_file, "json")
     require_place(plot, "plot")
@@ -115,7 +113,7 @@ def _first(
     if url is not None:
         return RunningServer(target=Target.parse(url, api_key), model=model)
     if api_key is not None:
-        raise ConfigError("api_key", "means nothing without --url: our own server is started without one")
+        raise ConfigError("api_key", "has no effect without --url: the started server needs none")
     if is_smoke:
         return OwnServer(files=fetch("fake", source), flags=_SMOKE_FLAGS)
     return OwnServer(files=fetch(model or DEFAULT_MODEL, source))

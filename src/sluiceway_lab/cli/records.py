@@ -27,11 +27,11 @@ JsonFile = Annotated[
     Path | None,
     option(
         "--json",
-        "Write the record to this file, as one JSON object; -: to standard output.",
+        "Write the record to this file as one JSON object; - is standard output.",
         variable="SLUICEWAY_RECORD",
     ),
 ]
-PlotFile = Annotated[Path | None, option("--plot", "Draw the record into this file, a PNG; needs matplotlib.")]
+PlotFile = Annotated[Path | None, option("--plot", "Draw a plot into this file, a PNG. Needs matplotlib.")]
 
 
 def console_beside(json_file: Path | None, pipe_columns: int) -> Console:
@@ -53,7 +53,7 @@ def require_place(path: Path | None, field: str) -> None:
     if path.is_dir():
         raise ConfigError(field, f"cannot write {path}: it is a directory")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise ConfigError(field, f"cannot write {path}: no such directory, or not ours to write in")
+        raise ConfigError(field, f"cannot write {path}: no such directory, or no permission")
 
 
 def write_record(record: Any, json_file: Path | None) -> None:

@@ -91,11 +91,11 @@ def verdicts(lab: Lab) -> list[Verdict]:
     most = max(figures[_BYTES] for place, figures in ours.items() if "usual" in place)
     return [
         Verdict(
-            "a usual reader absorbs less than a quarter of a megabyte, however long the events",
+            "a usual reader absorbs less than a quarter of a megabyte, with events of any length",
             most < _QUARTER_BYTES,
             f"at most {most / 1e3:.0f} kB",
         ),
-        _felt("a reader with a small buffer that has stopped is felt after tens of ordinary events", _EVENTS, ours),
+        _felt("the server notices a stopped reader with a small buffer after tens of ordinary events", _EVENTS, ours),
         _felt("on this side of the reader's kernel, tens of ordinary events wait at most", _OURS, ours),
         _by_limits(found),
     ]
@@ -124,7 +124,7 @@ def _by_limits(found: Mapping[str, Mapping[str, float]]) -> Verdict:
         if place.startswith("ours") and (other := place.replace("ours", "the system's", 1)) in found
     }
     return Verdict(
-        "a limit on what the kernel has not sent makes it less",
+        "a limit on unsent bytes in the kernel reduces it",
         all(ours < systems for ours, systems in pairs.values()) if pairs else None,
         "; ".join(
             f"{place}: {ours / 1e3:.0f} kB, {systems / 1e3:.0f} without" for place, (ours, systems) in pairs.items()

@@ -259,7 +259,7 @@ def _of_others(lab: Lab) -> Iterator[Verdict]:
     if deaf:
         whole = [run for run in deaf if run.figures[_COMPUTED] == _n_tokens(lab)]
         yield Verdict(
-            "all of an answer is computed where nobody listens: a plain one of the framework, any that is only written",
+            "without listening, the whole answer is computed: the framework's plain answer, any that is only written",
             len(whole) == len(deaf),
             f"{len(whole)} of {len(deaf)} ran to their {_n_tokens(lab)} tokens",
         )
@@ -276,7 +276,7 @@ def _figures(runs: Sequence[Run], name: str) -> list[float]:
 
 EXPERIMENT = Experiment(
     name="disconnect",
-    question="How long after a client's close is what its stream held given back?",
+    question="How long after a client's close is what its stream held released?",
     run=_run,
     columns=(
         Column(_RELEASE, "release ms", 1e3, 1, True),

@@ -198,7 +198,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
         lab.timed(
             "to readers that keep up, an event costs no more time when it is formatted late",
             cpu["when written"] <= _NO_MORE * cpu["when made"],
-            f"{cpu['when written'] * 1e6:.2f} µs an event, {cpu['when made'] * 1e6:.2f} when formatted at once",
+            f"{cpu['when written'] * 1e6:.2f} µs an event, {cpu['when made'] * 1e6:.2f} when formatted early",
         ),
     ]
 

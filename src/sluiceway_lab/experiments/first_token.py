@@ -52,12 +52,12 @@ def verdicts(lab: Lab) -> list[Verdict]:
     }
     return [
         lab.timed(
-            "where one step computes all prompts, everybody waits for the last (median within 10 % of p99)",
+            "where one step computes all prompts, all wait for the last (median within 10 % of p99)",
             middle[_ALL] > 0.9 * last[_ALL],
             told[_ALL],
         ),
         lab.timed(
-            "as usual, who is first in line does not wait for the last (median below 0.8 of p99)",
+            "as usual, the first in the queue do not wait for the last (median below 0.8 of p99)",
             middle[_USUAL] < 0.8 * last[_USUAL],
             told[_USUAL],
         ),
@@ -75,7 +75,7 @@ EXPERIMENT = Experiment(
     question="Does the first token wait for others' prefills?",
     run=_run,
     columns=(
-        Column(_MIN, "first token ms, first", 1e3, 0, True),
+        Column(_MIN, "TTFT ms, first", 1e3, 0, True),
         Column(_MEDIAN, "p50", 1e3, 0, True),
         Column(_P99, "p99", 1e3, 0, True),
         Column("itl_p50_s", "ITL ms, p50", 1e3),

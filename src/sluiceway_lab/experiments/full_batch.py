@@ -111,7 +111,7 @@ def verdicts(lab: Lab, park_s: float) -> list[Verdict]:
     cap_bytes = _SLOTS * _LIMIT_BYTES
     return [
         Verdict(
-            "paused streams keep their slots: with pause alone nobody gets one of them",
+            "paused streams keep their slots: with pause alone no other request gets one",
             pause[_SERVED] == 0,
             f"{pause[_SERVED]:.0f} of {_FAST} fast requests were served while {pause[_PAUSED]:.0f} of {_SLOTS} slots "
             "were held by streams that do not move",
@@ -122,7 +122,7 @@ def verdicts(lab: Lab, park_s: float) -> list[Verdict]:
             f"{degrees[_SERVED]:.0f} of {_FAST} fast requests were served",
         ),
         lab.timed(
-            "they wait no longer than until the stopped ones are parked",
+            "they wait at most until the stopped streams are parked",
             degrees["fast_first_token_max_s"] <= park_s * _SLACK,
             f"first tokens after {degrees[_FIRST]:.2f} s, at most {degrees['fast_first_token_max_s']:.2f} s, where "
             f"parking is after {park_s:g} s",

@@ -93,16 +93,16 @@ def verdict(lab: Lab, server: str, scenario: str) -> Verdict:
     same, answers = sum(figures("same")), sum(figures("answers"))
     sentence = f"{same:.0f} of {answers:.0f} answers have the token ids that they have alone"
     if parted := figures("first_divergence_tokens"):
-        sentence += f", the first to part did so after {min(parted):.0f} tokens"
+        sentence += f", the first difference came after {min(parted):.0f} tokens"
     if leads := figures("divergence_lead"):
-        sentence += f", and where they part the likeliest token had led by at most {max(leads):.3g}"
-    sentence += f"; the closest lead of all was {min(figures('least_lead')):.3g} in log-probability"
-    return Verdict(f"{server}, {scenario}: an answer does not depend on its neighbours", same == answers, sentence)
+        sentence += f", and where they differ the lead of the likeliest token was at most {max(leads):.3g}"
+    sentence += f"; the smallest lead of all was {min(figures('least_lead')):.3g} in log-probability"
+    return Verdict(f"{server}, {scenario}: an answer does not depend on other streams", same == answers, sentence)
 
 
 EXPERIMENT = Experiment(
     name="isolation",
-    question="Is a stream's answer independent of its neighbours?",
+    question="Is an answer independent of other streams in the batch?",
     run=_run,
     columns=(
         Column("answers", "answers", digits=0),

@@ -41,7 +41,7 @@ async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> 
     drawing = random.Random(f"{lab.seed}/{scenario}/{level}")
     joined = []
     async with _residents(lab, server, f"{scenario}/{level}", level) as residents:
-        for text in _newcomers(lab, scenario, level):
+        for text in _joining(lab, scenario, level):
             await asyncio.sleep(drawing.expovariate(1 / (_SMOKE_PAUSE_S if lab.is_smoke else _MEAN_PAUSE_S)))
             joined.append(read_answer(await record(server.target, server.request(text, _TOKENS))))
         n_ended = sum(call.is_over for call in residents)
@@ -50,7 +50,7 @@ async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> 
     return Run(server=server.name, scenario=scenario, streams=level, repeat=0, figures=figures)
 
 
-def _newcomers(lab: Lab, scenario: str, level: int) -> list[str]:
+def _joining(lab: Lab, scenario: str, level: int) -> list[str]:
     """Return several short prompts, or one that takes more than a step."""
     name = f"joiner/{scenario}/{level}"
     if scenario == "long":
@@ -92,14 +92,14 @@ def verdicts(lab: Lab) -> list[Verdict]:
     p99 = {level: lab.figures("first_token_p99_s", "short", level)[0] for level in levels}
     return [
         lab.timed(
-            f"a newcomer's wait grows slower than the number of residents ({many} against {few})",
+            f"a joining request's TTFT grows more slowly than the number of streams ({many} against {few})",
             wait[many] / wait[few] < many / few,
             "first token "
             + ", ".join(f"with {level}: {wait[level] * 1e3:.0f} ms (p99 {p99[level] * 1e3:.0f})" for level in levels),
         ),
         *(
             lab.timed(
-                f"{who} keeps no resident waiting longer than {_BOUND_S:g} s",
+                f"{who} makes no running stream wait longer than {_BOUND_S:g} s",
                 max(lab.figures(_LONGEST, scenario)) <= _BOUND_S,
                 ", ".join(
                     f"longest ITL with {level}: {lab.figures(_LONGEST, scenario, level)[0] * 1e3:.0f} ms "
@@ -108,23 +108,23 @@ def verdicts(lab: Lab) -> list[Verdict]:
                     if level
                 ),
             )
-            for scenario, who in (("short", "a short newcomer"), ("long", f"a prompt of {JOINER_WORDS} words"))
+            for scenario, who in (("short", "a short joining request"), ("long", f"a prompt of {JOINER_WORDS} words"))
         ),
     ]
 
 
 EXPERIMENT = Experiment(
     name="joiner",
-    question="What does a newcomer pay, and what do the residents?",
+    question="What does a joining request pay, and what do the running streams?",
     run=_run,
     columns=(
-        Column(_MEDIAN, "short newcomer's first token ms, p50", 1e3, 0),
+        Column(_MEDIAN, "joining request's TTFT ms, p50", 1e3, 0),
         Column("first_token_p99_s", "p99", 1e3, 0),
-        Column(_LONG_S, "long newcomer's first token ms", 1e3, 0),
-        Column(_ITL, "residents' ITL ms, p50", 1e3),
+        Column(_LONG_S, "long joining request's TTFT ms", 1e3, 0),
+        Column(_ITL, "running streams' ITL ms, p50", 1e3),
         Column(_LONGEST, "longest", 1e3, 0),
-        Column("residents_ended", "residents that ended before", digits=0),
+        Column("residents_ended", "running streams that ended before", digits=0),
     ),
     drawn=(_MEDIAN, _LONGEST),
-    not_shown=("newcomers that come at the same moment: see first-token",),
+    not_shown=("requests that join at the same moment: see first-token",),
 )

@@ -237,7 +237,7 @@ def _heard(said: Sequence[Run]) -> Iterator[Verdict]:
     )
     most_s = max(run.figures.get("events_over_s", 0.0) for run in held)
     yield Verdict(
-        "where nginx ignores the header and speaks HTTP/1.0, all arrives at once when the answer is over, comments too",
+        "where nginx ignores the header and speaks HTTP/1.0, everything arrives together at the end, comments too",
         all(run.figures["comments"] == 0 for run in held),
         f"{sum(run.figures['comments'] for run in held):.0f} comments in {len(held)} silences of up to "
         f"{max(run.figures['longest_silence_s'] for run in held):.1f} s; then all events within {most_s * 1e3:.0f} ms",
@@ -266,7 +266,7 @@ def _stops(stopped: Sequence[Run]) -> Iterator[Verdict]:
         f"{n_cut} of {len(stopped)} were cut" + (f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""),
     )
     yield Verdict(
-        "where nginx buffers, the server does not feel such a reader and computes all of its answer; else it pauses",
+        "where nginx buffers, the server does not notice such a reader and computes the whole answer; else it pauses",
         all((n_tokens == _PADDED_TOKENS) == (not _passes_on(_PROXIES[name])) for name, n_tokens in computed.items()),
         f"of {_PADDED_TOKENS} tokens were computed: {told}",
     )

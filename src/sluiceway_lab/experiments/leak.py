@@ -178,7 +178,7 @@ def _of_what_is_held(runs: Sequence[Run]) -> Iterator[Verdict]:
         f"{sum_of('accepted'):.0f} sequences",
     )
     yield Verdict(
-        "what a stream held is given back exactly once",
+        "what a stream held is released exactly once",
         all(run.figures["released"] == run.figures["accepted"] for run in runs),
         ", ".join(f"{run.figures['released']:.0f} released of {run.figures['accepted']:.0f}" for run in runs),
     )
@@ -189,7 +189,7 @@ def _of_what_only_writes(lab: Lab, ours: Run, other: Run) -> Verdict:
     n_whole = other.streams * _n_tokens(lab)
     more = other.figures["wall_s"] / ours.figures["wall_s"] - 1.0
     return lab.timed(
-        "a response that never listens computes all that anybody has asked for",
+        "a response that never listens computes all requested tokens",
         other.figures["tokens_generated"] == n_whole,
         f"{_waste(other)}, {n_whole} asked for; ours: {_waste(ours)}; it takes {more * 100:.0f} % more time",
     )
@@ -205,7 +205,7 @@ def _waste(run: Run) -> str:
 
 EXPERIMENT = Experiment(
     name="leak",
-    question="What is left behind by hundreds of streams that are left, and how much is computed for nobody?",
+    question="What remains after hundreds of streams whose clients left, and how much is computed in vain?",
     run=_run,
     columns=(
         Column("wall_s", "wall s", digits=1),

@@ -59,7 +59,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
     falls = [level for lower, level in zip(levels, levels[1:], strict=False) if speed[level] <= speed[lower]]
     return [
         Verdict(
-            "streams that are asked for at once run at once",
+            "simultaneous requests run at the same time",
             all(begun[level] == level for level in levels),
             f"{begun[top]:.0f} of {top} had begun before the first of them ended",
         ),
@@ -73,14 +73,14 @@ def verdicts(lab: Lab) -> list[Verdict]:
             not falls,
             ", ".join(f"{level}: {speed[level]:.0f} tokens/s" for level in levels),
         ),
-        lab.timed("a further stream adds less to a token's ITL than half of what the first takes", *_cost(itl)),
+        lab.timed("a further stream adds less than half to the ITL of one stream", *_cost(itl)),
     ]
 
 
 def _cost(itl: Mapping[int, float]) -> tuple[bool, str]:
     """Describe the ITL by a straight line over the number of streams."""
     slope, fixed = statistics.linear_regression(list(itl), list(itl.values()))
-    return slope < fixed, f"a token's ITL is {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms for each stream"
+    return slope < fixed, f"the ITL is {fixed * 1e3:.1f} ms + {slope * 1e3:.2f} ms for each stream"
 
 
 EXPERIMENT = Experiment(
@@ -90,7 +90,7 @@ EXPERIMENT = Experiment(
     columns=(
         Column("tokens_per_s", "tokens/s", digits=0, is_spread=True),
         Column("makespan_s", "makespan s", digits=2, is_spread=True),
-        Column("first_token_p50_s", "first token ms, p50", 1e3, 0),
+        Column("first_token_p50_s", "TTFT ms, p50", 1e3, 0),
         Column("itl_p50_s", "ITL ms, p50", 1e3),
         Column("itl_p99_s", "p99", 1e3),
         Column(_BEGUN, "at once", digits=0),

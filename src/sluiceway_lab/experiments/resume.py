@@ -101,9 +101,9 @@ def figures_of(found: Sequence[Resumed]) -> dict[str, float]:
 
 def verdicts(lab: Lab) -> list[Verdict]:
     claims = {
-        "same_bytes": "what the parts come to is the stream that the server has kept, byte by byte",
-        "in_order": "no event is missing and none comes twice",
-        "same_text": "the text is that of the same request without a cut",
+        "same_bytes": "the parts together are the stream that the server has kept, byte by byte",
+        "in_order": "no event is missing or repeated",
+        "same_text": "the text is that of the same request without cuts",
     }
     found = [
         Verdict(
@@ -133,7 +133,7 @@ def _stops(lab: Lab) -> Verdict:
 
 EXPERIMENT = Experiment(
     name="resume",
-    question="A stream is cut at random tokens and gone on with: is it the uncut one?",
+    question="A stream is cut at random tokens and resumed: is it the same as without cuts?",
     run=_run,
     columns=(
         Column("cuts", "cuts", digits=0),

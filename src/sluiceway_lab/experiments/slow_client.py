@@ -223,7 +223,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
     n_cut = sum(figures[_CUT] for figures in slow)
     return [
         *(_disturbance(lab, scenario, by_slow) for scenario, by_slow in by_scenario.items()),
-        Verdict("no slow reader is cut off without a word", n_cut == 0, f"{n_cut:.0f} were, in {len(slow)} runs"),
+        Verdict("no slow reader is cut off without an error", n_cut == 0, f"{n_cut:.0f} were, in {len(slow)} runs"),
     ]
 
 

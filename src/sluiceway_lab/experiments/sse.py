@@ -97,7 +97,7 @@ def _counted(hypothesis: str, held: Sequence[bool]) -> Verdict:
 
 EXPERIMENT = Experiment(
     name="sse",
-    question="Is what is streamed what is answered?",
+    question="Is a streamed answer the same as the whole one?",
     run=_run,
     columns=(
         Column("answers", "answers", digits=0),

@@ -1,4 +1,4 @@
-"""Waits for a condition that nobody announces."""
+"""Waits for a condition by asking repeatedly."""
 
 from __future__ import annotations
 

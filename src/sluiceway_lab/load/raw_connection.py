@@ -94,7 +94,7 @@ class RawConnection:
                             raise
                         raw = b""
                     if not raw and not n_bytes:
-                        raise HungUp("the server had closed the connection without saying so")
+                        raise HungUp("the server had closed the connection without announcing it")
                     n_bytes += len(raw)
                     parser.feed(time.perf_counter(), raw)
                     if not raw and not parser.is_whole:

@@ -51,8 +51,8 @@ async def joiner(server: TargetServer, seed: int, repeat: int) -> Run:
     ]
     try:
         await until_settled(residents)
-        newcomer = server.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
-        joined = read_answer(await (await Call.open(server.target, newcomer)).end())
+        joining = server.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
+        joined = read_answer(await (await Call.open(server.target, joining)).end())
         answers = [read_answer(await resident.end()) for resident in residents]
     finally:
         for resident in residents:

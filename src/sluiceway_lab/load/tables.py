@@ -35,7 +35,7 @@ _MEMORY = "pss_bytes"
 _STREAMS = (
     Column(_SPEED, "tokens/s", digits=0, is_spread=True),
     Column("makespan_s", "makespan s", digits=2),
-    Column("first_token_min_s", "first token ms, min", _MS, 0),
+    Column("first_token_min_s", "TTFT ms, min", _MS, 0),
     Column("first_token_p50_s", "p50", _MS, 0),
     Column("first_token_p99_s", "p99", _MS, 0),
     Column("itl_p50_s", "ITL ms, p50", _MS),
@@ -45,8 +45,8 @@ _STREAMS = (
 )
 _OTHERS = (
     Column("prompt_tokens_per_s", "prompt tokens/s", 1.0, 0, True),
-    Column("joiner_first_token_s", "joiner's first token ms", _MS, 0, True),
-    Column("resident_stall_s", "longest ITL of others ms", _MS, 0, True),
+    Column("joiner_first_token_s", "joiner's TTFT ms", _MS, 0, True),
+    Column("resident_stall_s", "stall of others ms", _MS, 0, True),
     Column("resident_stall_before_s", "before it ms", _MS, 0, True),
     Column("until_idle_s", "until idle ms", _MS, 1, True),
     Column("requests_per_s", "requests/s", 1.0, 0, True),
@@ -54,7 +54,7 @@ _OTHERS = (
 )
 _STREAM_RATIOS = (
     Column(_SPEED, "tokens/s", digits=2, is_spread=True),
-    Column("first_token_p50_s", "first token", digits=2, is_spread=True),
+    Column("first_token_p50_s", "TTFT", digits=2, is_spread=True),
     Column("itl_p50_s", "itl", digits=2, is_spread=True),
     Column("itl_p99_s", "ITL p99", digits=2, is_spread=True),
     Column("bytes_per_token", "bytes a token", digits=2),
@@ -62,8 +62,8 @@ _STREAM_RATIOS = (
 )
 _OTHER_RATIOS = (
     Column("prompt_tokens_per_s", "prompt tokens/s", digits=2, is_spread=True),
-    Column("joiner_first_token_s", "joiner's first token", digits=2, is_spread=True),
-    Column("resident_stall_s", "longest ITL of others", digits=2, is_spread=True),
+    Column("joiner_first_token_s", "joiner's TTFT", digits=2, is_spread=True),
+    Column("resident_stall_s", "stall of others", digits=2, is_spread=True),
     Column("until_idle_s", "until idle", digits=2, is_spread=True),
     Column("requests_per_s", "requests/s", digits=2, is_spread=True),
     Column(_MEMORY, "memory", digits=2),
@@ -91,7 +91,7 @@ def show(record: Record, console: Console) -> None:
         own = [row for row in streams if row.server == server.name]
         show_table(console, f"Processor seconds, {server.name}", _cpu_columns(own), _rows(own))
     show_table(console, "Engine, a step", _engine_columns(record.floor, record.weights), _rows(record.summary))
-    show_table(console, "Beside streams", _OTHERS, _rows(others))
+    show_table(console, "Other scenarios", _OTHERS, _rows(others))
     for server in record.servers:
         own = [row for row in others if row.server == server.name]
         title = f"Memory of {server.name}, MB (PSS: what is shared is divided)"

@@ -18,7 +18,7 @@ async def test_connection_that_goes_on_passes() -> None:
 async def test_connection_that_ends_without_notice_is_worth_a_warning() -> None:
     found = await ask(QUESTION, "one shot")
     assert found.grade is Grade.WARN
-    assert "after a plain answer: the server had closed the connection without saying so" in found.sentence
+    assert "after a plain answer: the server had closed the connection without announcing it" in found.sentence
 
 
 async def test_connection_that_ends_with_notice_is_worth_a_warning() -> None:

@@ -32,7 +32,7 @@ async def test_streams_that_end_well_pass() -> None:
 
 async def test_streams_that_are_cut_fail() -> None:
     found = await drained("dies")
-    assert found.grade is Grade.FAIL and found.sentence.startswith("4 of 4 streams were cut off without a word")
+    assert found.grade is Grade.FAIL and found.sentence.startswith("4 of 4 streams were cut off without an error")
 
 
 async def test_nothing_is_ended_unasked() -> None:

@@ -13,18 +13,18 @@ ALONE = ["the old man went down to the river", "a ship was full of fish and brea
 
 async def test_same_answers_pass() -> None:
     found = await ask(QUESTION)
-    assert (found.grade, found.sentence) == (Grade.PASS, "2 of 2 greedy answers were the same in company")
+    assert (found.grade, found.sentence) == (Grade.PASS, "2 of 2 greedy answers were the same in a batch")
 
 
 async def test_text_of_a_neighbour_fails() -> None:
     found = await ask(QUESTION, "mixes")
-    assert found.grade is Grade.FAIL and "text of a neighbour's" in found.sentence
+    assert found.grade is Grade.FAIL and "text of another answer" in found.sentence
 
 
 def test_answers_that_part_are_worth_a_warning() -> None:
     found = judge(ALONE, [ALONE[0], "a sheep"], [ALONE[0], "a ship was empty"], 0)
     assert found.grade is Grade.WARN
-    assert found.sentence.startswith("1 of 2 greedy answers parted in company, the first after 11 characters; 1 were")
+    assert found.sentence.startswith("1 of 2 greedy answers differed in a batch, the first after 11 characters; 1 were")
 
 
 def test_stream_with_events_of_several_ids_fails() -> None:

@@ -42,7 +42,7 @@ async def test_server_that_others_use_cannot_be_judged() -> None:
         context = dataclasses.replace(await context_of(script), config=hurried)
         script.running.append("somebody else's")
         found = await FIN.ask(context)
-    assert found.grade is Grade.UNKNOWN and "others use it" in found.sentence
+    assert found.grade is Grade.UNKNOWN and "other clients use it" in found.sentence
 
 
 @pytest.mark.parametrize(

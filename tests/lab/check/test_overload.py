@@ -20,7 +20,7 @@ async def test_refusals_with_a_time_pass() -> None:
 
 async def test_connections_without_an_answer_fail() -> None:
     found = await ask(QUESTION, "resets")
-    assert found.grade is Grade.FAIL and "of 40 requests at once: the server closed" in found.sentence
+    assert found.grade is Grade.FAIL and "of 40 simultaneous requests: the server closed" in found.sentence
 
 
 def recording(*raw: bytes) -> Recording:
@@ -56,7 +56,7 @@ def test_long_queue_is_told_from_a_hang() -> None:
     outcomes = ["served", "waited without an answer"]
     assert judge(outcomes, is_moving=True).grade is Grade.WARN
     hung = judge(outcomes, is_moving=False)
-    assert (hung.grade, hung.sentence) == (Grade.FAIL, "1 of 2 requests at once: waited without an answer")
+    assert (hung.grade, hung.sentence) == (Grade.FAIL, "1 of 2 simultaneous requests: waited without an answer")
 
 
 def test_answers_are_as_long_as_the_pace_allows() -> None:

@@ -67,8 +67,8 @@ async def test_question_that_breaks_off_has_failed() -> None:
 @pytest.mark.parametrize(
     ("left_s", "sentence"),
     [
-        (60.0, "it was not over after 0.05 s: the server is too slow for that (--timeout)"),
-        (0.02, "it was not over when the time for all questions was (--total)"),
+        (60.0, "it had not ended after 0.05 s: the server is too slow (--timeout)"),
+        (0.02, "it had not ended when the time for all questions was over (--total)"),
         (0.0, "not asked: the time for all questions is over (--total)"),
     ],
 )

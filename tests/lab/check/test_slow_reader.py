@@ -43,7 +43,7 @@ def test_grade(ratio: float, stopped: Stopped, grade: Grade) -> None:
 def test_memory_is_told_where_it_can_be_seen() -> None:
     found = judge(7, 1.03, dataclasses.replace(FINE, growth_bytes=400_000))
     assert found.sentence == (
-        "7 healthy streams beside a stopped reader took 1.03 x; "
+        "7 healthy streams next to a stopped reader took 1.03 x; "
         f"with 29 kB unread it read on and {WHOLE}; the server's memory grew by 0.4 MB"
     )
     assert found.figures == {"healthy_ratio": 1.03, "unread_bytes": 29_000.0, "rss_growth_bytes": 400_000.0}

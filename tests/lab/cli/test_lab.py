@@ -73,10 +73,10 @@ def test_experiments_are_listed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "error: NAME: say which experiment; --list says which there are\n"),
+        ([], "error: NAME: name an experiment; --list shows them\n"),
         (["nothing"], "error: NAME: must be one of overlap, "),
         (["overlap", "--url", "nowhere"], "error: --url: must look like http://127.0.0.1:8000, not 'nowhere'\n"),
-        (["overlap", "--api-key", "k"], "error: --api-key: means nothing without --url"),
+        (["overlap", "--api-key", "k"], "error: --api-key: has no effect without --url"),
     ],
 )
 def test_wrong_flag_is_refused_before_anything_is_started(arguments: list[str], sentence: str) -> None:

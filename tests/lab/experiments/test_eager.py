@@ -76,4 +76,4 @@ def test_sentences_have_their_numbers() -> None:
     said = [verdict.sentence for verdict in verdicts(lab_of(*runs()))]
     assert said[1] == "4.40 MB a reader of 64 events of 64 KiB"
     assert said[4] == "40 bytes of memory an event in place of 100"
-    assert said[7] == "4.00 µs an event, 4.00 when formatted at once"
+    assert said[7] == "4.00 µs an event, 4.00 when formatted early"

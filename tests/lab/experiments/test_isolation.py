@@ -51,8 +51,9 @@ def test_verdict_counts_all_runs_of_a_server() -> None:
     )
     parted, led, kept = (verdict(lab, name, "greedy") for name in ("bfloat16", "int8", "float32"))
     assert (parted.stood, led.stood, kept.stood) == (False, False, True)
-    assert parted.sentence.startswith("5 of 6 answers") and "did so after 9 tokens; the closest" in parted.sentence
-    assert "after 9 tokens, and where they part the likeliest token had led by at most 0.25; the" in led.sentence
+    assert parted.sentence.startswith("5 of 6 answers") and "came after 9 tokens; the smallest" in parted.sentence
+    assert "after 9 tokens, and where they differ the lead of the likeliest token was at most 0.25; the" in led.sentence
     assert kept.sentence == (
-        "4 of 4 answers have the token ids that they have alone; the closest lead of all was 0.00123 in log-probability"
+        "4 of 4 answers have the token ids that they have alone; "
+        "the smallest lead of all was 0.00123 in log-probability"
     )

@@ -20,7 +20,7 @@ def test_batching_stands() -> None:
     found = verdicts(lab)
     assert [one.stood for one in found] == [True] * 4
     assert found[1].sentence == "4 together make 350 tokens/s, one after another 100: 3.50 x"
-    assert found[3].sentence == "a token's ITL is 9.0 ms + 1.00 ms for each stream"
+    assert found[3].sentence == "the ITL is 9.0 ms + 1.00 ms for each stream"
 
 
 @pytest.mark.parametrize(

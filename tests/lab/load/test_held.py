@@ -57,7 +57,7 @@ def test_one_write_is_of_bounded_length(way: FormatTime) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_waits_is_counted_and_then_let_go(way: FormatTime) -> None:
+def test_what_waits_is_counted_and_then_released(way: FormatTime) -> None:
     budget = Budget(max_bytes=1 << 30, max_events=1 << 30)
     one = waiting(way, "native", budget=budget)
     for delta in DELTAS:

@@ -77,7 +77,7 @@ def test_process_that_does_not_end_is_killed_with_all_below_it() -> None:
         assert process.stdout is not None
         below = int(process.stdout.readline())
         stop(process, 0.05)
-        assert process.stdout.read() == b"", "whoever had this pipe has gone"
+        assert process.stdout.read() == b"", "every process with this pipe has ended"
     assert process.returncode == -signal.SIGKILL
     assert below not in family(os.getpid())
 

@@ -90,7 +90,7 @@ async def test_connection_that_has_gone_is_told_from_an_answer_that_breaks_off(i
 
     async with serving(leave) as target, dial(target) as connection:
         await connection.send(b"xy")  # what is not read makes the end a reset
-        with pytest.raises(HungUp, match="had closed the connection without saying so"):
+        with pytest.raises(HungUp, match="had closed the connection without announcing it"):
             await connection.read_reply(LIMIT_S)
 
 
