@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from support.raw_http import RawConnection
 from support.requests import COMPLETIONS, ENDLESS, chunks_of, completion, open_stream, take, token_ids, wait_quiet
 from support.server import Server, wait_until
 
-N_TOKENS = 3000
+N_TOKENS = 1000
+"""More events than the sockets and the policy hold for a reader that does not read."""
 SMALL = 4096
 """The receive buffer of a client whose silence the server should notice soon."""
 
@@ -24,9 +27,10 @@ def stalled(server: Server, policy: object, n_tokens: int = N_TOKENS) -> tuple[R
     return connection, events
 
 
-def ids_alone(server: Server) -> list[int]:
+@pytest.fixture(scope="module")
+def expected(shared_fake: Server) -> list[int]:
     """The token ids that a reader gets if it keeps up."""
-    connection, events = open_stream(server, completion(server, "slow", N_TOKENS, return_token_ids=True))
+    connection, events = open_stream(shared_fake, completion(shared_fake, "slow", N_TOKENS, return_token_ids=True))
     with connection:
         return token_ids(chunks_of(events))
 
@@ -40,9 +44,9 @@ def generated(server: Server) -> int:
     return n_tokens
 
 
-def test_a_stalled_reader_pauses_its_request_and_loses_nothing(fake: Server) -> None:
+def test_a_stalled_reader_pauses_its_request_and_loses_nothing(fake: Server, expected: list[int]) -> None:
     """The engine reports the request as paused, and generates nothing for it until the reader continues."""
-    expected, pauses = ids_alone(fake), actions(fake, "pause")
+    pauses = actions(fake, "pause")
     connection, events = stalled(fake, "pause")
     with connection:
         wait_until(lambda: fake.stats()["engine"]["paused"] == 1, "the engine has paused it")
@@ -53,9 +57,8 @@ def test_a_stalled_reader_pauses_its_request_and_loses_nothing(fake: Server) -> 
     assert actions(fake, "pause") > pauses and actions(fake, "resume") >= 1
 
 
-def test_a_parked_request_holds_no_block_and_resumes_exactly(fake: Server) -> None:
+def test_a_parked_request_holds_no_block_and_resumes_exactly(fake: Server, expected: list[int]) -> None:
     """It is paused first. When its reader continues, its tokens are computed again."""
-    expected = ids_alone(fake)
     connection, events = stalled(fake, {"policy": "pause-park-drop", "park_after_s": 0.2, "drop_after_s": 60})
     with connection:
         wait_until(lambda: [one["state"] for one in fake.stats()["live"]] == ["parked"], "it is parked")
