@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -32,6 +32,32 @@ LONG = "word " * 1500
 """Long enough to be encoded outside the loop; the fake model has a token for each letter."""
 SMALL = 4096
 """The receive buffer of a client whose silence the server should notice soon."""
+
+
+@pytest.fixture(scope="module")
+def small_steps() -> Iterator[Server]:
+    """A server that computes a long prompt in many steps."""
+    with Server("fake", "--max-running", "16", "--max-step-tokens", "16") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def one_slot() -> Iterator[Server]:
+    with Server("fake", "--max-running", "1") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def two_slots() -> Iterator[Server]:
+    with Server("fake", "--max-running", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Server]:
+    """A server that allows any backlog, but not for long that a client takes nothing."""
+    with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
+        yield server
 
 
 def ends(server: Server) -> dict[str, int]:
@@ -109,15 +135,15 @@ def test_a_stream_ends_once_when_its_client_leaves_at_its_last_tokens(
 
 @leaves
 @streamed_or_plain
-def test_a_prompt_is_dropped_when_its_client_leaves_in_prefill(leave: Leave, stream: bool) -> None:
+def test_a_prompt_is_dropped_when_its_client_leaves_in_prefill(small_steps: Server, leave: Leave, stream: bool) -> None:
     """The prompt takes many steps. The client leaves during one of the first, and no token is generated."""
-    with Server("fake", "--max-running", "16", "--max-step-tokens", "16") as server:
-        connection = server.connect()
-        connection.request("POST", COMPLETIONS, completion(server, LONG, n_tokens=8, stream=stream))
-        wait_until(lambda: server.stats()["engine"]["running"] == 1, "its prefill runs")
-        leave(connection)
-        wait_left(server, 0)
-        assert server.stats()["engine"]["generated_tokens_total"] == 0
+    before, generated = small_steps.finished("disconnected"), small_steps.stats()["engine"]["generated_tokens_total"]
+    connection = small_steps.connect()
+    connection.request("POST", COMPLETIONS, completion(small_steps, LONG, n_tokens=8, stream=stream))
+    wait_until(lambda: small_steps.stats()["engine"]["running"] == 1, "its prefill runs")
+    leave(connection)
+    wait_left(small_steps, before)
+    assert small_steps.stats()["engine"]["generated_tokens_total"] == generated
 
 
 @leaves
@@ -134,37 +160,36 @@ def test_every_choice_is_released_when_the_client_of_all_leaves(fake: Server, le
 
 
 @leaves
-def test_every_choice_is_released_when_only_some_of_them_run(leave: Leave) -> None:
+def test_every_choice_is_released_when_only_some_of_them_run(two_slots: Server, leave: Leave) -> None:
     """Three choices for two slots: one waits, and is cancelled with the others."""
-    with Server("fake", "--max-running", "2") as server:
-        connection = server.connect()
-        connection.request("POST", COMPLETIONS, completion(server, n_tokens=ENDLESS, n=3, stream=True))
-        wait_until(lambda: server.stats()["engine"]["running"] == 2, "two run")
-        assert server.stats()["engine"]["waiting"] == 1
-        leave(connection)
-        wait_left(server, 0, n=3)
+    before = two_slots.finished("disconnected")
+    connection = two_slots.connect()
+    connection.request("POST", COMPLETIONS, completion(two_slots, n_tokens=ENDLESS, n=3, stream=True))
+    wait_until(lambda: two_slots.stats()["engine"]["running"] == 2, "two run")
+    assert two_slots.stats()["engine"]["waiting"] == 1
+    leave(connection)
+    wait_left(two_slots, before, n=3)
 
 
-def test_a_stream_is_released_when_its_client_falls_silent() -> None:
+def test_a_stream_is_released_when_its_client_falls_silent(impatient: Server) -> None:
     """It neither reads nor leaves, and its policy allows any backlog. The stall timeout ends its streams."""
-    with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
-        connection, events = open_stream(server, completion(server, n_tokens=ENDLESS, n=2), receive_buffer_bytes=SMALL)
-        take(events, 1)
-        wait_until(lambda: server.finished("slow_client") == 2, "both were ended")
-        wait_quiet(server)
-        connection.finish()
+    body = completion(impatient, n_tokens=ENDLESS, n=2)
+    connection, events = open_stream(impatient, body, receive_buffer_bytes=SMALL)
+    take(events, 1)
+    wait_until(lambda: impatient.finished("slow_client") == 2, "both were ended")
+    wait_quiet(impatient)
+    connection.finish()
 
 
-def test_a_whole_response_is_closed_when_its_client_falls_silent() -> None:
+def test_a_whole_response_is_closed_when_its_client_falls_silent(impatient: Server) -> None:
     """The answer is complete, and its client takes nothing of it. The stall timeout closes the response."""
-    with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
-        connection = server.connect(receive_buffer_bytes=SMALL)
-        body = completion(server, n_tokens=1000, n=16, return_token_ids=True)
-        connection.request("POST", COMPLETIONS, body)
-        wait_until(lambda: server.finished("length") == 16, "it is computed", 60)
-        wait_until(lambda: server.stats()["api"]["sessions"] == 0, "the response closes")
-        wait_quiet(server)
-        connection.finish()
+    connection = impatient.connect(receive_buffer_bytes=SMALL)
+    body = completion(impatient, n_tokens=1000, n=16, return_token_ids=True)
+    connection.request("POST", COMPLETIONS, body)
+    wait_until(lambda: impatient.finished("length") == 16, "it is computed", 60)
+    wait_until(lambda: impatient.stats()["api"]["sessions"] == 0, "the response closes")
+    wait_quiet(impatient)
+    connection.finish()
 
 
 @leaves
@@ -183,26 +208,26 @@ def test_every_endpoint_releases_when_its_client_leaves(fake: Server, leave: Lea
 
 
 @leaves
-def test_a_waiting_request_never_runs_when_its_client_has_left(leave: Leave) -> None:
+def test_a_waiting_request_never_runs_when_its_client_has_left(one_slot: Server, leave: Leave) -> None:
     """The only slot is taken. Requests that leave the queue never run; the one that stays is served next."""
-    with Server("fake", "--max-running", "1") as server:
-        connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
-        take(events, 1)
-        waiting = [server.connect() for _ in range(3)]
-        for i, one in enumerate(waiting):
-            one.request("POST", COMPLETIONS, completion(server, n_tokens=ENDLESS, stream=i % 2 == 0))
-        wait_until(lambda: server.stats()["engine"]["waiting"] == 3, "three wait")
-        last = server.connect()
-        last.request("POST", COMPLETIONS, completion(server, "stays", n_tokens=4))
-        wait_until(lambda: server.stats()["engine"]["waiting"] == 4, "four wait")
-        for one in waiting:
-            leave(one)
-        wait_until(lambda: server.stats()["engine"]["waiting"] == 1, "three left the queue")
-        assert server.stats()["engine"]["running"] == 1
-        leave(connection)
-        assert last.read_answer().status == 200
-        last.finish()
-        wait_left(server, 0, n=4)
+    before = one_slot.finished("disconnected")
+    connection, events = open_stream(one_slot, completion(one_slot, n_tokens=ENDLESS))
+    take(events, 1)
+    waiting = [one_slot.connect() for _ in range(3)]
+    for i, one in enumerate(waiting):
+        one.request("POST", COMPLETIONS, completion(one_slot, n_tokens=ENDLESS, stream=i % 2 == 0))
+    wait_until(lambda: one_slot.stats()["engine"]["waiting"] == 3, "three wait")
+    last = one_slot.connect()
+    last.request("POST", COMPLETIONS, completion(one_slot, "stays", n_tokens=4))
+    wait_until(lambda: one_slot.stats()["engine"]["waiting"] == 4, "four wait")
+    for one in waiting:
+        leave(one)
+    wait_until(lambda: one_slot.stats()["engine"]["waiting"] == 1, "three left the queue")
+    assert one_slot.stats()["engine"]["running"] == 1
+    leave(connection)
+    assert last.read_answer().status == 200
+    last.finish()
+    wait_left(one_slot, before, n=4)
 
 
 @pytest.mark.slow
