@@ -93,6 +93,10 @@ def test_answer_may_be_as_long_as_it_likes_when_the_prompt_fits() -> None:
     assert refuse(submission(params=sampling(max_tokens=None))) is None
 
 
+def test_a_limit_of_one_token_is_accepted() -> None:
+    assert refuse(submission(params=sampling(max_tokens=1))) is None
+
+
 @pytest.mark.parametrize(("n", "is_refused"), [(2, False), (3, False), (4, True)])
 def test_group_is_refused_whole_when_one_of_it_has_no_room(n: int, is_refused: bool) -> None:
     """Sequences are counted, not requests."""

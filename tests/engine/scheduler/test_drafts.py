@@ -51,6 +51,7 @@ def continuation_by_search(known: Sequence[TokenId], n: int) -> list[TokenId]:
         ([1, 2, 3, 9, 1, 2, 4, 9, 1, 2], [4, 9, 1, 2]),
         ([5, 1, 2, 3, 9, 6, 1, 2, 4, 9, 5, 1, 2], [3, 9, 6, 1]),
         ([1, 2, 3, 1], []),
+        ([1, 2, 3, 4, 8, 9, 2, 3, 4, 7, 1, 2, 3, 4], [8, 9, 2, 3]),
     ],
 )
 def test_tokens_are_proposed_that_followed_when_the_last_ones_stood_before(

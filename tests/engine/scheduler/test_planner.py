@@ -253,6 +253,13 @@ def test_row_has_drafts_when_its_text_repeats_itself() -> None:
     assert list(step.rows[1].drafts) == []
 
 
+def test_a_stream_that_is_alone_has_drafts_beyond_a_chunk() -> None:
+    one = drafting(1, most=5)
+    roster = roster_with(one)
+    seat_repeating(roster, one)
+    assert drafts(fill(roster, chunk_tokens=2)) == {1: 5}
+
+
 def test_row_has_no_drafts_when_nothing_repeats_itself() -> None:
     """The prompts differ throughout."""
     one = drafting(1)

@@ -23,3 +23,8 @@ def test_seeds_of_choices_are_the_same_for_ever() -> None:
 
 def test_signed_and_unsigned_form_of_one_seed_give_the_same_choices() -> None:
     assert seed_of_choice(-1, 3) == seed_of_choice((1 << 64) - 1, 3)
+
+
+def test_every_bit_of_the_seed_counts() -> None:
+    seeds = [seed_of_choice(1 << bit, 1) for bit in range(64)]
+    assert len({*seeds, seed_of_choice(0, 1)}) == 65

@@ -47,7 +47,7 @@ def test_type_follows_the_status_when_asked(status: int, expected: str) -> None:
     assert error_type(status) == expected
 
 
-@pytest.mark.parametrize("status", [400, 404, 405, 408, 413, 415, 431])
+@pytest.mark.parametrize("status", [400, 404, 405, 408, 413, 415, 421, 431, 501, 505])
 def test_status_has_a_word_and_a_sentence_when_the_router_gives_it(status: int) -> None:
     """Of its own."""
     refusal = refusal_for_status(status)
