@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.calls import Target, get
+from sluiceway_lab.load.replies import LoadError, Reply
 from sluiceway_lab.load.target_server import meet
 from support.scripted_http import Answering, Pieces, completion_stream, plain, scripted_server
 
@@ -55,7 +55,13 @@ async def test_llama_cpp_is_recognized() -> None:
         assert (facts.url, facts.serve_flags) == (script.target.url, None)
 
 
-async def test_server_may_stumble_over_what_it_does_not_have() -> None:
+async def test_server_may_stumble_over_what_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page is broken, one never comes, one is an error."""
+
+    async def get_soon(target: Target, path: str) -> Reply:
+        return await get(target, path, 0.1 if path == "/version" else 10.0)
+
+    monkeypatch.setattr("sluiceway_lab.load.target_server.get", get_soon)
     async with scripted_server(routes(metrics=[b"no"], version=[b""], props=[plain(500, b"no")])) as script:
         server = await meet(script.target)
     assert (server.kind, server.version) == (None, None)
