@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluiceway_lab.check.transcript import Event, Transcript
+from sluiceway_lab.load.transcript import Event, Transcript
 
 DONE = None
 

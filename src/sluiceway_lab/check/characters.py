@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
-from sluiceway_lab.check.transcript import Transcript
 from sluiceway_lab.load.record import Grade
+from sluiceway_lab.load.transcript import Transcript
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _SCRIPTS = "\u041f\u0440\u0438\u0432\u0435\u0442 \u00fcber \u00e9t\u00e9 \u0928\u092e\u0938\u094d\u0924\u0947 "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults
-from sluiceway_lab.check.transcript import read_plain, read_transcript
 from sluiceway_lab.load.raw_connection import HungUp, dial, keeping
 from sluiceway_lab.load.replies import LoadError, Reply
+from sluiceway_lab.load.transcript import read_plain, read_transcript
 
 _TOKENS = 8
 _ORDERS = {"a plain answer": (False, True), "a stream": (True, False)}

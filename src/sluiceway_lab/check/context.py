@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.check.transcript import ChoicePart, Transcript, read_plain, read_transcript
 from sluiceway_lab.load.calls import Call
 from sluiceway_lab.load.polling import until
 from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.transcript import ChoicePart, Transcript, read_plain, read_transcript
 from sluiceway_lab.load.workload import prompts
 
 _POLL_S = 0.005

@@ -9,9 +9,9 @@ from http import HTTPStatus
 
 from sluiceway_lab.check.context import CheckContext, Silence
 from sluiceway_lab.check.question import Finding, Question, unknown
-from sluiceway_lab.check.transcript import read_transcript
 from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.replies import Recording, parse_reply
+from sluiceway_lab.load.transcript import read_transcript
 from sluiceway_lab.load.workload import long_prompt
 
 _FEW_ITLS = 3.0

@@ -6,8 +6,8 @@ import time
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question
-from sluiceway_lab.check.transcript import Transcript
 from sluiceway_lab.load.record import Grade
+from sluiceway_lab.load.transcript import Transcript
 
 _WORTH_IT = 1.2
 """The least speed-up over one after another that counts as batching."""

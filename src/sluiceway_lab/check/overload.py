@@ -9,9 +9,9 @@ from collections import Counter
 
 from sluiceway_lab.check.context import CheckContext, Silence
 from sluiceway_lab.check.question import Finding, Question, by_faults
-from sluiceway_lab.check.transcript import read_transcript
 from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
 from sluiceway_lab.load.streams import Outcome
+from sluiceway_lab.load.transcript import read_transcript
 
 _TOKENS = (4, 256)
 _BUDGET_S = 20.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, graded
-from sluiceway_lab.check.transcript import read_transcript
 from sluiceway_lab.load.raw_connection import RawConnection, dial
 from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.replies import LoadError, parse_reply
+from sluiceway_lab.load.transcript import read_transcript
 
 _ROUNDS = 2
 _PATIENCE_S = 2.0

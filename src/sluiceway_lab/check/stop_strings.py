@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
-from sluiceway_lab.check.transcript import ChoicePart
+from sluiceway_lab.load.transcript import ChoicePart
 
 _NEVER = "\u2603never said\u2603"
 _SPAN = 2

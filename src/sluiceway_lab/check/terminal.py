@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults
-from sluiceway_lab.check.transcript import Transcript, read_transcript
 from sluiceway_lab.load.replies import parse_reply
+from sluiceway_lab.load.transcript import Transcript, read_transcript
 
 _CHAT = "/v1/chat/completions"
 

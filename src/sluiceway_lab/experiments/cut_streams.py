@@ -15,12 +15,11 @@ import httpx
 import msgspec
 from httpx_sse import EventSource, ServerSentEvent
 
-from sluiceway_lab.load.answers import complaint
 from sluiceway_lab.load.browser import Page, own_page
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy
 from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.relay import Cut, relay
-from sluiceway_lab.load.replies import LoadError, parse_reply
+from sluiceway_lab.load.replies import LoadError, complaint, parse_reply
 from sluiceway_lab.load.target_server import COMPLETIONS, TargetServer
 
 _SILENCE_S = 30.0

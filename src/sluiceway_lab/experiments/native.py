@@ -11,9 +11,8 @@ import msgspec
 
 from sluiceway.sse.decoder import Decoder
 from sluiceway.sse.event import ServerEvent
-from sluiceway_lab.load.answers import complaint
 from sluiceway_lab.load.calls import record
-from sluiceway_lab.load.replies import LoadError, Reply, parse_reply
+from sluiceway_lab.load.replies import LoadError, Reply, complaint, parse_reply
 from sluiceway_lab.load.target_server import TargetServer
 
 _GREEDY = {"temperature": 0, "ignore_eos": True}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import h11
+import msgspec
 
 from sluiceway.errors import SluicewayError
 
@@ -126,3 +128,16 @@ def parse_reply(reads: Sequence[Read]) -> Reply:
     if not parser.is_whole:
         parser.feed(0.0, b"")
     return parser.reply()
+
+
+def complaint(body: bytes) -> str:
+    """Return the message of an error in any of the usual forms."""
+    try:
+        decoded = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:200].decode(errors="replace").strip() or "no reason given"
+    return message_of(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
+
+
+def message_of(error: Any) -> str:
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)

@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.load.answers import complaint
 from sluiceway_lab.load.calls import Target, get, record
 from sluiceway_lab.load.processes import ProcessUsage, family, usage
 from sluiceway_lab.load.record import ServerFacts
-from sluiceway_lab.load.replies import LoadError, parse_reply
+from sluiceway_lab.load.replies import LoadError, complaint, parse_reply
 from sluiceway_lab.load.scrape import Samples, kind_of, n_busy, parse_samples
 from sluiceway_lab.load.workload import completion
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluiceway_lab.check.terminal import QUESTION, blemishes_of, faults_of
-from sluiceway_lab.check.transcript import Transcript
 from sluiceway_lab.load.record import Grade
+from sluiceway_lab.load.transcript import Transcript
 from support.model_server import ask
 from support.transcripts import DONE, said, told
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway_lab.load.answers import complaint, read_answer, text_times
-from sluiceway_lab.load.replies import LoadError, Recording
+from sluiceway_lab.load.answers import read_answer, text_times
+from sluiceway_lab.load.replies import LoadError, Recording, complaint
 from support.scripted_http import DONE, chunk, event, plain, stream, token, usage
 
 
@@ -80,7 +80,8 @@ def test_last_usage_counts_when_every_chunk_has_one() -> None:
             stream(token("a"), event({"error": {"message": "out of memory"}}), DONE),
             "broke off the answer: out of memory",
         ),
-        (stream(token("a"), event("nonsense"), DONE), "no completion"),
+        (stream(token("a"), event("nonsense"), DONE), "no JSON"),
+        (stream(event({"choices": 3}), event({"choices": [4]}), DONE), "without a text"),
         (stream(usage(1, 0), DONE), "without a text"),
         (stream(DONE), "without a text"),
     ],

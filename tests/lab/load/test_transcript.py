@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluiceway_lab.check.transcript import read_plain, read_transcript
 from sluiceway_lab.load.replies import LoadError, parse_reply
+from sluiceway_lab.load.transcript import read_plain, read_transcript
 from support.scripted_http import DONE, event, plain, stream, token
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluiceway.sse.decoder import Decoder
-from sluiceway_lab.load.answers import complaint
-from sluiceway_lab.load.replies import LoadError, Read, Reply
+from sluiceway_lab.load.replies import LoadError, Read, Reply, complaint, message_of
 
 _DONE = "[DONE]"
 _COMMENT = re.compile(rb"^:", re.MULTILINE)
@@ -35,7 +34,9 @@ class Event:
 
     @property
     def parts(self) -> list[ChoicePart]:
-        return [_part(self.at_s, choice) for choice in (self.data or {}).get("choices") or []]
+        choices = (self.data or {}).get("choices")
+        found = choices if isinstance(choices, list) else []
+        return [_part(self.at_s, choice) for choice in found if isinstance(choice, dict)]
 
     @property
     def usage(self) -> Any:
@@ -71,7 +72,7 @@ class Transcript:
     @property
     def errors(self) -> list[str]:
         found = [event.data["error"] for event in self.events if event.data is not None and event.data.get("error")]
-        return [str(error.get("message", error)) if isinstance(error, dict) else str(error) for error in found]
+        return [message_of(error) for error in found]
 
     @property
     def ids(self) -> set[str]:
@@ -88,6 +89,11 @@ def read_transcript(reply: Reply) -> Transcript:
     """Raises `LoadError` for a refusal, and for an event that is not a JSON object."""
     if reply.status != 200:
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
+    return events_of(reply)
+
+
+def events_of(reply: Reply) -> Transcript:
+    """Parse the events of an answer with any status."""
     return Transcript(tuple(_events(reply.pieces)), len(_COMMENT.findall(reply.body)), reply.is_whole)
 
 
