@@ -128,6 +128,15 @@ def test_a_window_is_kept_of_what_was_passed(keep: Window, held: int) -> None:
     assert held == 3 or replay.cursor_after(2 - held) is Missed.GONE
 
 
+@pytest.mark.parametrize("keep", [Window(1 << 20, 16), Window(16, 1 << 20)], ids=["events", "bytes"])
+def test_a_full_window_gets_room_for_a_while(keep: Window) -> None:
+    """An eighth of it is evicted together, so that not every event evicts one."""
+    budget = roomy()
+    backlog = with_events(*[b"x"] * 17, keep=keep, budget=budget)
+    backlog.trim(backlog.end)
+    assert budget.n_events == 14
+
+
 def test_nothing_is_kept_when_memory_is_short() -> None:
     """What is only there for a replay goes first."""
     budget = Budget(max_bytes=10, max_events=100)

@@ -64,3 +64,8 @@ def test_place_is_named_when_a_prompt_is_wrong(value: Any, param: str) -> None:
         lower_prompt(value)
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)
     assert f"`{param}`" in caught.value.refusal.message
+
+
+def test_the_first_wrong_prompt_is_quoted() -> None:
+    with pytest.raises(RequestError, match="not null"):
+        lower_prompt([None, {}])
