@@ -93,7 +93,7 @@ def test_costs_are_split_within_a_repeat() -> None:
     assert made[1:] == runs[1:]
 
 
-async def test_servers_take_turns(server: ScriptedServer) -> None:
+async def test_servers_are_interleaved(server: ScriptedServer) -> None:
     pair = [Contender(server=target_server(server.target, name=name)) for name in "ab"]
     config = BenchConfig(levels=(1,), repeats=2, tokens=2, alone=1, scenarios=("streams", "prefill", "joiner"))
     runs = await run_bench(config, pair, lambda line: None)
@@ -126,7 +126,7 @@ async def test_run_that_fails_is_one_without_figures() -> None:
     assert all((one.figures, one.errors) == ({}, ["s: the server refused (503): busy"]) for one in runs)
 
 
-async def test_server_that_answers_nothing_is_a_fault_at_once() -> None:
+async def test_server_that_answers_nothing_fails_before_the_first_run() -> None:
     async with scripted_server() as server:
         with pytest.raises(LoadError, match="s: the server refused"):
             await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)

@@ -110,7 +110,7 @@ def test_interruption_before_the_first_run_leaves_nothing(target: Target) -> Non
         interrupted(target, after=1)
 
 
-def test_rival_takes_turns_and_is_set_against_the_first(target: Target) -> None:
+def test_rival_is_interleaved_and_compared_with_the_first(target: Target) -> None:
     other = Target("localhost", target.port)
     record = run(RunningServer(target=target, model="m"), rival=RunningServer(target=other), measures_floor=False)
     assert [one.name for one in record.servers] == [target.url, other.url]

@@ -41,7 +41,7 @@ def test_record_knows_whether_a_question_failed() -> None:
     assert check_record([(FIRST, GOOD), (SECOND, BAD)]).has_failed
 
 
-def test_finding_is_told_with_its_question() -> None:
+def test_finding_is_recorded_with_its_question() -> None:
     found = answered(FIRST, GOOD)
     assert (found.question, found.grade, found.sentence) == ("overlap", Grade.PASS, GOOD.sentence)
     assert tally([answered(SECOND, BAD), found, found]) == "2 pass, 1 fail"

@@ -24,7 +24,7 @@ async def test_pace_is_that_of_one_stream() -> None:
     assert 0 < pace.itl_s < pace.first_token_s + 1
 
 
-async def test_pace_is_known_when_all_comes_at_once() -> None:
+async def test_pace_is_known_if_the_answer_comes_in_one_event() -> None:
     async with scripted_server({"/v1/completions": stream(token("a", "length"), DONE)}) as server:
         pace = await paced(target_server(server.target), SMALL)
     assert pace.itl_s == pytest.approx(pace.first_token_s / 32, rel=0.01)
@@ -52,7 +52,7 @@ async def test_server_is_idle_or_not_in_time() -> None:
         assert await context.seconds_until_idle(0.3) is None
 
 
-async def test_server_that_looks_only_in_a_lull_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_checks_only_when_quiet_gets_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_module, "FIRST_LOOKS_S", 0.02)
     async with model_server() as (script, _):
         context = await context_of(script)

@@ -14,7 +14,7 @@ from sluiceway_lab.load.record import Grade
 from support.model_server import SMALL, ask, context_of, model_server
 
 
-async def test_headers_at_once_pass() -> None:
+async def test_early_headers_pass() -> None:
     found = await ask(HEADERS)
     assert found.grade is Grade.PASS and found.figures["headers_s"] < found.figures["first_token_s"]
 

@@ -60,7 +60,7 @@ def test_time_is_judged_by_what_was_left(idle_s: float | None, rest_s: float, gr
     assert judge(1, idle_s, rest_s, 60.0).grade is grade
 
 
-def test_lull_never_costs_a_verdict() -> None:
+def test_pause_never_changes_a_grade() -> None:
     assert quiet_within(7.9) == 0.0
     assert judge(1, FIRST_LOOKS_S + quiet_within(8.1), 8.1, 60.0).grade is Grade.PASS
     assert quiet_within(8.1) > 1.0

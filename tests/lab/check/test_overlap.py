@@ -8,7 +8,7 @@ from support.model_server import ask
 from support.transcripts import transcript
 
 
-async def test_streams_that_run_at_once_pass() -> None:
+async def test_simultaneous_streams_pass() -> None:
     found = await ask(QUESTION)
     assert found.figures["streams_begun"] == 4 and found.grade in (Grade.PASS, Grade.WARN)
 
@@ -18,7 +18,7 @@ async def test_server_of_one_at_a_time_fails() -> None:
     assert found.grade is Grade.FAIL and found.sentence.startswith("1 of 4 streams had begun")
 
 
-def test_few_at_once_or_little_gain_is_worth_a_warning() -> None:
+def test_few_simultaneous_streams_or_little_gain_are_a_warning() -> None:
     grades = [judge(n, 8, ratio).grade for n, ratio in ((8, 3.0), (4, 3.0), (8, 1.1), (1, 3.0))]
     assert grades == [Grade.PASS, Grade.WARN, Grade.WARN, Grade.FAIL]
 

@@ -52,7 +52,7 @@ def test_refusal_without_a_time_is_worth_a_warning() -> None:
     assert judge(["refused", "refused"], is_moving=False).grade is Grade.FAIL
 
 
-def test_long_queue_is_told_from_a_hang() -> None:
+def test_long_queue_differs_from_a_hang() -> None:
     outcomes = ["served", "waited without an answer"]
     assert judge(outcomes, is_moving=True).grade is Grade.WARN
     hung = judge(outcomes, is_moving=False)

@@ -40,7 +40,7 @@ def test_grade(ratio: float, stopped: Stopped, grade: Grade) -> None:
     assert judge(7, ratio, stopped).grade is grade
 
 
-def test_memory_is_told_where_it_can_be_seen() -> None:
+def test_memory_is_reported_if_it_is_known() -> None:
     found = judge(7, 1.03, dataclasses.replace(FINE, growth_bytes=400_000))
     assert found.sentence == (
         "7 healthy streams next to a stopped reader took 1.03 x; "

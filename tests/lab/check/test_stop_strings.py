@@ -26,7 +26,7 @@ async def test_lost_end_fails() -> None:
     assert found.sentence.startswith("the stream lost its last 2 characters ")
 
 
-def test_other_difference_is_told_too() -> None:
+def test_other_differences_are_reported() -> None:
     assert lost("abcd", "ab") == "the stream lost its last 2 characters 'cd'"
     assert lost("abcd", "bcd") == "the stream has 3 characters and not 4"
 
@@ -45,5 +45,5 @@ def test_stops_lie_across_borders_in_the_middle() -> None:
         ("ab", ["streamed: the answer has 2 characters and not the 3 before 'xy'"]),
     ],
 )
-def test_leak_is_told_from_another_text(text: str, faults: list[str]) -> None:
+def test_leaked_stop_string_differs_from_another_text(text: str, faults: list[str]) -> None:
     assert faults_of("streamed", text, "abc", "xy") == faults

@@ -107,7 +107,7 @@ def test_run_with_failed_requests_fails(monkeypatch: pytest.MonkeyPatch) -> None
     assert code == 1 and "ours, together 1, repeat 0: 1 failed: busy" in out
 
 
-def test_run_that_was_stopped_is_told_as_far_as_it_went(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_interrupted_run_is_reported_as_partial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     partial = record(run("ours", "together", 1, tokens_per_s=100.0), is_partial=True)
     monkeypatch.setattr(Session, "run", lambda self, say: partial)
     code, out, _ = bench("fake", "--json", str(tmp_path / "record.json"))

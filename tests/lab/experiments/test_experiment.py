@@ -24,7 +24,7 @@ from support.scripted_http import completion_stream, plain, scripted_server
 ROUTES = {"/v1/models": [plain(200, b'{"data":[{"id":"m"}]}')], "/v1/completions": completion_stream(1)}
 
 
-def test_run_is_kept_and_told() -> None:
+def test_run_is_kept_and_reported() -> None:
     lines: list[str] = []
     lab = lab_of(say=lines.append)
     lab.keep(run("s", "a", 2, took_s=1.23456789))

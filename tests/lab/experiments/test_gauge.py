@@ -84,7 +84,7 @@ async def test_tokens_are_counted() -> None:
     assert paths == ["/stats", "/v1/streams/a", "/v1/streams/b"]
 
 
-async def test_releases_are_told_by_the_server() -> None:
+async def test_releases_are_read_from_the_metrics() -> None:
     text = f'{RELEASED}_count{{reason="cancelled"}} 2\n{RELEASED}_sum{{reason="cancelled"}} 0.5\n'
     text += f'{RELEASED}_count{{reason="slow_client"}} 1\n{RELEASED}_sum{{reason="slow_client"}} 0.25\n'
     async with gauge_of(text) as (gauge, _):

@@ -24,7 +24,7 @@ def answer(started_s: float, *chunk_s: float) -> Answer:
     )
 
 
-def test_gaps_are_those_while_newcomers_are_there() -> None:
+def test_itls_count_while_requests_join() -> None:
     """Every ITL counts that overlaps the time from the first request to the end of the last."""
     residents = [[0.0, 5.0, 5.9, 6.2, 6.5, 9.0, 9.1], [6.0, 6.1]]
     found = joined_figures("short", [answer(6.0, 6.1), answer(6.2, 6.4, 6.45)], residents)
@@ -32,7 +32,7 @@ def test_gaps_are_those_while_newcomers_are_there() -> None:
     assert found["first_token_p50_s"] == pytest.approx(0.1) and found["first_token_p99_s"] == pytest.approx(0.2)
 
 
-def test_long_newcomer_among_nobody_has_its_wait_alone() -> None:
+def test_long_request_without_residents_has_only_a_ttft() -> None:
     assert joined_figures("long", [answer(1.0, 1.5)], []) == {"joiner_first_token_s": 0.5}
 
 

@@ -108,7 +108,9 @@ def test_all_stand_where_all_is_as_expected() -> None:
         ("reader stopped, header ignored, comments", PAUSED, {6}),
     ],
 )
-def test_each_falls_by_what_speaks_against_it(scenario: str, figures: dict[str, float], fallen: set[int]) -> None:
+def test_each_hypothesis_falls_by_its_counterexample(
+    scenario: str, figures: dict[str, float], fallen: set[int]
+) -> None:
     """One run is enough. A prompt that was computed before nginx gave up decides nothing."""
     assert {place for place, one in enumerate(found({scenario: figures})) if not one.stood} == fallen
 
@@ -117,12 +119,12 @@ def test_smoke_run_judges_nothing() -> None:
     assert {one.stood for one in found(is_smoke=True)} == {None}
 
 
-async def test_missing_nginx_is_told_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_nginx_is_an_error_before_servers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nginx, "nginx_command", lambda: None)
     with pytest.raises(ConfigError, match="apt-get install nginx"):
         await EXPERIMENT.run(lab_of())
 
 
-def test_scales_are_such_that_something_can_be_seen() -> None:
+def test_comments_come_before_nginx_gives_up() -> None:
     for scale in (module.FULL, module.SMOKE):
         assert scale.comments_s < scale.timeout_s < scale.silence_s

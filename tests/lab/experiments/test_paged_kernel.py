@@ -69,7 +69,7 @@ async def test_server_that_runs_already_is_refused() -> None:
         await EXPERIMENT.run(lab_of())
 
 
-def test_one_batch_that_is_out_of_line_does_not_bend_it() -> None:
+def test_one_outlier_does_not_change_the_line() -> None:
     """From some size on, memory is allocated anew for every step. That is not the cost of a sequence."""
     made = [
         one(run.scenario, 64, step_s=0.85, attention_s=0.8)

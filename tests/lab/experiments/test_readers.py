@@ -60,7 +60,7 @@ def test_reader_leaves_before_its_first_token_when_it_has_had_enough(habit: Habi
     assert (reading.end, reading.n_tokens, reading.completion_s) == (LEFT, 0, 0.0)
 
 
-def test_slow_reader_on_a_narrow_line_gets_all_of_it() -> None:
+def test_slow_reader_on_a_narrow_connection_gets_everything() -> None:
     reading = asyncio.run(answered([EVENT * 400 + DONE], Habit(sleep_s=0.0001, is_narrow=True)))
     assert (reading.end, reading.n_tokens) == (WHOLE, 400)
     assert reading.completion_s > 0

@@ -20,7 +20,7 @@ def record() -> Record:
     return LabSession(experiment=experiment(), first=RunningServer(target=NOWHERE)).run(lambda line: None)
 
 
-def test_table_verdicts_and_gaps_are_shown(record: Record) -> None:
+def test_table_verdicts_and_open_points_are_shown(record: Record) -> None:
     out = io.StringIO()
     show(record, experiment(), Console(file=out, width=100))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]

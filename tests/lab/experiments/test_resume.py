@@ -60,7 +60,7 @@ def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("scenario", ["our client, nginx", "a browser's EventSource, nginx"])
-def test_two_hundred_cuts_are_drawn_for_each_client(scenario: str) -> None:
+def test_each_client_gets_two_hundred_cuts(scenario: str) -> None:
     plans = module.plans_of(lab_of(), scenario)
     assert sum(len(plan.cuts) for plan in plans) == 200
     assert len({plan.stream_id for plan in plans}) == len(plans)

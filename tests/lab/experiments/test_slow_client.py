@@ -14,12 +14,12 @@ from sluiceway_lab.session import RunningServer
 SUBJECT = TargetServer(name="s", target=Target("127.0.0.1", 1), model="m", kind="sluiceway", version=None, extras={})
 
 
-def test_healthy_readers_are_told_by_their_mean_and_their_worst_gaps() -> None:
+def test_healthy_readers_have_a_mean_time_and_a_worst_itl() -> None:
     readings = [Reading(0.0, token_s=[1.0, 1.1, 2.0], end=WHOLE), Reading(0.0, token_s=[1.0, 2.0, 4.0], end=WHOLE)]
     assert healthy_figures(readings) == pytest.approx({"healthy_completion_s": 3.0, "healthy_itl_p99_s": 2.0})
 
 
-def test_held_is_what_is_left_when_the_healthy_ones_are_done() -> None:
+def test_held_resources_count_when_healthy_streams_are_done() -> None:
     """Slots and blocks count only then; bytes are the most at any time."""
     looks = [
         HeldSample(10.5, 8, 40, 900.0),

@@ -31,20 +31,20 @@ async def test_expressions_are_evaluated_in_the_page() -> None:
 
 @needs_browser
 @pytest.mark.e2e
-async def test_page_that_is_not_there_is_told() -> None:
+async def test_missing_page_is_an_error() -> None:
     with pytest.raises(LoadError, match="the browser does not show .*: net::ERR"):
         async with own_page(NOWHERE.url):
             raise AssertionError("it is shown")
 
 
-async def test_browser_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_browser_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_COMMANDS", ("true",))
     with pytest.raises(LoadError, match="the browser has ended"):
         async with own_page(NOWHERE.url):
             raise AssertionError("it is shown")
 
 
-async def test_missing_browser_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_for_a_missing_browser_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_COMMANDS", ("no-such-browser",))
     with pytest.raises(ConfigError, match="NAME: needs Chromium; .*apt-get install chromium"):
         async with own_page(NOWHERE.url):

@@ -52,7 +52,7 @@ async def test_answer_is_recorded_to_its_end() -> None:
     assert (path, headers["connection"], body) == ("/v1/completions", "close", {"stream": True})
 
 
-async def test_call_fails_when_nobody_listens() -> None:
+async def test_call_fails_if_no_server_listens() -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         target = Target("127.0.0.1", unheard.getsockname()[1])

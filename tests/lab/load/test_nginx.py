@@ -61,7 +61,7 @@ def test_server_that_speaks_tls_is_refused() -> None:
             raise AssertionError("it runs")
 
 
-def test_missing_nginx_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_missing_nginx_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "nginx_command", lambda: None)
     with pytest.raises(ConfigError, match="NAME: needs nginx; .*apt-get install nginx-light"):
         with own_proxy(NOWHERE):

@@ -38,7 +38,7 @@ async def test_server_that_takes_too_long_is_given_up() -> None:
     assert not family(server.pid)
 
 
-def test_server_is_ended_when_we_are_told_to_end() -> None:
+def test_server_is_stopped_when_this_process_gets_sigterm() -> None:
     with pytest.raises(SystemExit) as left:
         with own_server("fake") as server:
             os.kill(os.getpid(), signal.SIGTERM)

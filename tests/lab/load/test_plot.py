@@ -13,7 +13,7 @@ from sluiceway_lab.load.tables import PLOTTED, Column
 from support.records import record, run
 
 
-def test_picture_is_drawn(tmp_path: Path) -> None:
+def test_plot_is_drawn(tmp_path: Path) -> None:
     made = record(
         *(
             run("ours", "together", level, tokens_per_s=100.0 * level, itl_p50_s=0.01, itl_p99_s=0.02)
@@ -25,13 +25,13 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_picture_of_nothing_is_empty(tmp_path: Path) -> None:
+def test_plot_without_figures_is_empty(tmp_path: Path) -> None:
     draw(record(run("ours", "start", 0, ready_s=1.0)), PLOTTED, tmp_path / "plot.png", over_streams=True)
     assert (tmp_path / "plot.png").exists()
 
 
 @pytest.mark.parametrize("name", ["none/plot.png", "plot.docx"])
-def test_picture_that_cannot_be_written_is_a_sentence(tmp_path: Path, name: str) -> None:
+def test_plot_that_cannot_be_written_is_a_configuration_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="^plot: cannot write"):
         draw(record(run("ours", "together", 1, tokens_per_s=1.0)), PLOTTED, tmp_path / name, over_streams=True)
 

@@ -82,7 +82,7 @@ async def test_reply_that_is_none_is_a_fault(raw: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("is_at_once", [False, True])
-async def test_connection_that_has_gone_is_told_from_an_answer_that_breaks_off(is_at_once: bool) -> None:
+async def test_closed_connection_differs_from_an_incomplete_answer(is_at_once: bool) -> None:
 
     async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -105,7 +105,7 @@ async def test_silence_is_a_fault() -> None:
                 await waiting(0.01)
 
 
-async def test_nobody_there_is_a_fault() -> None:
+async def test_missing_server_is_an_error() -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         with pytest.raises(LoadError, match="no answer from http://127.0.0.1:"):
@@ -132,7 +132,7 @@ async def test_server_tells_an_order_to_leave_from_a_reset() -> None:
             assert await ends.get() == "reset"
 
 
-async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
+async def test_narrow_connection_that_is_not_read_stops_its_writer() -> None:
     """The writer stops long before two megabytes. Later the reader gets everything."""
     n_bytes, n_piece = 1 << 21, 1 << 14
     sent_bytes = 0
@@ -166,7 +166,7 @@ async def test_narrow_line_that_is_not_read_stops_its_writer() -> None:
         await writing
 
 
-async def test_line_tells_what_arrived_and_was_not_read() -> None:
+async def test_received_and_unread_bytes_are_counted() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

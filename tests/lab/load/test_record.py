@@ -33,7 +33,7 @@ def test_levels_are_summarized_apart() -> None:
     assert [(one.scenario, one.streams) for one in summarize(runs)] == [("together", 1), ("together", 2), ("alone", 4)]
 
 
-def test_ratio_is_of_runs_that_took_turns() -> None:
+def test_ratio_is_of_interleaved_runs() -> None:
     """A run without a counterpart is left out, and so is a division by zero."""
     runs = [
         run("a", 0, speed=2.0, ITL=1.0),

@@ -74,7 +74,7 @@ async def test_client_is_left_when_its_server_breaks_off() -> None:
     assert faults == []
 
 
-async def test_client_is_left_where_nobody_listens() -> None:
+async def test_client_is_disconnected_if_no_server_listens() -> None:
     async with scripted_server({}) as script:
         nobody = script.target
     async with relay(nobody, lambda line: None) as between:

@@ -63,7 +63,7 @@ async def test_prefill_has_no_rate_when_the_server_does_not_count() -> None:
     assert "makespan_s" in run.figures and "prompt_tokens_per_s" not in run.figures
 
 
-def test_residents_feel_a_newcomer_until_its_first_token() -> None:
+def test_stall_counts_until_the_joiner_has_its_first_token() -> None:
     """ITLs before its request are the comparison; ITLs after its first token do not count."""
     joined = answer(10.0, 12.0, 13.0)
     first = answer(0.0, 8.0, 9.0, 11.0, 12.5, 20.0)
@@ -84,7 +84,7 @@ async def test_joiner_comes_when_eight_streams_run() -> None:
     assert len(lengths) == 9 and lengths[-1] == 1500 and max(lengths[:8]) < 100
 
 
-async def test_joiner_is_a_fault_when_the_residents_end_at_once() -> None:
+async def test_joiner_fails_if_the_residents_end_early() -> None:
     async with scripted_server({PATH: [plain(503, b"busy")]}) as server:
         with pytest.raises(LoadError, match="ended after a few tokens"):
             await joiner(target_server(server.target), seed=0, repeat=0)

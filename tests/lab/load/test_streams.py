@@ -37,7 +37,7 @@ def answer(started_s: float, *chunk_s: float, completion_tokens: int | None = No
     )
 
 
-async def test_streams_are_read_all_at_once() -> None:
+async def test_simultaneous_streams_are_all_read() -> None:
     async with scripted_server({PATH: completion_stream(5)}) as server:
         ours = target_server(server.target)
         requests = [ours.request(f"prompt {index}", 5) for index in range(8)]
@@ -56,7 +56,7 @@ async def test_streams_are_read_one_after_another() -> None:
     assert all(end_s < later.started_s for end_s, later in zip(ends, answers[1:], strict=False))
 
 
-async def test_failed_request_is_a_sentence_beside_the_others() -> None:
+async def test_failed_request_is_reported_with_the_other_answers() -> None:
 
     def answering(body: dict[str, str]) -> Sequence[bytes]:
         broken = {"refused": [plain(503, b"busy")], "broken": stream(token("a"))}
@@ -117,7 +117,7 @@ LONG = {"cpu_api_s": 0.140, "requests": 20.0, "chunks_per_token": 0.5, "tokens":
 SHORT = {"cpu_api_s": 0.056, "requests": 20.0, "chunks_per_token": 1.0, "tokens": 160.0}
 
 
-def test_costs_are_the_line_through_long_and_short_answers() -> None:
+def test_costs_are_separated_by_long_and_short_answers() -> None:
     """7 ms for 64 events and 2.8 ms for 8 events: 75 µs for each event, and 2.2 ms for the request."""
     split = split_costs(LONG, SHORT)
     assert split["cpu_api_per_further_chunk_s"] == pytest.approx(75e-6)

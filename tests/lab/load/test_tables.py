@@ -50,7 +50,7 @@ def test_median_stands_with_its_spread() -> None:
     assert row_of(costs, "ours, together 32") == ["0.50", "0.25", "40", "20"]
 
 
-def test_what_a_request_costs_stands_beside_what_an_event_costs() -> None:
+def test_costs_of_requests_and_events_are_shown() -> None:
     split = {"cpu_api_per_further_chunk_s": 0.00003, "cpu_api_per_request_s": 0.0007}
     long, short = (
         run("ours", "together", 32, 0, **STREAMS | split),
@@ -73,7 +73,7 @@ def test_tables_without_a_figure_are_left_out() -> None:
     assert "Streams" not in text and "Engine" not in text and "GFLOP" not in text
 
 
-def test_batching_is_told_in_the_numbers_that_it_is_made_of() -> None:
+def test_gain_of_batching_is_shown_with_both_speeds() -> None:
     text = shown(
         record(
             run("ours", "alone", 1, tokens_per_s=150.0),
@@ -83,7 +83,7 @@ def test_batching_is_told_in_the_numbers_that_it_is_made_of() -> None:
     assert "ours: 32 streams batched 1,800.0 tokens/s, one after another 150.0 tokens/s, ratio 12.00." in text
 
 
-def test_machine_stands_beside_what_was_achieved() -> None:
+def test_figures_are_compared_with_the_floor() -> None:
     figures = {"step_mean_s": 0.01, "model_share": 0.9, "weights_gb_per_s": 31.5, "gflop_per_s": 202.0}
     text = shown(record(run("ours", "together", 1, 0, **figures)))
     assert "memory 40.0 GB/s, products 1,010 GFLOP/s in bfloat16, 233 in float32" in text
@@ -112,7 +112,7 @@ def test_two_servers_are_set_against_each_other() -> None:
     assert "alone" not in of_streams
 
 
-def test_growth_of_memory_is_that_of_the_last_half_of_a_soak() -> None:
+def test_memory_growth_is_that_of_the_last_half_of_a_soak() -> None:
     """A cache that fills up once is not a leak."""
     parts = [
         run("ours", "soak", 8, part, requests=10.0, pss_api_bytes=1e6 * grown, pss_bytes=2e6 * grown)

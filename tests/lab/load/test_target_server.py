@@ -55,7 +55,7 @@ async def test_llama_cpp_is_recognized() -> None:
         assert (facts.url, facts.serve_flags) == (script.target.url, None)
 
 
-async def test_server_may_stumble_over_what_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_optional_pages_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """One page is broken, one never comes, one is an error."""
 
     async def get_soon(target: Target, path: str) -> Reply:

@@ -48,7 +48,7 @@ async def test_every_reader_gets_every_token() -> None:
 
 
 @pytest.mark.parametrize("way", ["when made", "when written"])
-async def test_backlog_is_what_a_reader_that_stops_has_not_got(way: FormatTime) -> None:
+async def test_backlog_is_what_a_stopped_reader_has_not_received(way: FormatTime) -> None:
     """A megabyte of events waits in one form, and almost nothing in the other."""
     question = WayOutConfig(format_time=way, spoken="completions", model=LONG.model, n_readers=1, n_tokens=30)
     backlog, spent, (body,) = await whole(question, waits_for_backlog=True)
