@@ -258,7 +258,7 @@ class LLM:
         return self._pieces(_chat_of(messages, "messages"), _lower_streamed(sampling_params, sampling, stop))
 
     def close(self) -> None:
-        """End the threads; idempotent. Whoever still waits gets an error."""
+        """End the threads. Callers that still wait get an error. Idempotent."""
         with self._lock:
             if self._is_closed:
                 return

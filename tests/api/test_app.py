@@ -64,7 +64,7 @@ async def test_a_native_request_is_answered_by_its_path(api: Api) -> None:
     ],
 )
 async def test_an_answer_has_the_id_of_its_stream(api: Api, path: str, prefix: str) -> None:
-    """Whoever sees an answer and not its headers can cancel it, and ask about it."""
+    """A client that sees an answer without its headers can cancel it, and ask about it."""
     body = {"/v1/chat/completions": chat(), "/v1/completions": completion()}.get(path, b'{"prompt": "Hi"}')
     answer = await fetch(api.app, "POST", path, body)
     stream_id = answer.json()["id"]

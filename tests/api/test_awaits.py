@@ -233,9 +233,9 @@ class Trial:
         raise AssertionError(f"{self._given.name}: it does not end")
 
     async def clear(self) -> None:
-        """It ends, if that is still to come, and whoever else reads does so to the end. Then nothing may be held.
+        """It ends, if it has not ended yet, and other readers read to the end. Then nothing may be held.
 
-        Its client does not leave once it is over: what it held must be let go without that.
+        Its client does not leave once it is over: what it held must be released without that.
         """
         await self.run()
         for _ in range(20):

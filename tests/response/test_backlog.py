@@ -108,7 +108,7 @@ def test_the_last_event_is_not_empty() -> None:
     assert not replay.is_ended
 
 
-def test_only_what_was_passed_is_let_go() -> None:
+def test_only_events_that_every_reader_has_passed_are_evicted() -> None:
     """A plain response keeps nothing of it, and all of the rest."""
     budget = roomy()
     replay = with_events(b"aa", b"b", b"c", keep=NOTHING, budget=budget)
@@ -267,7 +267,7 @@ def test_what_is_gathered_is_held_until_the_last_events_take_its_place() -> None
     assert (replay.n_delivered, replay.n_waiting) == (4, 0)
 
 
-def test_what_is_gathered_goes_when_everything_is_let_go() -> None:
+def test_gathered_bytes_are_released_when_everything_is_discarded() -> None:
     """Its tokens reach nobody."""
     budget = roomy()
     replay = Backlog(budget)

@@ -89,7 +89,7 @@ class Shelf:
         self.budget.release(10, 1)
 
 
-def test_what_is_kept_gives_way_when_memory_gets_short() -> None:
+def test_kept_responses_are_evicted_when_memory_gets_short() -> None:
     """The longest kept first, no more of them than need be, and before anybody feels pressure."""
     budget = filled(30)
     shelf = Shelf(budget, "a", "b", "c")
@@ -104,7 +104,7 @@ def test_what_is_kept_gives_way_when_memory_gets_short() -> None:
     assert shelf.gone == ["a", "b", "c"] and budget.pressure is Pressure.TIGHT
 
 
-def test_what_is_kept_gives_way_when_it_is_too_many() -> None:
+def test_kept_responses_are_evicted_when_they_are_too_many() -> None:
     """However small each is."""
     budget = Budget(max_bytes=1000, max_events=1000, max_kept=2)
     first = Shelf(budget, "a", "b")
@@ -125,13 +125,13 @@ def test_the_caller_that_keeps_the_most_loses_the_first() -> None:
 
 
 def test_who_has_as_much_as_any_takes_from_nobody() -> None:
-    """The response that was to be kept gives way itself."""
+    """The response that was about to be kept is evicted itself."""
     budget = Budget(max_bytes=1000, max_events=1000, max_kept=2)
     shelf = Shelf(budget, "a1", "b1", "c1", "d1")
     assert shelf.gone == ["c1", "d1"]
 
 
-def test_what_is_read_again_does_not_give_way() -> None:
+def test_a_response_that_is_read_again_is_not_evicted() -> None:
     """It is as dear as any other; what is not kept may be reclaimed."""
     budget = filled(50)
     shelf = Shelf(budget, "a", "b")
@@ -142,7 +142,7 @@ def test_what_is_read_again_does_not_give_way() -> None:
 
 
 def test_bytes_that_are_gathered_are_no_event() -> None:
-    """But they press as those of events do, and what is kept gives way to them."""
+    """They count like events, and kept responses are evicted for them."""
     budget, left = filled(), list[str]()
     budget.keep("kept", lambda: left.append("kept"))
     budget.hold(80, 0)

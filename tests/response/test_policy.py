@@ -86,7 +86,7 @@ def test_a_reader_stays_behind_until_it_is_at_the_low_mark() -> None:
 
 
 def test_the_low_mark_counts_when_memory_is_short() -> None:
-    """Then a pausing policy pauses, and one that cannot pause lets go."""
+    """Then a policy that pauses does so, and one that cannot pause drops the reader."""
     between = NEAR._replace(queued_bytes=15, pressure=Pressure.TIGHT)
     assert decide(PAUSE, between) is Decision.PAUSE
     assert decide(DROP, between) is Decision.DROP

@@ -461,7 +461,7 @@ def test_notice_goes_out_before_the_next_event_when_it_is_held() -> None:
 
 
 def test_notice_is_held_when_the_last_event_is_being_written() -> None:
-    """Whoever takes its time for a write has everything all the same."""
+    """A reader that is slow to take a write gets everything too."""
     replay = response(b"a")
     one = reader(replay)
     one.take(replay)

@@ -20,7 +20,7 @@ def shares_of(*entries: str) -> Shares[str]:
 
 
 def test_the_oldest_of_the_caller_with_the_most_goes_first() -> None:
-    """Whoever added last."""
+    """The caller that added last."""
     shares = shares_of("b1", "a1", "a2", "b2", "a3", "c1")
     assert shares.excess("c") == shares.excess("b") == shares.excess("nobody") == "a1"
     shares.drop("a", "a1")
@@ -38,7 +38,7 @@ def test_nobody_is_pushed_out_by_a_caller_that_has_as_much() -> None:
 
 
 def test_weights_count_and_not_numbers_where_they_are_given() -> None:
-    """Whoever adds something again has it once, as its latest."""
+    """An entry that is added again is there once, as the newest."""
     shares = Shares[str]()
     for thing in ("b1", "b2", "b3"):
         shares.add("b", thing, 1)

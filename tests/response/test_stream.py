@@ -856,7 +856,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert (self.budget.n_bytes, self.budget.n_events) == (0, 0)
         kept = 0 if self.terms.retention is None else self.terms.retention.max_events
         limit = self.terms.policy.limit_events
-        n_ends = 3  # of sequences and of the response: these have to come, whoever does not read
+        n_ends = 3  # of sequences and of the response: these have to come, also if a reader does not read
         assert limit is None or self.budget.n_events <= kept + limit + n_ends
 
 
@@ -888,7 +888,7 @@ def test_notice_is_told_to_those_that_have_everything() -> None:
     assert (hall.stream.backlog.n_delivered, hall.stream.backlog.end.event_id + 1) == (1, 2)
 
 
-def test_what_is_kept_is_gone_when_it_gives_way() -> None:
+def test_kept_events_are_gone_when_the_response_is_evicted() -> None:
     """Of a response that has ended and that nobody reads; of any other nothing is."""
     hall = Hall(KEPT)
     hall.say(2)

@@ -1,4 +1,4 @@
-"""A request for tokens over its whole life: whoever leaves, whenever, nothing is held afterwards."""
+"""A request for tokens over its whole life. Whenever a client leaves, nothing is held afterwards."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ async def test_what_comes_is_followed(api: Api) -> None:
 
 
 async def test_nothing_follows_the_end(api: Api) -> None:
-    """204 stops an EventSource; also when the stream is let go, as long as it is remembered."""
+    """204 stops an EventSource, also for an evicted stream whose record is still kept."""
     api = Api(streams=StreamsConfig(replay_ttl_s=1.0))
     await posted(api)
     assert (await twin(api, 4)).status == 204

@@ -73,7 +73,7 @@ async def test_it_tells_when_it_is_full_no_more() -> None:
 
 
 async def test_a_connection_that_has_ended_holds_nothing() -> None:
-    """Whoever waits for room is told, and finds that out."""
+    """A writer that waits for room is woken, and finds the connection closed."""
     async with line() as one:
         one.fill()
         one.transport.abort()
@@ -89,7 +89,7 @@ async def test_without_a_limit_it_is_never_full() -> None:
 
 
 async def test_it_is_never_full_when_the_kernel_does_not_know_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some that pass for Linux refuse it: whoever writes goes on without an answer."""
+    """Some systems that call themselves Linux refuse the request: writing continues without the answer."""
     monkeypatch.setattr(kernel_queue, "_SIOCOUTQNSD", 0x89F9)
     async with line() as one:
         assert one.fill() >= 1 << 20

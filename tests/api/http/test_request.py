@@ -138,7 +138,7 @@ async def test_each_part_is_told_with_the_size_so_far() -> None:
 
 
 def test_room_is_for_the_long_bodies_of_all_requests() -> None:
-    """What is beyond a short body counts, until the request lets go of it."""
+    """Bytes beyond a short body count until the request releases them."""
     room = BodyRoom(100)
     with room.hold() as grow, room.hold() as grow_other:
         grow(QUICK_BYTES)

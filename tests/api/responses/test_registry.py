@@ -94,7 +94,7 @@ def test_an_answer_is_found_by_its_caller_alone(streams: Registry) -> None:
     assert refusal_of(caught).status == 409
 
 
-def test_what_is_over_is_let_go_and_remembered(streams: Registry) -> None:
+def test_a_response_that_is_over_is_evicted_and_remembered(streams: Registry) -> None:
     """Once; its id is free again."""
     answer = add(streams)
     assert settled(streams, answer, 0.5)
@@ -162,7 +162,7 @@ def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams:
 
 
 def test_a_broken_answer_is_not_replayed(streams: Registry) -> None:
-    """Whoever sends the request again has come for an answer; what was told can still be read by its id."""
+    """A client that sends the request again wants an answer; the events of the first can still be read by its id."""
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     end(answer)
@@ -274,7 +274,7 @@ def test_a_broken_answer_gives_its_id_away_when_its_request_comes_again(streams:
     assert isinstance(found, StreamRecord) and (found.reason, found.state) == ("cancelled", "closed")
 
 
-def test_what_is_kept_gives_way_when_there_is_too_much_of_it() -> None:
+def test_kept_responses_are_evicted_when_there_are_too_many() -> None:
     """The longest kept first; one that is read again counts as new when it is left."""
     streams = Registry(StreamsConfig(kept_streams=2))
     answers = [add(streams, stream_id, terms=KEPT) for stream_id in "abc"]
@@ -289,7 +289,7 @@ def test_what_is_kept_gives_way_when_there_is_too_much_of_it() -> None:
     assert isinstance(found, StreamRecord) and found.state == "closed"
 
 
-def test_what_gave_way_is_remembered_from_then_on() -> None:
+def test_evicted_responses_are_remembered_from_then_on() -> None:
     """Not from its end, which may be longer ago than anything is remembered."""
     streams = Registry(StreamsConfig(kept_streams=1, history_ttl_s=10.0))
     first, second = (add(streams, stream_id, terms=KEPT) for stream_id in "ab")

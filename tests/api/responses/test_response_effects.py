@@ -183,7 +183,7 @@ def test_of_several_readers_a_slow_one_costs_itself(api: Api) -> None:
 
 
 def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
-    """Nobody is told; what it came to is remembered once it is let go."""
+    """No reader gets an event; its record is kept once it is evicted."""
     client = opened(api, DETACHED, reads=True, n_tokens=2)
     client.leave()
     assert client.answer.stream.state is State.DETACHED and api.metrics.stream_actions["detach"].value == 1
@@ -196,7 +196,7 @@ def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
 
 
 def test_what_is_only_kept_goes_first_when_memory_is_short() -> None:
-    """At once, the one first that ended first: those that are read shall not pay for what may never be asked for."""
+    """Those that ended first are evicted first, before any response that a client reads."""
     api = Api(streams=StreamsConfig(max_stream_bytes=8000))
     kept = []
     for _ in range(2):

@@ -148,7 +148,7 @@ async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
 
 
 async def test_a_reader_that_leaves_between_two_turns_gets_nothing_more() -> None:
-    """What was to be written next is let go, and its tokens are wasted."""
+    """Events that were not written are dropped, and their tokens are wasted."""
     api = Api()
     driver = await answered_at_length(api)
     await settle(lambda: len(driver.writes) > 1)

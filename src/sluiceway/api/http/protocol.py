@@ -223,7 +223,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
-        """The client sends nothing more: it has left. Bytes that it has not taken shall not hide that."""
+        """The client has closed its side: it has left, even if bytes for it still wait to be sent."""
         if self._is_answering:
             self._disconnect()
             self.transport.abort()
