@@ -15,7 +15,7 @@ from gguf.quants import dequantize
 
 from sluiceway.api.endpoints.streams import MAX_LISTED
 from sluiceway.api.http.protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEADERS
-from sluiceway.engine.scheduler.request import TRANSITIONS, Input, State
+from sluiceway.engine.scheduler.sequence import TRANSITIONS, Input, State
 from sluiceway.llm import LLM, SamplingParams
 from sluiceway.model import gguf_config, hf_config, safetensors, sampler
 from sluiceway.protocols.native.schema import NativeFields

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from sluiceway.config import Dtype, EngineConfig
-from sluiceway.engine.scheduler.request import Submission
 from sluiceway.engine.scheduler.scheduler import Scheduler
+from sluiceway.engine.scheduler.sequence import Submission
 from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.load import LoadedModel
 from sluiceway.model.runner import TorchRunner

@@ -13,11 +13,12 @@ from sluiceway.engine.engine import ENGINE_FAULT, Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner, Step
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
-from sluiceway.engine.scheduler.planner import NextStep
+from sluiceway.engine.scheduler.planner import BatchPlanner
 from sluiceway.errors import InvariantError, ModelFault
+from sluiceway.ipc.messages.to_api import Accepted, Progressed
 from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, SetFlow, Submit, ToEngine
-from sluiceway.ipc.messages.to_engine import Sequence as SequenceMessage
-from sluiceway.ipc.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, SequenceStart, StepOut
+from sluiceway.ipc.messages.to_engine import NewSequence as SequenceMessage
+from sluiceway.ipc.messages.to_tokenizer import EngineAudit, FromEngine, SequenceEnd, StepOut
 from sluiceway.types import FinishReason, Flow, Held, Progress, Rid, SamplingParams
 from support.scheduling import EOS, engine_config, prompt_of
 
@@ -114,7 +115,7 @@ def test_start_and_first_token_are_said_when_a_request_arrives() -> None:
     """In one word, with the snapshot after it."""
     bench = Bench()
     out = bench.say(submit(1, 2))
-    assert out.starts == [SequenceStart(1, 4, 0), SequenceStart(2, 4, 0)]
+    assert out.starts == [Accepted(1, 4, 0), Accepted(2, 4, 0)]
     assert out.rids == [1, 2] and len(out.token_ids) == 2
     assert (out.stats.step_id, out.stats.running, out.stats.step_tokens, out.stats.step_s) == (1, 2, 8, 2.0)
     assert bench.engine.has_work and bench.engine.live_rids() == [1, 2]
@@ -305,7 +306,7 @@ def test_invariants_are_looked_at_when_the_engine_comes_to_rest() -> None:
     """Once; what is broken is reported, and does not stop it."""
     bench = Bench()
     bench.say(submit(1, max_tokens=1))
-    bench.engine._scheduler._roster.pool.take(1)
+    bench.engine._scheduler._table.pool.take(1)
     bench.step()
     assert [str(fault) for fault in bench.faults] == ["I2: free, leased and fenced blocks do not partition the pool"]
     bench.step()
@@ -318,7 +319,7 @@ def test_invariants_are_not_looked_at_when_a_sequence_is_paused() -> None:
     """That is no rest: each pause would cost a look at every block."""
     bench = Bench()
     bench.say(submit(1))
-    bench.engine._scheduler._roster.pool.take(1)
+    bench.engine._scheduler._table.pool.take(1)
     bench.step([SetFlow((1,), Flow.PAUSE)])
     assert bench.faults == []
 
@@ -389,11 +390,15 @@ def test_progress_is_said_with_the_step_when_a_request_is_watched() -> None:
     bench = Bench(max_running=1)
     bench.say(submit(1, n_prompt=4))
     out = bench.say(msgspec.structs.replace(submit(2, 3, n_prompt=24), is_watched=True))
-    assert out.rids == [1] and out.progress == ((2, Progress(1, 0, 24)),)
-    assert bench.say().progress == ()
+    assert out.rids == [1] and out.progress == [Progressed(2, Progress(1, 0, 24))]
+    assert bench.say().progress == []
     first, *told = [bench.say(Abort(1, FinishReason.CANCELLED)), bench.say(), bench.say(), bench.say()]
-    assert ends_of(first) == [(1, FinishReason.CANCELLED)] and first.progress == ()
-    assert [out.progress for out in told] == [((2, Progress(0, 16, 24)),), ((2, Progress(0, 24, 24)),), ()]
+    assert ends_of(first) == [(1, FinishReason.CANCELLED)] and first.progress == []
+    assert [out.progress for out in told] == [
+        [Progressed(2, Progress(0, 16, 24))],
+        [Progressed(2, Progress(0, 24, 24))],
+        [],
+    ]
 
 
 def test_progress_is_said_when_nothing_else_is() -> None:
@@ -401,8 +406,8 @@ def test_progress_is_said_when_nothing_else_is() -> None:
     bench = Bench(max_running=1)
     bench.say(submit(1))
     bench.say(SetFlow((1,), Flow.PAUSE), submit(2))
-    assert bench.say(msgspec.structs.replace(submit(3), is_watched=True)).progress == ((3, Progress(2, 0, 4)),)
-    assert bench.say(SetFlow((2,), Flow.PARK)).progress == ((3, Progress(1, 0, 4)),)
+    assert bench.say(msgspec.structs.replace(submit(3), is_watched=True)).progress == [Progressed(3, Progress(2, 0, 4))]
+    assert bench.say(SetFlow((2,), Flow.PARK)).progress == [Progressed(3, Progress(1, 0, 4))]
 
 
 def test_a_step_in_which_the_model_gave_no_token_is_a_fault_that_is_told() -> None:
@@ -464,10 +469,10 @@ def test_a_fault_in_planning_ends_what_lives_and_no_more(monkeypatch: pytest.Mon
     bench = Bench()
     bench.say(submit(1), submit(2))
 
-    def fail(self: NextStep) -> None:
+    def fail(self: BatchPlanner) -> None:
         raise Broken("a secret path")
 
-    monkeypatch.setattr(NextStep, "fill", fail)
+    monkeypatch.setattr(BatchPlanner, "fill", fail)
     out = bench.say()
     monkeypatch.undo()
     assert ends_of(out) == [(1, FinishReason.ERROR), (2, FinishReason.ERROR)]

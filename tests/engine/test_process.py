@@ -11,7 +11,7 @@ from sluiceway.engine.engine import Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.process import EngineLoop
 from sluiceway.ipc.messages.to_child import Drain, PeerDown, PeerUp, Role
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Sequence, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, NewSequence, Submit, ToEngine
 from sluiceway.ipc.messages.to_supervisor import Heartbeat, Ready
 from sluiceway.ipc.messages.to_tokenizer import EngineAudit, EngineUp, FromEngine, SequenceEnd, StepOut
 from sluiceway.types import EngineFacts, FinishReason, Rid
@@ -55,7 +55,7 @@ class Neighbour:
     def submit(self, rid: Rid, max_tokens: int | None) -> None:
         """One sequence; None runs to the end of a long context."""
         params = sampling(max_tokens=max_tokens, ignore_eos=True)
-        self.push(Submit((Sequence(rid=rid, prompt_token_ids=tuple(prompt_of(rid, 4)), sampling=params),)))
+        self.push(Submit((NewSequence(rid=rid, prompt_token_ids=tuple(prompt_of(rid, 4)), sampling=params),)))
 
     def ends(self, n: int) -> dict[Rid, SequenceEnd]:
         ends: dict[Rid, SequenceEnd] = {}

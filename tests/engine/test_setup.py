@@ -13,7 +13,7 @@ from sluiceway.config import ModelFiles, ModelKind, ServeConfig
 from sluiceway.engine.engine import Engine
 from sluiceway.engine.setup import FAKE_MAX_MODEL_LEN, build_engine
 from sluiceway.errors import ConfigError
-from sluiceway.ipc.messages.to_engine import Sequence, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import NewSequence, Submit, ToEngine
 from sluiceway.ipc.messages.to_tokenizer import StepOut
 from sluiceway.types import EngineFacts, FinishReason, SamplingParams
 from support import tiny_models, vocabularies
@@ -79,12 +79,12 @@ def test_an_answer_ends_with_any_end_token_that_the_files_name(tmp_path: Path) -
     engine, _ = build_engine(ServeConfig(model=model, kv_cache_tokens=256, threads=1))
     for end in (1, 2):
         sampling = SamplingParams(temperature=0.0, logit_bias=((end, 100.0),), min_tokens=2)
-        token_ids, reason = answer(engine, Sequence(rid=end, prompt_token_ids=(5, 6), sampling=sampling))
+        token_ids, reason = answer(engine, NewSequence(rid=end, prompt_token_ids=(5, 6), sampling=sampling))
         assert reason is FinishReason.STOP
         assert token_ids.index(end) == 2 == len(token_ids) - 1
 
 
-def answer(engine: Engine, sequence: Sequence) -> tuple[list[int], FinishReason]:
+def answer(engine: Engine, sequence: NewSequence) -> tuple[list[int], FinishReason]:
     """The tokens of one sequence, and why it ended."""
     inbox: list[ToEngine] = [Submit((sequence,))]
     token_ids: list[int] = []

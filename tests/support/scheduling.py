@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import abc
+from collections.abc import Iterable
 
 from sluiceway.config import EngineConfig
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Step
 from sluiceway.engine.scheduler.drafts import Drafter
-from sluiceway.engine.scheduler.outputs import End
 from sluiceway.engine.scheduler.plan import Plan, StepResult
-from sluiceway.engine.scheduler.request import Request, Submission
 from sluiceway.engine.scheduler.scheduler import Scheduler
+from sluiceway.engine.scheduler.sequence import Sequence, Submission
+from sluiceway.ipc.messages.to_tokenizer import SequenceEnd
 from sluiceway.types import Rid, SamplingParams, Speculation, TokenId
 
 EOS = 256
@@ -81,9 +82,9 @@ def request(
     arrival: int = 0,
     limit: int = 256,
     drafter: Drafter | None = None,
-) -> Request:
+) -> Sequence:
     """An admitted sequence that nobody has seated."""
-    return Request(
+    return Sequence(
         submission(rid, n_prompt, params),
         arrival=arrival,
         max_sequence_tokens=limit,
@@ -112,7 +113,7 @@ class Wheel:
         )
         self.in_flight: list[tuple[Plan, Step]] = []
         self.tokens: dict[Rid, list[TokenId]] = {}
-        self.ends: list[End] = []
+        self.ends: list[SequenceEnd] = []
 
     def submit(self, *group: Submission) -> None:
         self.scheduler.submit(group)
@@ -157,9 +158,9 @@ class Wheel:
 
 def answers_alone(
     config: EngineConfig, submissions: Iterable[Submission], *, period: int = 0
-) -> dict[Rid, Sequence[TokenId]]:
+) -> dict[Rid, abc.Sequence[TokenId]]:
     """What each sequence gets when it has an engine to itself."""
-    answers: dict[Rid, Sequence[TokenId]] = {}
+    answers: dict[Rid, abc.Sequence[TokenId]] = {}
     for each in submissions:
         wheel = Wheel(config, period=period)
         wheel.submit(each)

@@ -18,7 +18,6 @@ from sluiceway.ipc.messages.to_tokenizer import (
     EngineAudit,
     EngineUp,
     SequenceEnd,
-    SequenceStart,
     StepOut,
     TextPrompt,
     Tokenize,
@@ -83,7 +82,7 @@ class Neighbours:
             StepOut(
                 rids=[rid] * len(token_ids),
                 token_ids=list(token_ids),
-                starts=[SequenceStart(rid, 3, 0)] if starts else [],
+                starts=[Accepted(rid, 3, 0)] if starts else [],
                 rejections=[],
                 ends=[SequenceEnd(rid, reason)] if reason else [],
                 stats=STATS,

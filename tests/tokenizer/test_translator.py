@@ -28,10 +28,8 @@ from sluiceway.ipc.messages.to_tokenizer import (
     ChatPrompt,
     EngineAudit,
     Forget,
-    GroupRejection,
     Prompt,
     SequenceEnd,
-    SequenceStart,
     StepOut,
     TextPrompt,
     Tokenize,
@@ -114,8 +112,8 @@ class Desk:
         self,
         tokens: list[tuple[int, int]] | None = None,
         *,
-        starts: list[SequenceStart] | None = None,
-        rejections: list[GroupRejection] | None = None,
+        starts: list[Accepted] | None = None,
+        rejections: list[Rejected] | None = None,
         ends: list[SequenceEnd] | None = None,
         logprobs: dict[int, Logprobs] | None = None,
     ) -> list[Event]:
@@ -162,10 +160,10 @@ def test_sequence_is_submitted_with_its_tokens_when_a_prompt_arrives() -> None:
     assert desk.engine == [
         Submit(
             (
-                to_engine.Sequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
-                to_engine.Sequence(rid=2, prompt_token_ids=text, sampling=second),
-                to_engine.Sequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
-                to_engine.Sequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=second),
+                to_engine.NewSequence(rid=1, prompt_token_ids=text, sampling=SamplingParams(seed=10)),
+                to_engine.NewSequence(rid=2, prompt_token_ids=text, sampling=second),
+                to_engine.NewSequence(rid=3, prompt_token_ids=(7, 8, 9), sampling=SamplingParams(seed=10)),
+                to_engine.NewSequence(rid=4, prompt_token_ids=(7, 8, 9), sampling=second),
             )
         )
     ]
@@ -176,7 +174,7 @@ def test_text_flows_when_tokens_arrive() -> None:
     """Accepted, deltas with their token ids, and the one end with its count."""
     desk = Desk()
     desk.ask(1)
-    assert desk.step(starts=[SequenceStart(1, 2, 0)]) == [Accepted(1, 2, 0)]
+    assert desk.step(starts=[Accepted(1, 2, 0)]) == [Accepted(1, 2, 0)]
     assert desk.step(_bytes(1, "He")) == [Delta(1, "He", (72, 101))]
     events = desk.step(_bytes(1, "y"), ends=[_end(1, FinishReason.LENGTH)])
     assert events == [Delta(1, "y", (121,)), Finished(rid=1, reason=FinishReason.LENGTH, completion_tokens=3)]
@@ -366,7 +364,7 @@ def test_request_is_rejected_whole_when_the_engine_refuses_it() -> None:
     desk = Desk()
     desk.ask(1, 2)
     refusal = Refusal(status=503, code="overloaded", message="full")
-    assert desk.step(rejections=[GroupRejection((1, 2), refusal)]) == [Rejected((1, 2), refusal)]
+    assert desk.step(rejections=[Rejected((1, 2), refusal)]) == [Rejected((1, 2), refusal)]
     assert desk.translator.n_decoding == 0
 
 
@@ -490,11 +488,11 @@ def test_progress_is_passed_on_when_a_request_is_watched() -> None:
         StepOut(
             rids=[1],
             token_ids=[72],
-            starts=[SequenceStart(1, 2, 0)],
+            starts=[Accepted(1, 2, 0)],
             rejections=[],
             ends=[],
             stats=STATS,
-            progress=((1, progress),),
+            progress=[Progressed(1, progress)],
         )
     )
     assert desk.take_events() == [Accepted(1, 2, 0), Progressed(1, progress), Delta(1, "H", (72,))]
@@ -624,8 +622,8 @@ def test_every_sequence_of_a_step_ends_with_an_error_when_the_step_cannot_be_pas
     refusal = Refusal(status=503, code="overloaded", message="full")
     events = desk.step(
         _bytes(1, "a"),
-        starts=[SequenceStart(2, 2, 0)],
-        rejections=[GroupRejection((4,), refusal)],
+        starts=[Accepted(2, 2, 0)],
+        rejections=[Rejected((4,), refusal)],
         ends=[_end(1, FinishReason.LENGTH)],
     )
     assert events == [Rejected((4,), refusal), broken(2, n_tokens=0), broken(1, n_tokens=1)]

@@ -1,4 +1,4 @@
-"""The step loop without the loop: one call of `step` does one round for everything that runs."""
+"""One round of the engine: apply commands, plan, compute, commit, and make the messages."""
 
 from __future__ import annotations
 
@@ -8,41 +8,38 @@ from typing import TypeVar, assert_never
 import msgspec
 
 from sluiceway.config import EngineConfig
-from sluiceway.engine.parts import Part, Parts
 from sluiceway.engine.runner import Runner
-from sluiceway.engine.scheduler.outputs import Outputs
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
-from sluiceway.engine.scheduler.request import Submission
-from sluiceway.engine.scheduler.scheduler import Scheduler
+from sluiceway.engine.scheduler.scheduler import Outputs, Scheduler
+from sluiceway.engine.scheduler.sequence import Submission
+from sluiceway.engine.step_timer import StepPart, StepTimer
 from sluiceway.errors import InvariantError, ModelFault, Refusal
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, Sequence, SetFlow, Submit, ToEngine
+from sluiceway.ipc.messages.to_api import Progressed
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, NewSequence, SetFlow, Submit, ToEngine
 from sluiceway.ipc.messages.to_tokenizer import (
     EngineAudit,
     FromEngine,
-    GroupRejection,
-    SequenceEnd,
-    SequenceStart,
     StepOut,
 )
-from sluiceway.types import EngineStats, FinishReason, Progress, Rid
+from sluiceway.types import EngineStats, FinishReason, Rid
 
 T = TypeVar("T")
 
 Receive = Callable[[], Iterable[ToEngine]]
-"""What arrived since the last call; does not wait."""
+"""Returns what arrived since the last call, without waiting."""
 
 ENGINE_FAULT = Refusal(status=500, code="engine_fault", message="The engine failed while it computed this request.")
-"""All that a client learns of a fault; the rest goes to `on_fault`."""
+"""What a client learns about a fault; the details go to `on_fault`."""
 
 _SEED_MASK = (1 << 64) - 1
 
 
 class Engine:
-    """Scheduler and runner, joined. Not safe for threads: one loop owns it and calls `step`.
+    """Joins the scheduler and a runner. Not safe for threads: one loop owns it and calls `step`.
 
-    `draw_seed` gives 64 random bits to each sequence that brings no seed. `on_fault` is told of every exception of the
-    runner, of every broken invariant, and of every step in which the model gave no number for a token; the engine goes
-    on after each of them.
+    `draw_seed` returns 64 random bits for each sequence without a seed. `on_fault` gets every exception of the runner,
+    every broken invariant, and every step in which the model gave no usable logit. The engine goes on after each of
+    them.
     """
 
     def __init__(
@@ -57,58 +54,57 @@ class Engine:
         self._scheduler = Scheduler(config)
         self._runner = runner
         self._draw_seed = draw_seed
-        self._parts = Parts(now_s)
+        self._timer = StepTimer(now_s)
         self._on_fault = on_fault
         self._audits: list[int] = []
-        self._said = self._scheduler.stats()
-        """The last snapshot that was published, without the figures of its step."""
+        self._published = self._scheduler.stats()
+        """The snapshot that was published last, without the figures of its step."""
         self._is_checked = True
-        """Nothing has lived since the invariants were looked at."""
+        """True when no sequence was live since the last check of the invariants."""
 
     @property
     def has_work(self) -> bool:
-        """Whether to call `step` again at once. If not, only a message brings the engine on: sleep until one comes."""
+        """True when `step` is to be called again immediately. Else the caller may sleep until a message comes."""
         return self._scheduler.has_work
 
     @property
     def stats(self) -> EngineStats:
-        """The snapshot as of now."""
+        """A snapshot of now."""
         return self._snapshot()
 
     def live_rids(self) -> list[Rid]:
-        """Every sequence that had a start and no end yet."""
+        """Every sequence that was accepted and has not finished."""
         return [sequence.rid for sequence in self._scheduler.live_sequences()]
 
     def step(self, receive: Receive) -> list[FromEngine]:
-        """One round: apply what arrived, plan, compute, commit. What there is to say, in order; empty if nothing is.
+        """Do one round: apply what arrived, plan, compute, commit. Returns the messages in order, perhaps none.
 
-        Where what arrived makes news that nobody should wait for, the round ends with it: `has_work` says that the next
-        one is wanted at once.
-        `receive` is called before planning, and again when the step is computed: who has left by then is spared its
-        result. Wishes are carried out in here only, and never raise.
+        If what arrived makes messages that must not wait for a step, the round ends with them, and `has_work` asks for
+        the next round. `receive` is called before planning, and again when the step is computed: a client that has left
+        by then gets no result. Commands are applied here only, and never raise.
         """
-        self._parts.enter(Part.PLAN)
+        self._timer.enter(StepPart.PLAN)
         self._apply(receive())
-        # Whoever waits for a release, or to hear that they are accepted, shall not wait for a step.
-        plan = None if self._scheduler.has_news else self._plan()
+        # Releases and acceptances of long prompts must not wait for a step.
+        plan = None if self._scheduler.has_urgent_messages else self._plan()
         if plan is None:
             self._check_if_idle()
-            return self._say(self._parts.enter(Part.PUBLISH), 0.0, 0)
+            return self._messages(self._timer.enter(StepPart.PUBLISH), 0.0, 0)
         self._is_checked = False
-        started_s = self._parts.enter(Part.MODEL)
+        started_s = self._timer.enter(StepPart.MODEL)
         self._compute(plan, receive)
-        now_s = self._parts.enter(Part.PUBLISH)
+        now_s = self._timer.enter(StepPart.PUBLISH)
         self._scheduler.observe(plan, now_s - started_s)
-        return self._say(now_s, now_s - started_s, plan.n_tokens)
+        return self._messages(now_s, now_s - started_s, plan.n_tokens)
 
-    def _say(self, now_s: float, step_s: float, step_tokens: int) -> list[FromEngine]:
+    def _messages(self, now_s: float, step_s: float, step_tokens: int) -> list[FromEngine]:
         said: list[FromEngine] = [*self._step_out(now_s, step_s, step_tokens), *self._audit_answers()]
         if not self.has_work:
-            self._parts.rest()
+            self._timer.enter(None)
         return said
 
     def _plan(self) -> Plan | None:
-        """The next step. A fault in planning cannot be told to be of one sequence: all that live end."""
+        """Plan the next step. A fault in planning has no sequence of its own, so all live sequences finish."""
         try:
             return self._scheduler.plan()
         except Exception as error:
@@ -126,7 +122,7 @@ class Engine:
                 self._give_up(message)
 
     def _give_up(self, message: ToEngine) -> None:
-        """A message could not be carried out: the sequences that it names end with an error, and no others."""
+        """Finish the sequences of a message that could not be applied with an error, and no others."""
         match message:
             case Submit(sequences):
                 self._scheduler.fail([sequence.rid for sequence in sequences], ENGINE_FAULT)
@@ -155,17 +151,17 @@ class Engine:
             case _:
                 assert_never(message)
 
-    def _submission(self, sequence: Sequence) -> Submission:
+    def _submission(self, sequence: NewSequence) -> Submission:
         seed = sequence.sampling.seed
         seed = self._draw_seed() if seed is None else seed
         return Submission(sequence.rid, sequence.prompt_token_ids, sequence.sampling, seed & _SEED_MASK)
 
     def _compute(self, plan: Plan, receive: Receive) -> None:
-        """Run a plan to its end. If the runner fails, every sequence of the plan ends, and nobody else."""
+        """Compute a plan. If the runner fails, every sequence of the plan finishes with an error, and no other."""
         step = self._attempt(lambda: self._runner.launch(plan))
         result = None if step is None else self._attempt(step.wait)
-        self._parts.enter(Part.COMMIT)
-        # As late as can be: whoever has left by now is told to have ended with this step, not after it.
+        self._timer.enter(StepPart.COMMIT)
+        # As late as possible: a sequence whose client has left by now finishes with this step, not after it.
         self._apply(receive())
         if result is None or self._attempt(lambda: self._commit(plan, result)) is None:
             self._scheduler.abandon(plan, ENGINE_FAULT)
@@ -184,7 +180,7 @@ class Engine:
             return None
 
     def _check_if_idle(self) -> None:
-        """Look at the invariants each time that the engine has come to rest."""
+        """Check the invariants each time the engine becomes idle."""
         if self._is_checked or not self._scheduler.is_empty:
             return
         self._is_checked = True
@@ -194,14 +190,14 @@ class Engine:
     def _step_out(self, now_s: float, step_s: float, step_tokens: int) -> Iterable[StepOut]:
         outputs, snapshot = self._scheduler.drain(), self._scheduler.stats()
         progress = self._scheduler.progress(now_s)
-        if not outputs and not progress and snapshot == self._said:
+        if not outputs and not progress and snapshot == self._published:
             return []
-        self._said = snapshot
+        self._published = snapshot
         return [_step_out(outputs, progress, self._snapshot(step_s=step_s, step_tokens=step_tokens))]
 
     def _snapshot(self, *, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
         stats = self._scheduler.stats(step_s=step_s, step_tokens=step_tokens)
-        return msgspec.structs.replace(stats, **self._parts.totals())
+        return msgspec.structs.replace(stats, **self._timer.totals())
 
     def _audit_answers(self) -> Iterable[EngineAudit]:
         queries, self._audits = self._audits, []
@@ -216,14 +212,14 @@ class Engine:
         ]
 
 
-def _step_out(outputs: Outputs, progress: Iterable[tuple[Rid, Progress]], stats: EngineStats) -> StepOut:
+def _step_out(outputs: Outputs, progress: list[Progressed], stats: EngineStats) -> StepOut:
     return StepOut(
         rids=outputs.rids,
         token_ids=outputs.token_ids,
         logprobs=outputs.logprobs,
-        starts=[SequenceStart(start.rid, start.prompt_tokens, start.cached_tokens) for start in outputs.starts],
-        rejections=[GroupRejection(rejection.rids, rejection.refusal) for rejection in outputs.rejections],
-        ends=[SequenceEnd(end.rid, end.reason, end.refusal, end.held) for end in outputs.ends],
-        progress=tuple(progress),
+        starts=outputs.starts,
+        rejections=outputs.rejections,
+        ends=outputs.ends,
+        progress=progress,
         stats=stats,
     )

@@ -24,19 +24,16 @@ import structlog
 
 from sluiceway.engine.scheduler.seeds import seed_of_choice
 from sluiceway.errors import PeerGone, Refusal, RequestError
-from sluiceway.ipc.messages import to_engine
 from sluiceway.ipc.messages.to_api import (
-    Accepted,
     AuditReport,
     Delta,
     Event,
     Events,
     Finished,
-    Progressed,
     Rejected,
     ToApi,
 )
-from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, SetFlow, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, NewSequence, SetFlow, Submit, ToEngine
 from sluiceway.ipc.messages.to_tokenizer import (
     AuditQuery,
     Cancel,
@@ -168,9 +165,7 @@ class Translator:
             self._give_up(step)
 
     def _translate(self, step: StepOut) -> None:
-        events: list[Event] = [Accepted(start.rid, start.prompt_tokens, start.cached_tokens) for start in step.starts]
-        events += [Rejected(rejection.rids, rejection.refusal) for rejection in step.rejections]
-        events += [Progressed(rid, progress) for rid, progress in step.progress]
+        events: list[Event] = [*step.starts, *step.rejections, *step.progress]
         stopped_by_token = {end.rid for end in step.ends if end.reason is FinishReason.STOP}
         deltas = self._deltas(step, stopped_by_token)
         events += deltas
@@ -239,14 +234,14 @@ class Translator:
         """Raises before the engine has heard of any of these sequences, or not at all."""
         n = len(request.rids) // len(request.prompts)
         token_ids = [tuple(ids) for ids in encoded]
-        sequences: list[to_engine.Sequence] = []
+        sequences: list[NewSequence] = []
         texts: dict[Rid, SequenceText] = {}
         stops = StopMatcher(request.stop)
         for i, rid in enumerate(request.rids):
             if rid not in live:
                 continue
             sampling = _for_choice(request.sampling, i % n)
-            sequences.append(to_engine.Sequence(rid=rid, prompt_token_ids=token_ids[i // n], sampling=sampling))
+            sequences.append(NewSequence(rid=rid, prompt_token_ids=token_ids[i // n], sampling=sampling))
             continues = not isinstance(request.prompts[i // n], ChatPrompt)
             texts[rid] = SequenceText(
                 self._tokenizer.detokenizer(continues=continues), stops.for_new_text(), sampling.min_tokens

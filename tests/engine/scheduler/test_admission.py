@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluiceway.engine.scheduler.admission import refusal_of
-from sluiceway.engine.scheduler.request import Submission
+from sluiceway.engine.scheduler.sequence import Submission
 from sluiceway.errors import Refusal
 from sluiceway.refusals import OVERLOADED
 from support.scheduling import engine_config, sampling, submission

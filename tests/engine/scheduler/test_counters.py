@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from sluiceway.engine.scheduler.counters import Counters
-from sluiceway.engine.scheduler.request import Input
-from sluiceway.engine.scheduler.roster import Roster
+from sluiceway.engine.scheduler.sequence import Input
+from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from sluiceway.types import EngineStats
 from support.scheduling import engine_config, request
 
 
 def test_every_figure_is_where_it_belongs_when_a_snapshot_is_made() -> None:
     """Two run, one is paused, one parked, one preempted, one waits, one has gone and its block is fenced."""
-    roster = Roster(engine_config(n_blocks=20, max_running=8))
+    table = SequenceTable(engine_config(n_blocks=20, max_running=8))
     requests = [request(rid) for rid in range(7)]
     for one in requests:
-        roster.enter(one)
+        table.enter(one)
     for one in requests[:5]:
-        roster.seat(one)
-    roster.move(requests[2], Input.PAUSE)
-    roster.move(requests[3], Input.PREEMPT)
-    roster.move(requests[5], Input.PARK)
-    roster.launched = 4
-    roster.move(requests[4], Input.FINISH)
+        table.start(one)
+    table.move(requests[2], Input.PAUSE)
+    table.move(requests[3], Input.PREEMPT)
+    table.move(requests[5], Input.PARK)
+    table.launched = 4
+    table.move(requests[4], Input.FINISH)
     counters = Counters(
         accepted=7, finished=1, preempted=2, prompt_tokens=28, generated_tokens=5, wasted_tokens=3,
         draft_tokens=6, accepted_draft_tokens=4, no_tokens=8,
     )  # fmt: skip
-    assert counters.snapshot(roster, step_s=0.5, step_tokens=9) == EngineStats(
+    assert counters.snapshot(table, step_s=0.5, step_tokens=9) == EngineStats(
         step_id=4,
         running=2,
         waiting=2,

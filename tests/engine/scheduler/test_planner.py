@@ -5,33 +5,33 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.engine.scheduler.drafts import Drafter
-from sluiceway.engine.scheduler.planner import NextStep
-from sluiceway.engine.scheduler.request import Input, Request, State
-from sluiceway.engine.scheduler.roster import Roster
+from sluiceway.engine.scheduler.planner import BatchPlanner, preemption_order
+from sluiceway.engine.scheduler.sequence import Input, Sequence, State
+from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from support.scheduling import engine_config, request, sampling
 
 
-def roster_with(*requests: Request, n_blocks: int = 64, max_running: int = 4) -> Roster:
+def roster_with(*requests: Sequence, n_blocks: int = 64, max_running: int = 4) -> SequenceTable:
     """Requests that wait. Four tokens a block."""
-    roster = Roster(engine_config(n_blocks=n_blocks, max_running=max_running, max_step_tokens=64))
+    table = SequenceTable(engine_config(n_blocks=n_blocks, max_running=max_running, max_step_tokens=64))
     for one in requests:
-        roster.enter(one)
-    return roster
+        table.enter(one)
+    return table
 
 
-def seat(roster: Roster, *requests: Request, n_generated: int = 1) -> None:
+def seat(table: SequenceTable, *requests: Sequence, n_generated: int = 1) -> None:
     """Requests that generate: all but the last known token is computed."""
     for one in requests:
-        roster.seat(one)
+        table.start(one)
         for _ in range(n_generated):
             one.append(1)
         one.n_computed = len(one.known) - 1
 
 
-def fill(roster: Roster, max_step_tokens: int = 16, chunk_tokens: int | None = None) -> NextStep:
-    draft = NextStep(
-        roster,
-        step_id=roster.launched + 1,
+def fill(table: SequenceTable, max_step_tokens: int = 16, chunk_tokens: int | None = None) -> BatchPlanner:
+    draft = BatchPlanner(
+        table,
+        step_id=table.launched + 1,
         max_step_tokens=max_step_tokens,
         chunk_tokens=chunk_tokens or max_step_tokens,
     )
@@ -39,7 +39,7 @@ def fill(roster: Roster, max_step_tokens: int = 16, chunk_tokens: int | None = N
     return draft
 
 
-def shape(draft: NextStep) -> list[tuple[int, int, int, bool]]:
+def shape(draft: BatchPlanner) -> list[tuple[int, int, int, bool]]:
     """Of each row: whose, from where, how many, whether it samples."""
     return [(row.rid, row.start, row.n_tokens, row.samples) for row in draft.rows]
 
@@ -57,35 +57,35 @@ def test_prompt_is_computed_whole_when_the_budget_allows() -> None:
 def test_prompt_is_computed_in_chunks_when_it_is_longer_than_the_budget() -> None:
     """Only the last chunk samples."""
     one = request(1, n_prompt=10)
-    roster = roster_with(one)
-    assert shape(fill(roster, 4)) == [(1, 0, 4, False)]
+    table = roster_with(one)
+    assert shape(fill(table, 4)) == [(1, 0, 4, False)]
     one.n_computed, one.in_flight = 4, None
-    assert shape(fill(roster, 4)) == [(1, 4, 4, False)]
+    assert shape(fill(table, 4)) == [(1, 4, 4, False)]
     one.n_computed, one.in_flight = 8, None
-    assert shape(fill(roster, 4)) == [(1, 8, 2, True)]
+    assert shape(fill(table, 4)) == [(1, 8, 2, True)]
 
 
 def test_prompt_is_cut_to_a_chunk_when_streams_share_the_step() -> None:
     """Their tokens are not part of the chunk: they come in any case."""
     long, a, b = request(1, n_prompt=40, arrival=2), request(2, arrival=0), request(3, arrival=1)
-    roster = roster_with(a, b, long)
-    seat(roster, a, b)
-    assert shape(fill(roster, 16, chunk_tokens=5)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 5, False)]
+    table = roster_with(a, b, long)
+    seat(table, a, b)
+    assert shape(fill(table, 16, chunk_tokens=5)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 5, False)]
 
 
 def test_prompts_are_cut_to_a_chunk_when_several_wait_for_their_first_token() -> None:
     """The first of them shall not wait for the last."""
-    roster = roster_with(request(1, n_prompt=10, arrival=0), request(2, n_prompt=10, arrival=1))
-    assert shape(fill(roster, 32, chunk_tokens=12)) == [(1, 0, 10, True), (2, 0, 2, False)]
+    table = roster_with(request(1, n_prompt=10, arrival=0), request(2, n_prompt=10, arrival=1))
+    assert shape(fill(table, 32, chunk_tokens=12)) == [(1, 0, 10, True), (2, 0, 2, False)]
 
 
 def test_prompt_has_what_it_needs_when_all_others_wait_behind_it() -> None:
     """They would not be served sooner by smaller steps, whether it is seated or still first in the queue."""
     first, second = request(1, n_prompt=20, arrival=0), request(2, n_prompt=10, arrival=1)
-    roster = roster_with(first, second)
-    assert shape(fill(roster, 16, chunk_tokens=5)) == [(1, 0, 16, False)]
+    table = roster_with(first, second)
+    assert shape(fill(table, 16, chunk_tokens=5)) == [(1, 0, 16, False)]
     first.n_computed, first.in_flight = 12, None
-    assert shape(fill(roster, 16, chunk_tokens=5)) == [(1, 12, 8, True)]
+    assert shape(fill(table, 16, chunk_tokens=5)) == [(1, 12, 8, True)]
 
 
 def test_prompt_has_the_whole_step_when_nobody_else_is_there() -> None:
@@ -96,9 +96,9 @@ def test_prompt_has_the_whole_step_when_nobody_else_is_there() -> None:
 def test_row_says_all_that_a_runner_needs() -> None:
     """The lists are the scheduler's own."""
     one = request(1, n_prompt=6)
-    roster = roster_with(one)
-    (row,) = fill(roster).rows
-    assert row.known is one.known and row.block_ids is roster.leases.blocks_of(1)
+    table = roster_with(one)
+    (row,) = fill(table).rows
+    assert row.known is one.known and row.block_ids is table.leases.blocks_of(1)
     assert (row.n_prompt, row.sampling, row.seed) == (6, one.sampling, one.seed)
     assert (one.in_flight, one.was_planned) == (1, True)
 
@@ -106,89 +106,89 @@ def test_row_says_all_that_a_runner_needs() -> None:
 def test_streams_get_their_token_first_when_a_long_prompt_runs() -> None:
     """The prompt was there before them, and gets what is left."""
     long, a, b = request(1, n_prompt=40, arrival=0), request(2, arrival=1), request(3, arrival=2)
-    roster = roster_with(long, a, b)
-    roster.seat(long)
-    seat(roster, a, b)
-    assert shape(fill(roster, 8)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 6, False)]
+    table = roster_with(long, a, b)
+    table.start(long)
+    seat(table, a, b)
+    assert shape(fill(table, 8)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 6, False)]
 
 
 def test_prompts_share_what_is_left_in_order_of_arrival() -> None:
     """The older is finished first; those that wait come last."""
     old, young, waiting = (request(rid, n_prompt=10, arrival=rid) for rid in (1, 2, 3))
-    roster = roster_with(old, young, waiting)
-    roster.seat(old)
-    roster.seat(young)
-    assert shape(fill(roster, 12)) == [(1, 0, 10, True), (2, 0, 2, False)]
+    table = roster_with(old, young, waiting)
+    table.start(old)
+    table.start(young)
+    assert shape(fill(table, 12)) == [(1, 0, 10, True), (2, 0, 2, False)]
     old.in_flight = young.in_flight = None
-    assert shape(fill(roster, 24)) == [(1, 0, 10, True), (2, 0, 10, True), (3, 0, 4, False)]
+    assert shape(fill(table, 24)) == [(1, 0, 10, True), (2, 0, 10, True), (3, 0, 4, False)]
 
 
 def test_nobody_is_seated_when_the_budget_is_spent() -> None:
     """A slot without tokens would be of no use."""
     one, two = request(1, n_prompt=16), request(2)
-    roster = roster_with(one, two)
-    fill(roster, 16)
+    table = roster_with(one, two)
+    fill(table, 16)
     assert two.state is State.WAITING
 
 
 def test_nobody_is_seated_when_the_slots_are_taken() -> None:
     """Two slots, three requests."""
-    roster = roster_with(*(request(rid, arrival=rid) for rid in range(3)), max_running=2)
-    assert [row.rid for row in fill(roster).rows] == [0, 1]
+    table = roster_with(*(request(rid, arrival=rid) for rid in range(3)), max_running=2)
+    assert [row.rid for row in fill(table).rows] == [0, 1]
 
 
 def test_request_is_left_out_when_a_step_computes_for_it() -> None:
     """It is in one plan at most."""
     one = request(1)
-    roster = roster_with(one)
-    assert len(fill(roster).rows) == 1
-    assert fill(roster).rows == []
+    table = roster_with(one)
+    assert len(fill(table).rows) == 1
+    assert fill(table).rows == []
 
 
 def test_request_is_left_out_when_it_is_paused() -> None:
     """And taken in again when it is resumed."""
     one = request(1)
-    roster = roster_with(one)
-    seat(roster, one)
-    roster.move(one, Input.PAUSE)
-    assert fill(roster).rows == []
-    roster.move(one, Input.RESUME)
-    assert shape(fill(roster)) == [(1, 4, 1, True)]
+    table = roster_with(one)
+    seat(table, one)
+    table.move(one, Input.PAUSE)
+    assert fill(table).rows == []
+    table.move(one, Input.RESUME)
+    assert shape(fill(table)) == [(1, 4, 1, True)]
 
 
 def test_answer_gets_another_block_when_it_outgrows_its_own() -> None:
     """The fifth token in blocks of four."""
     one = request(1, n_prompt=4)
-    roster = roster_with(one)
-    seat(roster, one)
-    (row,) = fill(roster).rows
+    table = roster_with(one)
+    seat(table, one)
+    (row,) = fill(table).rows
     assert len(row.block_ids) == 2
 
 
 def test_youngest_gives_way_when_the_pool_runs_out() -> None:
     """Each holds one block of three; the oldest needs a second, and is served in this very step."""
     requests = [request(rid, arrival=rid) for rid in range(3)]
-    roster = roster_with(*requests, n_blocks=3)
+    table = roster_with(*requests, n_blocks=3)
     for one in requests:
-        roster.leases.grow(one.rid, 1)
-        seat(roster, one, n_generated=1 if one.rid == 0 else 0)
+        table.leases.grow(one.rid, 1)
+        seat(table, one, n_generated=1 if one.rid == 0 else 0)
     requests[1].n_computed = requests[2].n_computed = 0
-    draft = fill(roster)
+    draft = fill(table)
     assert [one.state for one in requests] == [State.RUNNING, State.RUNNING, State.PREEMPTED]
     assert draft.n_preempted == 1
     assert shape(draft) == [(0, 4, 1, True), (1, 0, 4, True)]
-    assert requests[2].n_computed == 0 and roster.queue.first() is requests[2]
+    assert requests[2].n_computed == 0 and table.queue.first() is requests[2]
 
 
 def test_paused_one_gives_way_first_when_the_pool_runs_out() -> None:
     """Although it is the oldest; it is parked, since it may not be scheduled."""
     paused, needy = request(1, arrival=0), request(2, arrival=1)
-    roster = roster_with(paused, needy, n_blocks=2)
-    roster.leases.grow(1, 1)
-    roster.leases.grow(2, 1)
-    seat(roster, paused, needy)
-    roster.move(paused, Input.PAUSE)
-    draft = fill(roster)
+    table = roster_with(paused, needy, n_blocks=2)
+    table.leases.grow(1, 1)
+    table.leases.grow(2, 1)
+    seat(table, paused, needy)
+    table.move(paused, Input.PAUSE)
+    draft = fill(table)
     assert paused.state is State.PARKED and draft.n_preempted == 1
     assert shape(draft) == [(2, 4, 1, True)]
 
@@ -196,12 +196,12 @@ def test_paused_one_gives_way_first_when_the_pool_runs_out() -> None:
 def test_young_one_waits_with_what_it_has_when_only_older_ones_could_give_way() -> None:
     """It keeps its block, and nobody who waits is seated before it."""
     old, needy, waiting = (request(rid, arrival=rid, n_prompt=n) for rid, n in ((1, 3), (2, 4), (3, 1)))
-    roster = roster_with(old, needy, n_blocks=2)
-    seat(roster, old, n_generated=1)
-    roster.leases.grow(2, 1)
-    seat(roster, needy)
-    roster.enter(waiting)
-    draft = fill(roster)
+    table = roster_with(old, needy, n_blocks=2)
+    seat(table, old, n_generated=1)
+    table.leases.grow(2, 1)
+    seat(table, needy)
+    table.enter(waiting)
+    draft = fill(table)
     assert shape(draft) == [(1, 3, 1, True)]
     assert needy.state is State.RUNNING and draft.n_preempted == 0
     assert waiting.state is State.WAITING
@@ -211,33 +211,33 @@ def test_no_more_is_taken_than_needed_when_what_was_taken_is_fenced() -> None:
     """A step is in flight. Until it ends and the block comes back, no row that needs a block is planned."""
     params = sampling(max_tokens=50)
     needy, middle, victim = (request(rid, arrival=rid, params=params) for rid in range(3))
-    roster = roster_with(needy, middle, victim, n_blocks=3)
+    table = roster_with(needy, middle, victim, n_blocks=3)
     for one in (needy, middle, victim):
-        roster.leases.grow(one.rid, 1)
-        seat(roster, one)
-    roster.launched = 1
-    draft = fill(roster)
+        table.leases.grow(one.rid, 1)
+        seat(table, one)
+    table.launched = 1
+    draft = fill(table)
     assert draft.rows == [] and draft.n_preempted == 1
     assert [one.state for one in (needy, middle, victim)] == [State.RUNNING, State.RUNNING, State.PREEMPTED]
-    again = fill(roster)
+    again = fill(table)
     assert again.rows == [] and again.n_preempted == 0, "one fenced block is enough for one"
-    roster.leases.settle(1)
-    roster.launched = 1
-    served = fill(roster)
+    table.leases.settle(1)
+    table.launched = 1
+    served = fill(table)
     assert shape(served) == [(0, 4, 1, True)]
     assert served.n_preempted == 0, "the second finds no victim younger than itself"
 
 
-def seat_repeating(roster: Roster, *requests: Request) -> None:
+def seat_repeating(table: SequenceTable, *requests: Sequence) -> None:
     """Requests that generate, and whose last tokens stood before: as many drafts as anybody wants."""
-    seat(roster, *requests, n_generated=3)
+    seat(table, *requests, n_generated=3)
 
 
-def drafting(rid: int, *, arrival: int = 0, most: int = 8, max_tokens: int = 100) -> Request:
+def drafting(rid: int, *, arrival: int = 0, most: int = 8, max_tokens: int = 100) -> Sequence:
     return request(rid, params=sampling(max_tokens=max_tokens), arrival=arrival, drafter=Drafter(most))
 
 
-def drafts(step: NextStep) -> dict[int, int]:
+def drafts(step: BatchPlanner) -> dict[int, int]:
     """How many each row has."""
     return {row.rid: len(row.drafts) for row in step.rows}
 
@@ -245,9 +245,9 @@ def drafts(step: NextStep) -> dict[int, int]:
 def test_row_has_drafts_when_its_text_repeats_itself() -> None:
     """Behind its next token, within its row and the step's tokens; others have none."""
     one, other = drafting(1, most=5), request(2, arrival=1)
-    roster = roster_with(one, other)
-    seat_repeating(roster, one, other)
-    step = fill(roster)
+    table = roster_with(one, other)
+    seat_repeating(table, one, other)
+    step = fill(table)
     assert shape(step) == [(1, 6, 6, True), (2, 6, 1, True)]
     assert list(step.rows[0].drafts) == [1] * 5
     assert list(step.rows[1].drafts) == []
@@ -263,9 +263,9 @@ def test_a_stream_that_is_alone_has_drafts_beyond_a_chunk() -> None:
 def test_row_has_no_drafts_when_nothing_repeats_itself() -> None:
     """The prompts differ throughout."""
     one = drafting(1)
-    roster = roster_with(one)
-    seat(roster, one)
-    assert drafts(fill(roster)) == {1: 0}
+    table = roster_with(one)
+    seat(table, one)
+    assert drafts(fill(table)) == {1: 0}
 
 
 def test_prompt_has_no_drafts() -> None:
@@ -279,15 +279,15 @@ def test_drafts_are_few_when_little_is_left_of_the_budget() -> None:
     """First everybody's token, then prompts, then those who wait; a chunk bounds all that is beyond streams."""
     one, prompt, waiting = drafting(1), request(2, n_prompt=6, arrival=1), request(3, n_prompt=3, arrival=2)
     for max_step_tokens, n_drafts in ((10, 0), (12, 2), (14, 4), (40, 8)):
-        roster = roster_with(one, prompt, waiting)
-        seat_repeating(roster, one)
-        roster.seat(prompt)
-        step = fill(roster, max_step_tokens)
+        table = roster_with(one, prompt, waiting)
+        seat_repeating(table, one)
+        table.start(prompt)
+        step = fill(table, max_step_tokens)
         assert drafts(step)[1] == n_drafts and step.rows[1].n_tokens == 6
         one, prompt, waiting = drafting(1), request(2, n_prompt=6, arrival=1), request(3, n_prompt=3, arrival=2)
-    roster = roster_with(one, prompt, waiting)
-    seat_repeating(roster, one)
-    assert drafts(fill(roster, 40, chunk_tokens=11)) == {1: 2, 2: 0, 3: 0}
+    table = roster_with(one, prompt, waiting)
+    seat_repeating(table, one)
+    assert drafts(fill(table, 40, chunk_tokens=11)) == {1: 2, 2: 0, 3: 0}
 
 
 @pytest.mark.parametrize(
@@ -297,41 +297,41 @@ def test_drafts_are_few_when_little_is_left_of_the_budget() -> None:
 def test_drafts_are_shared_evenly_and_cease_in_a_crowd(n_rows: int, expected: list[int]) -> None:
     """A step that has any has 32 tokens at most; the older have what cannot be shared."""
     requests = [drafting(rid, arrival=rid) for rid in range(n_rows)]
-    roster = roster_with(*requests, n_blocks=400, max_running=64)
-    seat_repeating(roster, *requests)
-    assert list(drafts(fill(roster, 512)).values()) == expected
+    table = roster_with(*requests, n_blocks=400, max_running=64)
+    seat_repeating(table, *requests)
+    assert list(drafts(fill(table, 512)).values()) == expected
 
 
 def test_share_of_one_without_drafts_goes_to_the_others() -> None:
     """It had nothing to propose."""
     first, second = drafting(1, arrival=0, most=30), drafting(2, arrival=1, most=30)
-    roster = roster_with(first, second)
-    seat(roster, first)
-    seat_repeating(roster, second)
-    assert drafts(fill(roster, 512)) == {1: 0, 2: 30}
+    table = roster_with(first, second)
+    seat(table, first)
+    seat_repeating(table, second)
+    assert drafts(fill(table, 512)) == {1: 0, 2: 30}
 
 
 def test_drafts_get_blocks_only_beyond_one_for_each_running_request() -> None:
     """Seven known tokens in two blocks of four: one place is left, and each further block gives four."""
     for n_blocks, n_drafts in ((2, 1), (3, 1), (4, 5), (5, 8)):
         one = drafting(1)
-        roster = roster_with(one, n_blocks=n_blocks)
-        seat_repeating(roster, one)
-        roster.cover(one)
-        step = fill(roster)
+        table = roster_with(one, n_blocks=n_blocks)
+        seat_repeating(table, one)
+        table.cover(one)
+        step = fill(table)
         assert drafts(step) == {1: n_drafts}
         assert len(step.rows[0].block_ids) * 4 >= 7 + n_drafts
-    assert roster.pool.n_free >= 1
+    assert table.pool.n_free >= 1
 
 
 def test_drafts_stay_in_their_own_blocks_when_another_waits_for_one() -> None:
     """Eight known tokens of the young one fill its blocks; the old one has one place left in its own."""
     old, young = drafting(1, arrival=0), drafting(2, arrival=1)
-    roster = roster_with(old, young, n_blocks=3)
-    seat_repeating(roster, old)
-    roster.cover(old)
-    seat(roster, young)
-    step = fill(roster)
+    table = roster_with(old, young, n_blocks=3)
+    seat_repeating(table, old)
+    table.cover(old)
+    seat(table, young)
+    step = fill(table)
     assert drafts(step) == {1: 1} and step.n_preempted == 0
 
 
@@ -339,6 +339,27 @@ def test_no_draft_goes_beyond_the_end() -> None:
     """One more is sampled behind the last draft; with nine allowed and three generated that leaves five."""
     for max_tokens, n_drafts in ((9, 5), (5, 1), (4, 0)):
         one = drafting(1, max_tokens=max_tokens)
-        roster = roster_with(one)
-        seat_repeating(roster, one)
-        assert drafts(fill(roster)) == {1: n_drafts}
+        table = roster_with(one)
+        seat_repeating(table, one)
+        assert drafts(fill(table)) == {1: n_drafts}
+
+
+# The order of preemption.
+
+
+def with_slot(arrival: int, *, paused: bool = False) -> Sequence:
+    one = request(arrival, arrival=arrival)
+    one.receive(Input.SCHEDULE)
+    if paused:
+        one.receive(Input.PAUSE)
+    return one
+
+
+def test_the_youngest_running_sequence_is_preempted_first() -> None:
+    oldest, middle, youngest = with_slot(0), with_slot(1), with_slot(2)
+    assert preemption_order([middle, youngest, oldest]) == [oldest, middle, youngest]
+
+
+def test_paused_sequences_are_preempted_before_running_ones() -> None:
+    paused_old, paused_young, running = with_slot(0, paused=True), with_slot(1, paused=True), with_slot(2)
+    assert preemption_order([paused_old, paused_young, running]) == [running, paused_old, paused_young]

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.engine.scheduler.outputs import End, Rejection, Start
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
-from sluiceway.engine.scheduler.request import Submission
 from sluiceway.engine.scheduler.scheduler import Scheduler
+from sluiceway.engine.scheduler.sequence import Submission
 from sluiceway.errors import InvariantError, Refusal
+from sluiceway.ipc.messages.to_api import Accepted, Progressed, Rejected
+from sluiceway.ipc.messages.to_tokenizer import SequenceEnd
 from sluiceway.refusals import NO_LOGITS
 from sluiceway.types import FinishReason, Flow, Held, Logprobs, Progress, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
@@ -47,7 +48,7 @@ def test_start_is_said_when_a_sequence_is_admitted() -> None:
     """Once."""
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, 5), submission(2, 6)])
-    assert scheduler.drain().starts == [Start(1, 5, 0), Start(2, 6, 0)]
+    assert scheduler.drain().starts == [Accepted(1, 5, 0), Accepted(2, 6, 0)]
     assert not scheduler.drain()
     assert scheduler.has_work and not scheduler.is_empty
     assert scheduler.stats().prompt_tokens_total == 11
@@ -58,7 +59,7 @@ def test_nothing_is_held_when_a_group_is_refused() -> None:
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1), submission(2, n_prompt=0)])
     (rejection,) = scheduler.drain().rejections
-    assert isinstance(rejection, Rejection) and rejection.rids == (1, 2) and rejection.refusal.status == 400
+    assert isinstance(rejection, Rejected) and rejection.rids == (1, 2) and rejection.refusal.status == 400
     assert scheduler.is_empty and scheduler.stats().accepted_total == 0
 
 
@@ -86,25 +87,25 @@ def test_answer_is_generated_token_by_token() -> None:
         scheduler.check()
     outputs = scheduler.drain()
     assert (outputs.rids, outputs.token_ids) == ([1, 1, 1], [10, 20, 30])
-    assert outputs.ends == [End(1, FinishReason.LENGTH, Held("running", 2))]
+    assert outputs.ends == [SequenceEnd(1, FinishReason.LENGTH, None, Held("running", 2))]
     assert scheduler.plan() is None and scheduler.is_empty
 
 
 def test_an_end_is_news_until_it_is_drained() -> None:
     """Whatever caused it."""
     scheduler = scheduler_with(1, 2)
-    seen = [scheduler.has_news]
+    seen = [scheduler.has_urgent_messages]
     scheduler.finish(1, FinishReason.CANCELLED)
-    seen.append(scheduler.has_news)
+    seen.append(scheduler.has_urgent_messages)
     scheduler.drain()
-    assert [*seen, scheduler.has_news] == [False, True, False]
+    assert [*seen, scheduler.has_urgent_messages] == [False, True, False]
 
 
 def test_a_refusal_is_news() -> None:
     """It shall not wait for a step of others."""
     scheduler = scheduler_with(1, max_running=1, max_waiting=0)
     scheduler.submit([submission(2)])
-    assert scheduler.has_news
+    assert scheduler.has_urgent_messages
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_a_start_is_news_where_its_prompt_makes_a_long_step(lengths: tuple[int, 
     scheduler = Scheduler(engine_config(n_blocks=1024, max_model_len=512))
     for rid, length in enumerate(lengths):
         scheduler.submit([submission(rid, length)])
-    is_news = scheduler.has_news
+    is_news = scheduler.has_urgent_messages
     assert (len(scheduler.drain().starts), is_news) == (len(lengths), expected)
 
 
@@ -125,7 +126,7 @@ def test_end_token_is_published_when_the_model_stops() -> None:
     plan = planned(scheduler)
     scheduler.commit(plan, result_of(plan, EOS))
     outputs = scheduler.drain()
-    assert outputs.token_ids == [EOS] and outputs.ends == [End(1, FinishReason.STOP, Held("running", 1))]
+    assert outputs.token_ids == [EOS] and outputs.ends == [SequenceEnd(1, FinishReason.STOP, None, Held("running", 1))]
     assert scheduler.stats().generated_tokens_total == 1
 
 
@@ -144,7 +145,7 @@ def test_first_end_wins_when_there_are_two() -> None:
     scheduler = scheduler_with(1)
     assert scheduler.finish(1, FinishReason.CANCELLED)
     assert not scheduler.finish(1, FinishReason.DEADLINE, FAULT)
-    assert scheduler.drain().ends == [End(1, FinishReason.CANCELLED, Held("waiting", 0))]
+    assert scheduler.drain().ends == [SequenceEnd(1, FinishReason.CANCELLED, None, Held("waiting", 0))]
     assert scheduler.stats().finished_total == 1
 
 
@@ -166,7 +167,7 @@ def test_refusal_is_said_with_the_end_when_there_is_one() -> None:
     """Why a stream broke."""
     scheduler = scheduler_with(1)
     scheduler.finish(1, FinishReason.ERROR, FAULT)
-    assert scheduler.drain().ends == [End(1, FinishReason.ERROR, Held("waiting", 0), FAULT)]
+    assert scheduler.drain().ends == [SequenceEnd(1, FinishReason.ERROR, FAULT, Held("waiting", 0))]
 
 
 def test_waiting_one_never_runs_when_it_is_aborted() -> None:
@@ -222,7 +223,7 @@ def test_sequence_may_end_when_it_is_paused() -> None:
     plan = planned(scheduler)
     scheduler.set_flow(1, Flow.PAUSE)
     scheduler.commit(plan, result_of(plan))
-    assert scheduler.drain().ends == [End(1, FinishReason.LENGTH, Held("paused", 1))]
+    assert scheduler.drain().ends == [SequenceEnd(1, FinishReason.LENGTH, None, Held("paused", 1))]
     scheduler.check()
 
 
@@ -273,7 +274,7 @@ def test_every_sequence_of_a_plan_ends_when_it_is_abandoned() -> None:
     plan = planned(scheduler)
     scheduler.abandon(plan, FAULT)
     scheduler.check()
-    assert scheduler.drain().ends == [End(rid, FinishReason.ERROR, Held("running", 1), FAULT) for rid in (1, 2)]
+    assert scheduler.drain().ends == [SequenceEnd(rid, FinishReason.ERROR, FAULT, Held("running", 1)) for rid in (1, 2)]
     assert scheduler.stats().blocks_free == 64
     assert [row.rid for row in planned(scheduler).rows] == [3]
 
@@ -486,7 +487,7 @@ def test_no_token_is_said_behind_the_end_when_drafts_go_beyond_it(field: str, va
     """Which those of ours never do; the others are wasted, and the account is whole."""
     scheduler = repeating_scheduler()
     plan = planned(scheduler)
-    setattr(scheduler._roster.live[1], field, value)
+    setattr(scheduler._table.live[1], field, value)
     scheduler.commit(plan, result_of(plan, 9))
     scheduler.check()
     outputs, stats = scheduler.drain(), scheduler.stats()
@@ -615,13 +616,13 @@ def test_places_are_told_when_groups_are_watched() -> None:
     scheduler.commit(plan := planned(scheduler), result_of(plan))
     for rid in (2, 3, 4):
         scheduler.submit([submission(rid)], is_watched=rid != 2)
-    assert scheduler.progress(0.0) == [(3, Progress(2, 0, 4)), (4, Progress(3, 0, 4))]
+    assert scheduler.progress(0.0) == [Progressed(3, Progress(2, 0, 4)), Progressed(4, Progress(3, 0, 4))]
     scheduler.finish(2, FinishReason.CANCELLED)
-    assert scheduler.progress(1.0) == [(3, Progress(1, 0, 4)), (4, Progress(2, 0, 4))]
+    assert scheduler.progress(1.0) == [Progressed(3, Progress(1, 0, 4)), Progressed(4, Progress(2, 0, 4))]
     scheduler.finish(1, FinishReason.CANCELLED)
     plan = planned(scheduler)
     scheduler.commit(plan, result_of(plan))
-    assert scheduler.progress(2.0) == [(3, Progress(0, 4, 4)), (4, Progress(1, 0, 4))]
+    assert scheduler.progress(2.0) == [Progressed(3, Progress(0, 4, 4)), Progressed(4, Progress(1, 0, 4))]
     scheduler.finish(4, FinishReason.CANCELLED)
     assert scheduler.progress(3.0) == []
 
@@ -630,12 +631,12 @@ def test_prompt_is_counted_in_chunks_when_it_is_watched() -> None:
     """40 tokens in steps of 16."""
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, 40)], is_watched=True)
-    told = []
+    told: list[Progressed] = []
     for second in range(4):
         plan = planned(scheduler)
         scheduler.commit(plan, result_of(plan))
         told += scheduler.progress(float(second))
-    assert told == [(1, Progress(0, n_computed, 40)) for n_computed in (16, 32, 40)]
+    assert told == [Progressed(1, Progress(0, n_computed, 40)) for n_computed in (16, 32, 40)]
 
 
 def test_no_progress_is_told_after_the_first_token() -> None:
@@ -647,7 +648,7 @@ def test_no_progress_is_told_after_the_first_token() -> None:
         plan = planned(scheduler)
         scheduler.commit(plan, result_of(plan))
         told.append(scheduler.progress(now_s))
-    assert told == [[(1, Progress(0, 16, 20))], [], []]
+    assert told == [[Progressed(1, Progress(0, 16, 20))], [], []]
 
 
 def test_nothing_is_watched_when_a_group_is_refused() -> None:

@@ -12,7 +12,8 @@ Five mutants each forget one rule. The same machine has to catch each of them.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections import abc
+from collections.abc import Callable, Collection
 
 import pytest
 from hypothesis import Phase, settings
@@ -23,8 +24,8 @@ from sluiceway.engine.runner import Step
 from sluiceway.engine.scheduler.blocks import BlockPool
 from sluiceway.engine.scheduler.leases import Leases
 from sluiceway.engine.scheduler.plan import Plan, Row
-from sluiceway.engine.scheduler.request import Request, State
 from sluiceway.engine.scheduler.scheduler import Scheduler
+from sluiceway.engine.scheduler.sequence import Sequence, State
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.types import BlockId, FinishReason, Flow, Logprobs, Rid, Speculation, StepId, TokenId
 from support.scheduling import EOS, Wheel, engine_config, sampling, submission
@@ -161,7 +162,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.answers[start.rid] = []
         self.n_rejected += sum(len(rejection.rids) for rejection in outputs.rejections)
         self.now_s += 1.0
-        for rid, progress in self.scheduler.progress(self.now_s):
+        for report in self.scheduler.progress(self.now_s):
+            rid, progress = report.rid, report.progress
             assert rid not in self.reasons and len(self.answers[rid]) <= 1, "told of one that has begun long ago"
             assert 0 <= progress.computed_tokens <= progress.total_tokens == self.lengths[rid][0]
         for rid, token_id in zip(outputs.rids, outputs.token_ids, strict=True):
@@ -232,14 +234,14 @@ class TrustingScheduler(Scheduler):
 
     def __init__(self) -> None:
         super().__init__(CONFIG)
-        self.known: dict[Rid, Request] = {}
+        self.known: dict[Rid, Sequence] = {}
 
     def plan(self) -> Plan | None:
         plan = super().plan()
-        self.known.update(self._roster.live)
+        self.known.update(self._table.live)
         return plan
 
-    def _receiver(self, step_id: StepId, row: Row) -> Request | None:
+    def _receiver(self, step_id: StepId, row: Row) -> Sequence | None:
         request = self.known[row.rid]
         return request if request.state is State.FINISHED else super()._receiver(step_id, row)
 
@@ -247,15 +249,15 @@ class TrustingScheduler(Scheduler):
 class ForgetfulScheduler(Scheduler):
     """Does not look for which step a sequence waits: one that lost its blocks takes the result all the same."""
 
-    def _receiver(self, step_id: StepId, row: Row) -> Request | None:
-        return self._roster.live.get(row.rid)
+    def _receiver(self, step_id: StepId, row: Row) -> Sequence | None:
+        return self._table.live.get(row.rid)
 
 
 class CredulousScheduler(Scheduler):
     """Takes what was computed for wrong drafts for computed."""
 
     def _commit_row(
-        self, step_id: StepId, row: Row, sampled: Sequence[TokenId], logprobs: Sequence[Logprobs | None]
+        self, step_id: StepId, row: Row, sampled: abc.Sequence[TokenId], logprobs: abc.Sequence[Logprobs | None]
     ) -> None:
         request = self._receiver(step_id, row)
         super()._commit_row(step_id, row, sampled, logprobs)
@@ -265,9 +267,9 @@ class CredulousScheduler(Scheduler):
 
 def with_leases(leases: type[Leases]) -> Scheduler:
     scheduler = Scheduler(CONFIG)
-    roster = scheduler._roster
-    roster.leases = leases(roster.pool)
-    roster.pool = roster.leases._pool
+    table = scheduler._table
+    table.leases = leases(table.pool)
+    table.pool = table.leases._pool
     return scheduler
 
 

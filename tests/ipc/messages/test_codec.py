@@ -11,7 +11,7 @@ from sluiceway.errors import Refusal
 from sluiceway.ipc.messages import to_api, to_child, to_engine, to_supervisor, to_tokenizer
 from sluiceway.ipc.messages.codec import Decoder, encode
 from sluiceway.ipc.messages.to_api import Accepted, Delta, Events, Finished, Progressed, Rejected, ToApi
-from sluiceway.ipc.messages.to_engine import Abort, Sequence, Submit, ToEngine
+from sluiceway.ipc.messages.to_engine import Abort, NewSequence, Submit, ToEngine
 from sluiceway.ipc.messages.to_tokenizer import (
     ChatMessage,
     ChatPrompt,
@@ -49,7 +49,7 @@ REFUSAL = Refusal(status=400, code="invalid_value", message="no", param="prompt"
             ),
             FromApi,
         ),
-        (Submit((Sequence(rid=1, prompt_token_ids=(1, 2), sampling=SAMPLING),), is_watched=True), ToEngine),
+        (Submit((NewSequence(rid=1, prompt_token_ids=(1, 2), sampling=SAMPLING),), is_watched=True), ToEngine),
         (Abort(5, FinishReason.SLOW_CLIENT), ToEngine),
         (
             StepOut(

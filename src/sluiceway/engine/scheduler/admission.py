@@ -1,11 +1,11 @@
-"""What is refused before anything is held, and why. Pure: it looks and answers.
+"""Decides which new sequences the engine refuses, and why, before anything is held.
 
-The rules for lengths: a prompt must leave room for at least one token of the answer, so prompt + 1 may be as long as
-the model's context and as the whole cache, no longer. `max_tokens` is an upper limit and no reservation: what goes
-beyond the room is cut, and the answer ends with `length`; None means all the room that there is.
+Lengths: a prompt must leave room for at least one token of the answer. So the prompt and one token must fit into the
+context of the model and into the whole cache. `max_tokens` is an upper limit and reserves nothing: an answer that
+reaches the end of the room finishes with `length`. None means all the room.
 
-The rule for load: `max_waiting` sequences may wait beyond those that can start at once. Sequences are counted, not
-requests, and the sequences of one request are admitted whole or not at all.
+Load: `max_waiting` sequences may wait beyond those that can start immediately. The sequences of one request are
+accepted together or not at all.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from sluiceway.config import EngineConfig
-from sluiceway.engine.scheduler.request import Submission
+from sluiceway.engine.scheduler.sequence import Submission
 from sluiceway.errors import Refusal
 from sluiceway.refusals import OVERLOADED, prompt_too_long
 from sluiceway.types import Rid, SamplingParams, TokenId
 
 
 def refusal_of(group: Sequence[Submission], config: EngineConfig, *, live: Container[Rid], room: int) -> Refusal | None:
-    """The first reason against a group, None to admit it.
+    """The first reason to refuse the sequences of a request; None to accept them.
 
-    `live` are the ids in use; `room` is how many more sequences may be taken in. Faults of the request come before
-    overload, since trying again does not cure them.
+    `live` has the ids in use; `room` is how many more sequences may be accepted. Faults of the request come before
+    overload, since trying again does not help against them.
     """
     seen: set[Rid] = set()
     for submission in group:
@@ -38,7 +38,7 @@ def refusal_of(group: Sequence[Submission], config: EngineConfig, *, live: Conta
 
 
 def _faults(submission: Submission, config: EngineConfig) -> Iterator[Refusal]:
-    """What is wrong with one sequence, lengths first: they bound the cost of the rest."""
+    """What is wrong with one sequence. Lengths come first, since they bound the cost of the other checks."""
     yield from _length_faults(len(submission.prompt), config)
     yield from _sampling_faults(submission.sampling, config.vocab_size)
     if _outside(submission.prompt, config.vocab_size):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluiceway.engine.scheduler.roster import Roster
+from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from sluiceway.types import EngineStats
 
 
 @dataclass(slots=True)
 class Counters:
-    """Sequences and tokens so far.
+    """Counts sequences and tokens.
 
     Each sampled token is counted once: as generated, as wasted, or as a draft that was not accepted.
     """
@@ -25,21 +25,21 @@ class Counters:
     accepted_draft_tokens: int = 0
     no_tokens: int = 0
 
-    def snapshot(self, roster: Roster, *, step_s: float, step_tokens: int) -> EngineStats:
-        """`waiting` counts all that stand in the queue, `paused` all that are paused or parked."""
+    def snapshot(self, table: SequenceTable, *, step_s: float, step_tokens: int) -> EngineStats:
+        """A snapshot. `waiting` counts the sequences in the queue, `paused` those that are paused or parked."""
         return EngineStats(
-            step_id=roster.launched,
-            running=roster.n_running,
-            waiting=len(roster.queue),
-            paused=len(roster.live) - roster.n_running - len(roster.queue),
-            blocks_free=roster.pool.n_free,
-            blocks_leased=roster.leases.n_leased,
-            blocks_fenced=roster.leases.n_fenced,
+            step_id=table.launched,
+            running=table.n_running,
+            waiting=len(table.queue),
+            paused=len(table.live) - table.n_running - len(table.queue),
+            blocks_free=table.pool.n_free,
+            blocks_leased=table.leases.n_leased,
+            blocks_fenced=table.leases.n_fenced,
             blocks_cached=0,
-            blocks_total=roster.pool.n_blocks,
+            blocks_total=table.pool.n_blocks,
             accepted_total=self.accepted,
             finished_total=self.finished,
-            released_total=roster.leases.released_total,
+            released_total=table.leases.released_total,
             preempted_total=self.preempted,
             prompt_tokens_total=self.prompt_tokens,
             generated_tokens_total=self.generated_tokens,

@@ -9,8 +9,8 @@ import msgspec
 from sluiceway.types import FinishReason, Flow, Rid, SamplingParams, TokenId
 
 
-class Sequence(msgspec.Struct, frozen=True, kw_only=True):
-    """One sequence to generate; `sampling.seed` is final (choices of one prompt have different seeds)."""
+class NewSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A sequence to generate. `sampling.seed` is final: choices of one prompt have different seeds."""
 
     rid: Rid
     prompt_token_ids: tuple[TokenId, ...]
@@ -18,14 +18,14 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Sequences of one request: all are admitted, or none is. `is_watched`: it is told how far it is, up to a token."""
+    """Generate the sequences of one request: all are accepted, or none. `is_watched`: report the progress."""
 
-    sequences: tuple[Sequence, ...]
+    sequences: tuple[NewSequence, ...]
     is_watched: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """End this sequence with this reason. Any id, at any time; the first end wins."""
+    """Finish this sequence with this reason. Any id, at any time; the first reason wins."""
 
     rid: Rid
     reason: FinishReason
@@ -42,7 +42,7 @@ class SetFlow(msgspec.Struct, frozen=True, tag="set_flow"):
 
 
 class AuditEngine(msgspec.Struct, frozen=True, tag="audit_engine"):
-    """Answered by an `EngineAudit`."""
+    """Ask for an `EngineAudit`."""
 
     query_id: int
 

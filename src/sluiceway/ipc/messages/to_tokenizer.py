@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from sluiceway.errors import Refusal
+from sluiceway.ipc.messages.to_api import Accepted, Progressed, Rejected
 from sluiceway.ipc.messages.to_engine import SetFlow
 from sluiceway.types import (
     EngineFacts,
@@ -15,7 +16,6 @@ from sluiceway.types import (
     Held,
     LiveSequence,
     Logprobs,
-    Progress,
     Rid,
     SamplingParams,
     TokenId,
@@ -99,7 +99,7 @@ class AuditQuery(msgspec.Struct, frozen=True, tag="audit_query"):
 
 
 class SequenceEnd(msgspec.Struct, frozen=True):
-    """The engine's terminal of one sequence. `refusal` is set when the reason is `error`."""
+    """The end of one sequence in the engine. `refusal` is set when the reason is `error`."""
 
     rid: Rid
     reason: FinishReason
@@ -107,37 +107,22 @@ class SequenceEnd(msgspec.Struct, frozen=True):
     held: Held | None = None
 
 
-class SequenceStart(msgspec.Struct, frozen=True):
-    """The engine admitted this sequence to its queue."""
-
-    rid: Rid
-    prompt_tokens: int
-    cached_tokens: int
-
-
-class GroupRejection(msgspec.Struct, frozen=True):
-    """The engine refused a whole `Submit`; nothing of it is held."""
-
-    rids: tuple[Rid, ...]
-    refusal: Refusal
-
-
 class StepOut(msgspec.Struct, frozen=True, tag="step_out", kw_only=True, omit_defaults=True):
-    """All that one round of the engine has to say; one message a step.
+    """The messages of one round of the engine, as one message.
 
     `rids[i]` got `token_ids[i]`; a rid may occur more than once, in order. Starts come before tokens, ends after them.
-    `logprobs` has those of token i under i, for tokens that are told with theirs.
+    `logprobs` has those of token i under i, for sequences that want logprobs.
     """
 
     rids: list[Rid]
     token_ids: list[TokenId]
-    starts: list[SequenceStart]
-    rejections: list[GroupRejection]
+    starts: list[Accepted]
+    rejections: list[Rejected]
     ends: list[SequenceEnd]
     stats: EngineStats
     logprobs: dict[int, Logprobs] = {}
-    progress: tuple[tuple[Rid, Progress], ...] = ()
-    """Of requests that are watched, by the id of one of their sequences: how far they were before these tokens."""
+    progress: list[Progressed] = []
+    """Of watched requests, under the id of one of their sequences, as it was before these tokens."""
 
 
 class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True):

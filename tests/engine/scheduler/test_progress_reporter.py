@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 
 import pytest
 
-from sluiceway.engine.scheduler.progress import TELL_S, Watch
-from sluiceway.engine.scheduler.request import Input, Request
+from sluiceway.engine.scheduler.progress_reporter import REPORT_S, ProgressReporter
+from sluiceway.engine.scheduler.sequence import Input, Sequence
 from sluiceway.types import Progress, Rid
 from support.scheduling import request
 
-LONG_S = 10 * TELL_S
+LONG_S = 10 * REPORT_S
 
 
-def watching(*requests: Request) -> Watch:
+def watching(*requests: Sequence) -> ProgressReporter:
     """Each is a request of its own."""
-    watch = Watch()
+    watch = ProgressReporter()
     for one in requests:
         watch.add([one])
     return watch
 
 
-def news(watch: Watch, queue: Sequence[Rid] = (), now_s: float = 0.0) -> dict[Rid, Progress]:
-    return dict(watch.news(queue, now_s))
+def news(watch: ProgressReporter, queue: abc.Sequence[Rid] = (), now_s: float = 0.0) -> dict[Rid, Progress]:
+    return {report.rid: report.progress for report in watch.reports(queue, now_s)}
 
 
-def seat(one: Request, n_computed: int = 0) -> Request:
+def seat(one: Sequence, n_computed: int = 0) -> Sequence:
     one.receive(Input.SCHEDULE)
     one.n_computed = n_computed
     return one
@@ -34,9 +34,9 @@ def seat(one: Request, n_computed: int = 0) -> Request:
 
 def test_nobody_is_watched_at_first() -> None:
     """And nothing is told, nor is the queue read."""
-    watch = Watch()
+    watch = ProgressReporter()
     assert not watch and 1 not in watch
-    assert watch.news(iter(lambda: pytest.fail("read in vain"), None), 0.0) == []
+    assert watch.reports(iter(lambda: pytest.fail("read in vain"), None), 0.0) == []
 
 
 def test_place_in_the_queue_is_told_when_it_changes() -> None:
@@ -55,19 +55,19 @@ def test_prompt_is_counted_when_it_is_computed() -> None:
         one.n_computed = n_computed
         if n_computed == 6:
             one.append(9)
-            watch.begun(1)
+            watch.started(1)
         told.append(news(watch, (), float(second)))
     assert told == [{1: Progress(0, n_computed, 6)} for n_computed in (0, 2, 4, 6)]
     assert not watch and news(watch, (), LONG_S) == {}
 
 
 def test_little_is_told_when_much_changes() -> None:
-    """At once when it is new, then once in `TELL_S`: what was passed over meanwhile is history."""
+    """At once when it is new, then once in `REPORT_S`: what was passed over meanwhile is history."""
     one = seat(request(1, n_prompt=90))
     watch, told = watching(one), list[tuple[float, int]]()
     for n in range(40):
         one.n_computed = n
-        now_s = n * TELL_S / 10
+        now_s = n * REPORT_S / 10
         told += [(now_s, progress.computed_tokens) for progress in news(watch, (), now_s).values()]
     assert [n_computed for _, n_computed in told] == [0, 10, 20, 30]
     assert told[0][0] == 0.0
@@ -79,8 +79,8 @@ def test_a_newcomer_is_told_of_at_once_when_others_were_told_just_now() -> None:
     assert news(watch, [1]) == {1: Progress(1, 0, 4)}
     watch.add([request(2)])
     assert news(watch, [9, 1, 2], 0.01) == {2: Progress(3, 0, 4)}
-    assert news(watch, [9, 1, 2], TELL_S) == {1: Progress(2, 0, 4)}
-    assert news(watch, [2], TELL_S + 0.01) == {2: Progress(1, 0, 4)}
+    assert news(watch, [9, 1, 2], REPORT_S) == {1: Progress(2, 0, 4)}
+    assert news(watch, [2], REPORT_S + 0.01) == {2: Progress(1, 0, 4)}
 
 
 def test_nothing_is_told_after_the_first_token_when_it_was_told_shortly_before() -> None:
@@ -90,22 +90,22 @@ def test_nothing_is_told_after_the_first_token_when_it_was_told_shortly_before()
     assert news(watch) == {1: Progress(0, 4, 6)}
     one.n_computed = 6
     one.append(9)
-    watch.begun(1)
-    assert news(watch, (), TELL_S / 2) == {}
+    watch.started(1)
+    assert news(watch, (), REPORT_S / 2) == {}
     assert not watch and news(watch, (), LONG_S) == {}
 
 
 def test_first_token_of_one_that_is_not_watched_is_nothing() -> None:
     """Others are watched as before."""
     watch = watching(request(1))
-    watch.begun(2)
+    watch.started(2)
     assert news(watch, [1]) == {1: Progress(1, 0, 4)} and watch
 
 
 def test_of_several_sequences_the_foremost_counts() -> None:
     """By place while all wait, else by what is computed of its prompt; told by the id of the first."""
     group = [request(1, n_prompt=8), request(2, n_prompt=8), request(3, n_prompt=6)]
-    watch = Watch()
+    watch = ProgressReporter()
     watch.add(group)
     assert [rid in watch for rid in (1, 2, 3, 4)] == [True, True, True, False]
     assert news(watch, [7, 2, 1, 3]) == {1: Progress(2, 0, 8)}
@@ -114,7 +114,7 @@ def test_of_several_sequences_the_foremost_counts() -> None:
     assert news(watch, [1], LONG_S) == {1: Progress(0, 5, 6)}
     group[2].n_computed = 6
     group[2].append(9)
-    watch.begun(3)
+    watch.started(3)
     group[2].receive(Input.PARK)
     assert news(watch, [1], 2 * LONG_S) == {1: Progress(0, 6, 6)}
     assert not watch and 3 not in watch
@@ -142,7 +142,7 @@ def test_nothing_is_told_while_it_stands_nowhere() -> None:
 
 def test_nothing_is_told_of_what_has_ended() -> None:
     """With one of its sequences it ends for all of them. Others are not touched, and any id may be dropped."""
-    watch = Watch()
+    watch = ProgressReporter()
     watch.add([request(1), request(2)])
     watch.add([request(3)])
     watch.drop(2)

@@ -1,26 +1,26 @@
-"""One sequence as the engine sees it, and the machine of its states.
+"""One sequence as the engine sees it, and the table of its states.
 
 Theory of operation
 -------------------
-A request has *known* tokens (the prompt, then what was generated) and *computed* tokens (those whose keys and values
-lie in its blocks). There is no prefill phase and no decode phase: steps let the second number catch up with the first,
-and a step that catches up entirely samples one more known token. Losing the blocks therefore loses no information: the
-number of computed tokens falls to zero, the known tokens are computed again, and the answer is the same.
+A sequence has *known* tokens (the prompt, then what was generated) and *computed* tokens (those whose keys and values
+are in its blocks). There is no prefill phase and no decode phase: steps let the second number catch up with the first,
+and a step that catches up entirely samples one more known token. So losing the blocks loses no information: the number
+of computed tokens falls to zero, the known tokens are computed again, and the answer is the same.
 
 ========== ==================================================== ====== ======
 state      meaning                                              queue  blocks
 ========== ==================================================== ====== ======
-waiting    to be scheduled                                      yes    no
-running    part of plans                                        no     yes
-paused     left out of plans, it may go on at any time          no     yes
-parked     left out of plans, to be computed again if it goes on no    no
-preempted  its blocks were needed by an older one               yes    no
-finished   it had its terminal                                  no     no
+waiting    waits to be scheduled                                yes    no
+running    part of batches                                      no     yes
+paused     left out of batches; it may run again at any time    no     yes
+parked     left out; it is computed again when it runs again    no     no
+preempted  an older sequence took its blocks                    yes    no
+finished   its end was sent                                     no     no
 ========== ==================================================== ====== ======
 
-Pause, resume, park and finish are wishes from outside: each of them is in the table for every state. Schedule and
-preempt are the scheduler's own moves, and where they make no sense they are not in the table and raise. To pause a
-request that holds nothing is to park it; to preempt a paused one is to park it too, since it may not be scheduled.
+Pause, resume, park and finish are commands from outside: the table has each of them for every state. Schedule and
+preempt are moves of the scheduler; where they make no sense they are not in the table and raise. Pausing a sequence
+that holds nothing parks it. Preempting a paused sequence parks it too, since it may not be scheduled.
 
 ========== ========= ======== ========= ======== ========= ========
 state      schedule  pause    resume    park     preempt   finish
@@ -33,13 +33,14 @@ preempted  running   parked   preempted parked   -         finished
 finished   -         finished finished  finished -         finished
 ========== ========= ======== ========= ======== ========= ========
 
-What this file does not know: blocks, queues, other requests.
+What this file does not know: blocks, queues, other sequences.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections import abc
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sluiceway.engine.scheduler.drafts import Drafter
@@ -48,7 +49,7 @@ from sluiceway.types import FinishReason, Rid, SamplingParams, StepId, TokenId
 
 
 class State(enum.Enum):
-    """Where a request is."""
+    """Where a sequence is; the docstring of this module defines each state."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -59,7 +60,7 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What can happen to a request."""
+    """What can happen to a sequence."""
 
     SCHEDULE = "schedule"
     PAUSE = "pause"
@@ -101,23 +102,23 @@ TRANSITIONS: dict[tuple[State, Input], State] = {
 }
 
 QUEUED = frozenset({State.WAITING, State.PREEMPTED})
-"""States of a request that stands in the queue."""
-SEATED = frozenset({State.RUNNING, State.PAUSED})
-"""States of a request that has a slot, and blocks."""
+"""States of a sequence in the queue."""
+WITH_SLOT = frozenset({State.RUNNING, State.PAUSED})
+"""States of a sequence that has a slot, and blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A sequence that asks to be admitted. `seed` is unsigned, 64 bit."""
+    """A sequence that is not accepted yet. `seed` is unsigned, 64 bits."""
 
     rid: Rid
-    prompt: Sequence[TokenId]
+    prompt: abc.Sequence[TokenId]
     sampling: SamplingParams
     seed: int
 
 
-class Request:
-    """A sequence that was admitted. Changed only by its roster and its scheduler."""
+class Sequence:
+    """An accepted sequence: its tokens, its state, and what its next step computes."""
 
     __slots__ = (
         "arrival",
@@ -147,61 +148,64 @@ class Request:
         sampling = submission.sampling
         self.rid = submission.rid
         self.known: list[TokenId] = list(submission.prompt)
-        """Only ever appended to: rows in flight refer to it."""
+        """Tokens are only appended: rows in flight refer to this list."""
         self.n_prompt = len(self.known)
         self.n_computed = 0
         self.sampling = sampling
         self.seed = submission.seed
         self.arrival = arrival
-        """A smaller number is an older request."""
+        """A smaller number is an older sequence."""
         self.max_length = _max_length(self.n_prompt, sampling.max_tokens, max_sequence_tokens)
         """Prompt and answer together, in tokens."""
         self.end_ids = frozenset(sampling.stop_token_ids).union(() if sampling.ignore_eos else eos_token_ids)
         self.state = State.WAITING
         self.in_flight: StepId | None = None
-        """The step that computes for it now, unless its blocks were taken since: then nobody wants the result."""
+        """The step that computes it now; None also if its blocks were taken since, which makes the result useless."""
         self.was_planned = False
         self.drafter = drafter
-        """None: it does without speculation."""
+        """None: without speculation."""
 
     @property
     def n_generated(self) -> int:
+        """Generated tokens."""
         return len(self.known) - self.n_prompt
 
     @property
-    def n_behind(self) -> int:
+    def n_uncomputed(self) -> int:
         """Known tokens that are not computed."""
         return len(self.known) - self.n_computed
 
     @property
     def is_queued(self) -> bool:
+        """True when it is in the queue."""
         return self.state in QUEUED
 
     @property
-    def is_seated(self) -> bool:
-        return self.state in SEATED
+    def has_slot(self) -> bool:
+        """True when it has a slot, and blocks."""
+        return self.state in WITH_SLOT
 
     @property
     def is_ready(self) -> bool:
-        """May be part of the next plan. One step at a time computes for a request."""
+        """True when it may be part of the next batch. Only one step at a time computes a sequence."""
         return self.state is State.RUNNING and self.in_flight is None
 
     def receive(self, given: Input) -> None:
-        """Go to the next state. Raises `InvariantError` where the table has none."""
+        """Go to the next state. Raises `InvariantError` if the table has none."""
         self.state = next_state(self.state, given)
 
     def forget_computed(self) -> None:
-        """Its blocks are gone: compute again, and take nothing from a step that is under way."""
+        """Compute everything again, since the blocks are gone, and take nothing from a step in flight."""
         self.n_computed = 0
         self.in_flight = None
         if self.drafter is not None:
             self.drafter.forget()
 
-    def draft(self, room: int) -> Sequence[TokenId]:
-        """Tokens that may follow the known ones, `room` at most. Asked once a step, when one token is behind.
+    def draft(self, room: int) -> abc.Sequence[TokenId]:
+        """At most `room` tokens that may follow the known ones. Called once per step, when one token is uncomputed.
 
-        One more is sampled after the last of them, and that must be allowed too. An end token is none of them: nothing
-        follows it, and it is sampled without.
+        One more token is sampled after the last draft, so the length must allow it too. Drafts end before an end token:
+        nothing follows it, and it can be sampled without a draft.
         """
         if self.drafter is None:
             return ()
@@ -212,14 +216,14 @@ class Request:
         return drafts
 
     def learn(self, n_drafts: int, n_accepted: int) -> None:
-        """A step for it is over, and its tokens are known."""
+        """Learn from a step whose tokens are known now."""
         if self.drafter is not None:
             self.drafter.observe(self.known, self.n_computed, n_drafts, n_accepted)
 
     def append(self, token_id: TokenId) -> FinishReason | None:
-        """Take a generated token; the reason, if the sequence ends with it.
+        """Add a generated token. Returns the finish reason if the sequence finishes with it.
 
-        An end token on the last allowed place is a stop. Before `min_tokens` it is no end.
+        An end token at the last allowed position is a stop. Before `min_tokens` it does not finish the sequence.
         """
         may_stop = self.n_generated >= self.sampling.min_tokens
         self.known.append(token_id)
@@ -229,10 +233,10 @@ class Request:
 
 
 def next_state(state: State, given: Input) -> State:
-    """The table, and `InvariantError` for what is not in it."""
+    """Look the transition up. Raises `InvariantError` for a pair that is not in the table."""
     following = TRANSITIONS.get((state, given))
     if following is None:
-        raise InvariantError(f"a request that is {state.value} cannot {given.value}")
+        raise InvariantError(f"a sequence that is {state.value} cannot {given.value}")
     return following
 
 

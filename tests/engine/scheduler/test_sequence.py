@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.engine.scheduler import request as module
+from sluiceway.engine.scheduler import sequence as module
 from sluiceway.engine.scheduler.drafts import Drafter
-from sluiceway.engine.scheduler.request import TRANSITIONS, Input, Request, State, next_state
+from sluiceway.engine.scheduler.sequence import TRANSITIONS, Input, Sequence, State, next_state
 from sluiceway.errors import InvariantError
 from sluiceway.types import FinishReason
 from support.scheduling import EOS, request, sampling, submission
@@ -67,21 +67,21 @@ def test_state_does_not_change_when_an_input_raises(inputs: list[Input]) -> None
         except InvariantError:
             assert one.state is before
         assert before is not State.FINISHED or one.state is State.FINISHED
-        assert not (one.is_queued and one.is_seated)
+        assert not (one.is_queued and one.has_slot)
 
 
 def test_all_is_to_be_computed_when_a_request_is_new() -> None:
     """Known tokens are the prompt, computed ones none."""
     one = request(n_prompt=5)
-    assert (one.n_prompt, one.n_generated, one.n_computed, one.n_behind) == (5, 0, 0, 5)
-    assert one.state is State.WAITING and one.is_queued and not one.is_seated and not one.is_ready
+    assert (one.n_prompt, one.n_generated, one.n_computed, one.n_uncomputed) == (5, 0, 0, 5)
+    assert one.state is State.WAITING and one.is_queued and not one.has_slot and not one.is_ready
 
 
 def test_request_is_ready_when_it_runs_and_no_step_computes_for_it() -> None:
     """One step at a time."""
     one = request()
     one.receive(Input.SCHEDULE)
-    assert one.is_ready and one.is_seated
+    assert one.is_ready and one.has_slot
     one.in_flight = 3
     assert not one.is_ready
 
@@ -93,7 +93,7 @@ def test_known_tokens_stay_when_the_computed_are_forgotten() -> None:
     one.n_computed, one.in_flight = 5, 2
     one.append(9)
     one.forget_computed()
-    assert (one.n_computed, one.n_behind, one.n_generated) == (0, 6, 1)
+    assert (one.n_computed, one.n_uncomputed, one.n_generated) == (0, 6, 1)
     assert one.is_ready, "no step computes for it any more"
 
 
@@ -106,7 +106,7 @@ def test_length_is_clamped_when_the_room_is_smaller(max_tokens: int | None, expe
     assert request(n_prompt=4, params=sampling(max_tokens=max_tokens), limit=10).max_length == expected
 
 
-def reasons(one: Request, *token_ids: int) -> list[FinishReason | None]:
+def reasons(one: Sequence, *token_ids: int) -> list[FinishReason | None]:
     return [one.append(token_id) for token_id in token_ids]
 
 
@@ -152,12 +152,12 @@ def test_length_ends_the_sequence_when_more_tokens_are_wished_for() -> None:
 def test_prompt_is_copied_when_a_request_is_made() -> None:
     """The submission belongs to somebody else."""
     asked = submission(n_prompt=4)
-    one = Request(asked, arrival=0, max_sequence_tokens=10, eos_token_ids=())
+    one = Sequence(asked, arrival=0, max_sequence_tokens=10, eos_token_ids=())
     one.append(1)
     assert len(asked.prompt) == 4 and len(one.known) == 5
 
 
-def repeating(max_tokens: int = 20, stop_token_ids: tuple[int, ...] = ()) -> Request:
+def repeating(max_tokens: int = 20, stop_token_ids: tuple[int, ...] = ()) -> Sequence:
     """Its known tokens stood before: 5, 6, 7, 8 follow, and so on."""
     one = request(params=sampling(max_tokens=max_tokens, stop_token_ids=stop_token_ids), drafter=Drafter(6))
     one.known[:] = [5, 6, 7, 8, 5, 6, 7, 8]
