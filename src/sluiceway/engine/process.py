@@ -46,10 +46,10 @@ class EngineLoop:
         poller = zmq.Poller()
         poller.register(self._inlet.socket, zmq.POLLIN)
         poller.register(self._control.socket, zmq.POLLIN)
-        self._say_hello()
         pulse = threading.Thread(target=self._beat, name="pulse", daemon=True)
         pulse.start()
         try:
+            self._say_hello()
             while not self._is_told_to_stop:
                 if not self._engine.has_work and not self._orphans:
                     self._looked_s = None

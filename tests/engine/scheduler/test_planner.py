@@ -11,7 +11,7 @@ from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from support.scheduling import engine_config, request, sampling
 
 
-def roster_with(*requests: Sequence, n_blocks: int = 64, max_running: int = 4) -> SequenceTable:
+def table_with(*requests: Sequence, n_blocks: int = 64, max_running: int = 4) -> SequenceTable:
     """Requests that wait. Four tokens a block."""
     table = SequenceTable(engine_config(n_blocks=n_blocks, max_running=max_running, max_step_tokens=64))
     for one in requests:
@@ -46,18 +46,18 @@ def shape(draft: BatchPlanner) -> list[tuple[int, int, int, bool]]:
 
 def test_no_row_is_made_when_nobody_is_there() -> None:
     """An empty step."""
-    assert shape(fill(roster_with())) == []
+    assert shape(fill(table_with())) == []
 
 
 def test_prompt_is_computed_whole_when_the_budget_allows() -> None:
     """One row that samples the first token."""
-    assert shape(fill(roster_with(request(1, n_prompt=10)))) == [(1, 0, 10, True)]
+    assert shape(fill(table_with(request(1, n_prompt=10)))) == [(1, 0, 10, True)]
 
 
 def test_prompt_is_computed_in_chunks_when_it_is_longer_than_the_budget() -> None:
     """Only the last chunk samples."""
     one = request(1, n_prompt=10)
-    table = roster_with(one)
+    table = table_with(one)
     assert shape(fill(table, 4)) == [(1, 0, 4, False)]
     one.n_computed, one.in_flight = 4, None
     assert shape(fill(table, 4)) == [(1, 4, 4, False)]
@@ -68,21 +68,21 @@ def test_prompt_is_computed_in_chunks_when_it_is_longer_than_the_budget() -> Non
 def test_prompt_is_cut_to_a_chunk_when_streams_share_the_step() -> None:
     """Their tokens are not part of the chunk: they come in any case."""
     long, a, b = request(1, n_prompt=40, arrival=2), request(2, arrival=0), request(3, arrival=1)
-    table = roster_with(a, b, long)
+    table = table_with(a, b, long)
     seat(table, a, b)
     assert shape(fill(table, 16, chunk_tokens=5)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 5, False)]
 
 
 def test_prompts_are_cut_to_a_chunk_when_several_wait_for_their_first_token() -> None:
     """The first of them shall not wait for the last."""
-    table = roster_with(request(1, n_prompt=10, arrival=0), request(2, n_prompt=10, arrival=1))
+    table = table_with(request(1, n_prompt=10, arrival=0), request(2, n_prompt=10, arrival=1))
     assert shape(fill(table, 32, chunk_tokens=12)) == [(1, 0, 10, True), (2, 0, 2, False)]
 
 
 def test_prompt_has_what_it_needs_when_all_others_wait_behind_it() -> None:
     """They would not be served sooner by smaller steps, whether it is seated or still first in the queue."""
     first, second = request(1, n_prompt=20, arrival=0), request(2, n_prompt=10, arrival=1)
-    table = roster_with(first, second)
+    table = table_with(first, second)
     assert shape(fill(table, 16, chunk_tokens=5)) == [(1, 0, 16, False)]
     first.n_computed, first.in_flight = 12, None
     assert shape(fill(table, 16, chunk_tokens=5)) == [(1, 12, 8, True)]
@@ -90,13 +90,13 @@ def test_prompt_has_what_it_needs_when_all_others_wait_behind_it() -> None:
 
 def test_prompt_has_the_whole_step_when_nobody_else_is_there() -> None:
     """Large products are the fastest way through a prompt."""
-    assert shape(fill(roster_with(request(1, n_prompt=40)), 16, chunk_tokens=5)) == [(1, 0, 16, False)]
+    assert shape(fill(table_with(request(1, n_prompt=40)), 16, chunk_tokens=5)) == [(1, 0, 16, False)]
 
 
 def test_row_says_all_that_a_runner_needs() -> None:
     """The lists are the scheduler's own."""
     one = request(1, n_prompt=6)
-    table = roster_with(one)
+    table = table_with(one)
     (row,) = fill(table).rows
     assert row.known is one.known and row.block_ids is table.leases.blocks_of(1)
     assert (row.n_prompt, row.sampling, row.seed) == (6, one.sampling, one.seed)
@@ -106,7 +106,7 @@ def test_row_says_all_that_a_runner_needs() -> None:
 def test_streams_get_their_token_first_when_a_long_prompt_runs() -> None:
     """The prompt was there before them, and gets what is left."""
     long, a, b = request(1, n_prompt=40, arrival=0), request(2, arrival=1), request(3, arrival=2)
-    table = roster_with(long, a, b)
+    table = table_with(long, a, b)
     table.start(long)
     seat(table, a, b)
     assert shape(fill(table, 8)) == [(2, 4, 1, True), (3, 4, 1, True), (1, 0, 6, False)]
@@ -115,7 +115,7 @@ def test_streams_get_their_token_first_when_a_long_prompt_runs() -> None:
 def test_prompts_share_what_is_left_in_order_of_arrival() -> None:
     """The older is finished first; those that wait come last."""
     old, young, waiting = (request(rid, n_prompt=10, arrival=rid) for rid in (1, 2, 3))
-    table = roster_with(old, young, waiting)
+    table = table_with(old, young, waiting)
     table.start(old)
     table.start(young)
     assert shape(fill(table, 12)) == [(1, 0, 10, True), (2, 0, 2, False)]
@@ -126,21 +126,21 @@ def test_prompts_share_what_is_left_in_order_of_arrival() -> None:
 def test_nobody_is_seated_when_the_budget_is_spent() -> None:
     """A slot without tokens would be of no use."""
     one, two = request(1, n_prompt=16), request(2)
-    table = roster_with(one, two)
+    table = table_with(one, two)
     fill(table, 16)
     assert two.state is State.WAITING
 
 
 def test_nobody_is_seated_when_the_slots_are_taken() -> None:
     """Two slots, three requests."""
-    table = roster_with(*(request(rid, arrival=rid) for rid in range(3)), max_running=2)
+    table = table_with(*(request(rid, arrival=rid) for rid in range(3)), max_running=2)
     assert [row.rid for row in fill(table).rows] == [0, 1]
 
 
 def test_request_is_left_out_when_a_step_computes_for_it() -> None:
     """It is in one plan at most."""
     one = request(1)
-    table = roster_with(one)
+    table = table_with(one)
     assert len(fill(table).rows) == 1
     assert fill(table).rows == []
 
@@ -148,7 +148,7 @@ def test_request_is_left_out_when_a_step_computes_for_it() -> None:
 def test_request_is_left_out_when_it_is_paused() -> None:
     """And taken in again when it is resumed."""
     one = request(1)
-    table = roster_with(one)
+    table = table_with(one)
     seat(table, one)
     table.move(one, Input.PAUSE)
     assert fill(table).rows == []
@@ -159,7 +159,7 @@ def test_request_is_left_out_when_it_is_paused() -> None:
 def test_answer_gets_another_block_when_it_outgrows_its_own() -> None:
     """The fifth token in blocks of four."""
     one = request(1, n_prompt=4)
-    table = roster_with(one)
+    table = table_with(one)
     seat(table, one)
     (row,) = fill(table).rows
     assert len(row.block_ids) == 2
@@ -168,7 +168,7 @@ def test_answer_gets_another_block_when_it_outgrows_its_own() -> None:
 def test_youngest_gives_way_when_the_pool_runs_out() -> None:
     """Each holds one block of three; the oldest needs a second, and is served in this very step."""
     requests = [request(rid, arrival=rid) for rid in range(3)]
-    table = roster_with(*requests, n_blocks=3)
+    table = table_with(*requests, n_blocks=3)
     for one in requests:
         table.leases.grow(one.rid, 1)
         seat(table, one, n_generated=1 if one.rid == 0 else 0)
@@ -183,7 +183,7 @@ def test_youngest_gives_way_when_the_pool_runs_out() -> None:
 def test_paused_one_gives_way_first_when_the_pool_runs_out() -> None:
     """Although it is the oldest; it is parked, since it may not be scheduled."""
     paused, needy = request(1, arrival=0), request(2, arrival=1)
-    table = roster_with(paused, needy, n_blocks=2)
+    table = table_with(paused, needy, n_blocks=2)
     table.leases.grow(1, 1)
     table.leases.grow(2, 1)
     seat(table, paused, needy)
@@ -196,7 +196,7 @@ def test_paused_one_gives_way_first_when_the_pool_runs_out() -> None:
 def test_young_one_waits_with_what_it_has_when_only_older_ones_could_give_way() -> None:
     """It keeps its block, and nobody who waits is seated before it."""
     old, needy, waiting = (request(rid, arrival=rid, n_prompt=n) for rid, n in ((1, 3), (2, 4), (3, 1)))
-    table = roster_with(old, needy, n_blocks=2)
+    table = table_with(old, needy, n_blocks=2)
     seat(table, old, n_generated=1)
     table.leases.grow(2, 1)
     seat(table, needy)
@@ -211,7 +211,7 @@ def test_no_more_is_taken_than_needed_when_what_was_taken_is_fenced() -> None:
     """A step is in flight. Until it ends and the block comes back, no row that needs a block is planned."""
     params = sampling(max_tokens=50)
     needy, middle, victim = (request(rid, arrival=rid, params=params) for rid in range(3))
-    table = roster_with(needy, middle, victim, n_blocks=3)
+    table = table_with(needy, middle, victim, n_blocks=3)
     for one in (needy, middle, victim):
         table.leases.grow(one.rid, 1)
         seat(table, one)
@@ -245,7 +245,7 @@ def drafts(step: BatchPlanner) -> dict[int, int]:
 def test_row_has_drafts_when_its_text_repeats_itself() -> None:
     """Behind its next token, within its row and the step's tokens; others have none."""
     one, other = drafting(1, most=5), request(2, arrival=1)
-    table = roster_with(one, other)
+    table = table_with(one, other)
     seat_repeating(table, one, other)
     step = fill(table)
     assert shape(step) == [(1, 6, 6, True), (2, 6, 1, True)]
@@ -255,7 +255,7 @@ def test_row_has_drafts_when_its_text_repeats_itself() -> None:
 
 def test_a_stream_that_is_alone_has_drafts_beyond_a_chunk() -> None:
     one = drafting(1, most=5)
-    roster = roster_with(one)
+    roster = table_with(one)
     seat_repeating(roster, one)
     assert drafts(fill(roster, chunk_tokens=2)) == {1: 5}
 
@@ -263,7 +263,7 @@ def test_a_stream_that_is_alone_has_drafts_beyond_a_chunk() -> None:
 def test_row_has_no_drafts_when_nothing_repeats_itself() -> None:
     """The prompts differ throughout."""
     one = drafting(1)
-    table = roster_with(one)
+    table = table_with(one)
     seat(table, one)
     assert drafts(fill(table)) == {1: 0}
 
@@ -272,20 +272,20 @@ def test_prompt_has_no_drafts() -> None:
     """Also where its chunk is the last and samples."""
     one = drafting(1)
     one.known[:] = [1, 1, 1, 1]
-    assert drafts(fill(roster_with(one))) == {1: 0}
+    assert drafts(fill(table_with(one))) == {1: 0}
 
 
 def test_drafts_are_few_when_little_is_left_of_the_budget() -> None:
     """First everybody's token, then prompts, then those who wait; a chunk bounds all that is beyond streams."""
     one, prompt, waiting = drafting(1), request(2, n_prompt=6, arrival=1), request(3, n_prompt=3, arrival=2)
     for max_step_tokens, n_drafts in ((10, 0), (12, 2), (14, 4), (40, 8)):
-        table = roster_with(one, prompt, waiting)
+        table = table_with(one, prompt, waiting)
         seat_repeating(table, one)
         table.start(prompt)
         step = fill(table, max_step_tokens)
         assert drafts(step)[1] == n_drafts and step.rows[1].n_tokens == 6
         one, prompt, waiting = drafting(1), request(2, n_prompt=6, arrival=1), request(3, n_prompt=3, arrival=2)
-    table = roster_with(one, prompt, waiting)
+    table = table_with(one, prompt, waiting)
     seat_repeating(table, one)
     assert drafts(fill(table, 40, chunk_tokens=11)) == {1: 2, 2: 0, 3: 0}
 
@@ -297,7 +297,7 @@ def test_drafts_are_few_when_little_is_left_of_the_budget() -> None:
 def test_drafts_are_shared_evenly_and_cease_in_a_crowd(n_rows: int, expected: list[int]) -> None:
     """A step that has any has 32 tokens at most; the older have what cannot be shared."""
     requests = [drafting(rid, arrival=rid) for rid in range(n_rows)]
-    table = roster_with(*requests, n_blocks=400, max_running=64)
+    table = table_with(*requests, n_blocks=400, max_running=64)
     seat_repeating(table, *requests)
     assert list(drafts(fill(table, 512)).values()) == expected
 
@@ -305,7 +305,7 @@ def test_drafts_are_shared_evenly_and_cease_in_a_crowd(n_rows: int, expected: li
 def test_share_of_one_without_drafts_goes_to_the_others() -> None:
     """It had nothing to propose."""
     first, second = drafting(1, arrival=0, most=30), drafting(2, arrival=1, most=30)
-    table = roster_with(first, second)
+    table = table_with(first, second)
     seat(table, first)
     seat_repeating(table, second)
     assert drafts(fill(table, 512)) == {1: 0, 2: 30}
@@ -315,7 +315,7 @@ def test_drafts_get_blocks_only_beyond_one_for_each_running_request() -> None:
     """Seven known tokens in two blocks of four: one place is left, and each further block gives four."""
     for n_blocks, n_drafts in ((2, 1), (3, 1), (4, 5), (5, 8)):
         one = drafting(1)
-        table = roster_with(one, n_blocks=n_blocks)
+        table = table_with(one, n_blocks=n_blocks)
         seat_repeating(table, one)
         table.cover(one)
         step = fill(table)
@@ -327,7 +327,7 @@ def test_drafts_get_blocks_only_beyond_one_for_each_running_request() -> None:
 def test_drafts_stay_in_their_own_blocks_when_another_waits_for_one() -> None:
     """Eight known tokens of the young one fill its blocks; the old one has one place left in its own."""
     old, young = drafting(1, arrival=0), drafting(2, arrival=1)
-    table = roster_with(old, young, n_blocks=3)
+    table = table_with(old, young, n_blocks=3)
     seat_repeating(table, old)
     table.cover(old)
     seat(table, young)
@@ -339,7 +339,7 @@ def test_no_draft_goes_beyond_the_end() -> None:
     """One more is sampled behind the last draft; with nine allowed and three generated that leaves five."""
     for max_tokens, n_drafts in ((9, 5), (5, 1), (4, 0)):
         one = drafting(1, max_tokens=max_tokens)
-        table = roster_with(one)
+        table = table_with(one)
         seat_repeating(table, one)
         assert drafts(fill(table)) == {1: n_drafts}
 
@@ -363,3 +363,16 @@ def test_the_youngest_running_sequence_is_preempted_first() -> None:
 def test_paused_sequences_are_preempted_before_running_ones() -> None:
     paused_old, paused_young, running = with_slot(0, paused=True), with_slot(1, paused=True), with_slot(2)
     assert preemption_order([paused_old, paused_young, running]) == [running, paused_old, paused_young]
+
+
+def test_two_sequences_of_one_step_may_each_preempt_another() -> None:
+    paused = [request(rid, arrival=rid) for rid in range(2)]
+    growing = [request(rid, arrival=rid) for rid in (2, 3)]
+    table = table_with(*paused, *growing, n_blocks=4)
+    for one in (*paused, *growing):
+        table.leases.grow(one.rid, 1)
+        seat(table, one)
+    for one in paused:
+        table.move(one, Input.PAUSE)
+    planner = fill(table)
+    assert planner.n_preempted == 2 and [row[0] for row in shape(planner)] == [2, 3]

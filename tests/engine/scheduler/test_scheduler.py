@@ -310,8 +310,8 @@ def test_check_raises_when_an_invariant_is_broken() -> None:
     scheduler = scheduler_with(1)
     scheduler.finish(1, FinishReason.STOP)
     scheduler._outputs.ends *= 2
-    assert scheduler.violations() == ["I1: a sequence has two terminals"]
-    with pytest.raises(InvariantError, match="two terminals"):
+    assert scheduler.violations() == ["I1: a sequence has two ends"]
+    with pytest.raises(InvariantError, match="two ends"):
         scheduler.check()
 
 
