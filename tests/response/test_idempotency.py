@@ -75,6 +75,16 @@ def test_a_key_is_free_when_its_request_was_refused() -> None:
     assert claim(table, "b") == Claim(KeyState.NEW, "b")
 
 
+def test_a_key_that_is_forgotten_frees_its_own_place_only() -> None:
+    """The caller still has as many keys as before, less one."""
+    table = table_of(max_entries=5)
+    for stream_id in ("a", "b", "c"):
+        assert claim(table, stream_id, key=stream_id).state is KeyState.NEW
+    table.forget("a")
+    assert claim(table, "d", key="d").state is KeyState.NEW
+    assert claim(table, "e", key="e").state is KeyState.FULL
+
+
 def test_an_id_belongs_to_one_key_at_a_time() -> None:
     """While a response has it no other key gets it; afterwards its first key leads to nothing any more."""
     table = table_of()
