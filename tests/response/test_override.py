@@ -120,6 +120,7 @@ def test_any_header_is_a_policy_or_is_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("n", "expected"),
     [
+        (1, "`slow_client.k0` is no threshold"),
         (2, "`slow_client.k0`, `slow_client.k1` are no thresholds"),
         (12, "`slow_client.k9` and 2 more are no thresholds"),
     ],

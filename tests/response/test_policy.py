@@ -50,6 +50,22 @@ def test_the_default_is_to_go_by_degrees() -> None:
     assert [POLICIES[name].name for name in PolicyName] == list(PolicyName)
 
 
+def test_decisions_are_ordered_from_mild_to_severe() -> None:
+    assert [decision.name for decision in sorted(Decision)] == ["RUN", "PAUSE", "PARK", "DROP"]
+
+
+def test_a_reader_stays_behind_until_its_events_are_at_the_low_mark_of_the_policy() -> None:
+    waits = NEAR._replace(behind_s=0.0)
+    assert [is_behind(DROP, waits._replace(queued_events=n)) for n in (1, 2)] == [False, True]
+    assert [is_behind(UNBOUNDED, waits._replace(queued_events=n)) for n in (32, 33)] == [False, True]
+
+
+def test_marks_and_times_may_be_0() -> None:
+    nothing = dict.fromkeys(MARKS, 0)
+    policy = Policy(name=PolicyName.DROP, **nothing, drop_after_s=0.0, stall_timeout_s=0.0)
+    assert (policy.low_bytes, policy.limit_events, policy.drop_after_s) == (0, 0, 0.0)
+
+
 def test_the_page_tells_the_usual_values() -> None:
     """Marks and times as they are in the code."""
     page = (ROOT / "docs" / "slow-clients.md").read_text()
