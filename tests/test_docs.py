@@ -18,19 +18,12 @@ from sluiceway.api.http.protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEAD
 from sluiceway.engine.scheduler.sequence import TRANSITIONS, Input, State
 from sluiceway.llm import LLM, SamplingParams
 from sluiceway.model import gguf_config, hf_config, safetensors, sampler
+from sluiceway.protocols.common.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING
+from sluiceway.protocols.common.errors import refusal_for_status
+from sluiceway.protocols.common.fields import MAX_LOGIT_BIASES, MAX_STOP_CHARACTERS, MAX_STOP_TOKEN_IDS, MAX_STOPS
 from sluiceway.protocols.native.schema import NativeFields
 from sluiceway.protocols.openai import unserved
-from sluiceway.protocols.openai.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING
-from sluiceway.protocols.openai.errors import refusal_for_status
-from sluiceway.protocols.openai.schema import (
-    MAX_LOGIT_BIASES,
-    MAX_STOP_CHARACTERS,
-    MAX_STOP_TOKEN_IDS,
-    MAX_STOPS,
-    ChatFields,
-    CompletionFields,
-    SluicewayOptions,
-)
+from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
 from sluiceway.ranges import CHOICES, MAX_COUNT, WAIT_S
 from sluiceway.response.idempotency import MAX_KEY_CHARACTERS
 from sluiceway.response.policy import MAX_AMOUNT, MAX_SECONDS

@@ -39,14 +39,14 @@ from sluiceway.ipc.messages.to_tokenizer import Cancel, ChatPrompt, FromApi, Pro
 from sluiceway.ipc.pipes.addresses import Addresses
 from sluiceway.ipc.pipes.control import ControlServer
 from sluiceway.ipc.pipes.endpoint import Inlet, Outlet
+from sluiceway.protocols.common.messages import lower_messages
 from sluiceway.protocols.common.sampling import LoweredSampling, SamplingParams, lower_sampling
-from sluiceway.protocols.openai.messages import lower_messages
-from sluiceway.protocols.openai.values import require_filled_text, require_token_ids, wrong
+from sluiceway.protocols.common.values import require_filled_text, require_token_ids, wrong
 from sluiceway.store.models import pull
 from sluiceway.store.progress import OnLoad, counting_bar, download_bar
 from sluiceway.tokenizer.process import run_tokenizer
 from sluiceway.tokenizer.text.load import load_tokenizer
-from sluiceway.types import FinishReason, Rid, Speculation, TokenId, ToldToken
+from sluiceway.types import FinishReason, Rid, Speculation, TokenId, TokenLogprobs
 
 __all__ = ["LLM", "Completion", "SamplingParams"]
 
@@ -79,7 +79,7 @@ class Completion:
     token_ids: tuple[TokenId, ...]
     finish_reason: FinishReason
     prompt_tokens: int
-    logprobs: tuple[ToldToken, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
     prompt: str | None = None
     others: tuple[Completion, ...] = ()
 
@@ -95,7 +95,7 @@ class _Answer:
 
     text: list[str] = field(default_factory=list)
     token_ids: list[TokenId] = field(default_factory=list)
-    told: list[ToldToken] = field(default_factory=list)
+    told: list[TokenLogprobs] = field(default_factory=list)
     prompt_tokens: int = 0
     finished: Finished | None = None
 
@@ -107,7 +107,7 @@ class _Answer:
             case Delta():
                 self.text.append(event.text)
                 self.token_ids += event.token_ids
-                self.told += event.told
+                self.told += event.logprobs
             case Finished():
                 if event.refusal is not None:
                     raise RequestError(event.refusal)
@@ -487,9 +487,9 @@ def _lower_each(
 def _lower_streamed(sampling_params: Sampling, sampling: Sampling, stop: Stops) -> LoweredSampling:
     want = lower_sampling(_given_once(sampling_params, sampling), stop)
     if want.sampling.logprobs is not None:
-        raise invalid("Pieces of text come without log-probabilities; whole answers have them.", "logprobs")
+        raise invalid("JsonPieces of text come without log-probabilities; whole answers have them.", "logprobs")
     if want.n > 1:
-        raise invalid("Pieces of text are those of one answer; `n` must be 1.", "n")
+        raise invalid("JsonPieces of text are those of one answer; `n` must be 1.", "n")
     return want
 
 

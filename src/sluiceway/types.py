@@ -103,7 +103,7 @@ class LikelyToken(msgspec.Struct, frozen=True, gc=False, array_like=True):
     logprob: float
 
 
-class ToldToken(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """A generated token with its log-probability, those of the likeliest ones in its place, and its place in the text.
 
     Its text begins after `text_start` characters and is out when the text has `text_end`. Those of one character may

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluiceway.ipc.messages.to_child import Role
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from support.asgi_driver import MODEL, Api, AsgiDriver, chat, completion, fetch
 
 
@@ -47,7 +47,7 @@ async def test_a_native_request_is_answered_by_its_path(api: Api) -> None:
     assert (plain.json()["text"], plain.json()["id"], plain.headers["x-stream-id"]) == ("Hello", "mine", "mine")
     streamed = await fetch(api.app, "POST", "/v1/stream", b'{"prompt": "Hi"}', x_stream_id="yours")
     assert streamed.headers["content-type"].startswith("text/event-stream")
-    events = [(event.event, json.loads(event.data)) for event in Decoder().feed(streamed.body)]
+    events = [(event.event, json.loads(event.data)) for event in EventDecoder().feed(streamed.body)]
     assert [name for name, _ in events] == ["start", "token", "done"]
     start, token, done = (data for _, data in events)
     assert (start["id"], start["model"], start["prompt_tokens"]) == ("yours", MODEL, 5)

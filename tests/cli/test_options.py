@@ -11,7 +11,8 @@ import typer.main
 from sluiceway.cli.app import app
 from sluiceway.cli.options import filled, finite, sampling_of, share, variable_of
 from sluiceway.errors import ConfigError, RequestError
-from sluiceway.protocols.openai.schema import ChatFields, SamplingFields, check
+from sluiceway.protocols.common.fields import SamplingFields, check
+from sluiceway.protocols.openai.schema import ChatFields
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionTokenLogprob
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from support.requests import served_name
 from support.server import Server
 
@@ -143,7 +143,7 @@ def native(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
         connection.request("POST", "/v1/stream", body)
         assert connection.read_head()[0] == 200
         raw = b"".join(connection.read_chunks())
-    return [json.loads(event.data) for event in Decoder().feed(raw) if event.event == "token"]
+    return [json.loads(event.data) for event in EventDecoder().feed(raw) if event.event == "token"]
 
 
 def test_each_native_token_event_has_logprobs(fake: Server) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.sse.event import ServerEvent
 from support.server import Server
 
@@ -27,7 +27,7 @@ def read_stream(
 
 
 def events_of(raw: bytes) -> list[ServerEvent]:
-    return list(Decoder().feed(raw))
+    return list(EventDecoder().feed(raw))
 
 
 def test_stream_and_whole_answer_are_the_same_with_the_same_seed(fake: Server) -> None:

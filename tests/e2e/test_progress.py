@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.sse.event import ServerEvent
 from support.raw_http import RawConnection
 from support.requests import ENDLESS, completion, open_stream, take, wait_quiet
@@ -53,7 +53,7 @@ def cancel(server: Server, stream_id: str) -> None:
 
 
 def events_of(connection: RawConnection) -> Iterator[ServerEvent]:
-    decoder = Decoder()
+    decoder = EventDecoder()
     return (event for chunk in connection.read_chunks() for event in decoder.feed(chunk))
 
 

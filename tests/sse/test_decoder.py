@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.sse.event import ServerEvent, SSEError
 
 
 def decode(*reads: bytes) -> list[ServerEvent]:
     """All events of a stream that arrives in these reads."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     return [event for read in reads for event in decoder.feed(read)]
 
 
@@ -139,7 +139,7 @@ def test_id_lasts_when_later_events_have_none() -> None:
 
 def test_last_id_is_kept_when_its_block_is_not_closed() -> None:
     """What a client sends when it reconnects is the id of the last whole block."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     list(decoder.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n"))
     assert decoder.last_event_id == "1"
     list(decoder.feed(b"\n"))
@@ -165,7 +165,7 @@ def test_last_id_is_kept_when_its_block_is_not_closed() -> None:
 )
 def test_retry_is_taken_when_it_is_a_time(value: bytes, expected: int | None) -> None:
     """ASCII digits alone."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     assert list(decoder.feed(b"retry: " + value + b"\n\n")) == []
     assert decoder.retry_ms == expected
 
@@ -189,12 +189,12 @@ def test_standard_examples_give_their_number_of_events_when_decoded(raw: bytes, 
 def test_decoder_fails_when_a_line_passes_its_bound(raw: bytes) -> None:
     """Also a line that never ends, as soon as it is too long."""
     with pytest.raises(SSEError, match="longer than 16 bytes"):
-        list(Decoder(max_line_bytes=16).feed(raw))
+        list(EventDecoder(max_line_bytes=16).feed(raw))
 
 
 def test_decoder_fails_when_a_line_passes_its_bound_over_many_reads() -> None:
     """The bound is of the line, not of the read."""
-    decoder = Decoder(max_line_bytes=16)
+    decoder = EventDecoder(max_line_bytes=16)
     for _ in range(16):
         assert list(decoder.feed(b"x")) == []
     with pytest.raises(SSEError, match="line"):
@@ -205,13 +205,13 @@ def test_decoder_fails_after_the_events_before_when_an_event_passes_its_bound() 
     """Many short lines make a long event; what came before it is not lost."""
     events: list[ServerEvent] = []
     with pytest.raises(SSEError, match="event of the stream is longer than 20 bytes"):
-        events.extend(Decoder(max_event_bytes=20).feed(b"data: a\n\n" + b"data: b\n" * 3 + b"\n"))
+        events.extend(EventDecoder(max_event_bytes=20).feed(b"data: a\n\n" + b"data: b\n" * 3 + b"\n"))
     assert [event.data for event in events] == ["a"]
 
 
 def test_decoder_counts_each_event_alone_when_there_are_many() -> None:
     """The bound is of one event, not of the stream."""
-    assert len(list(Decoder(max_event_bytes=20).feed(b"data: a\n\n" * 1000))) == 1000
+    assert len(list(EventDecoder(max_event_bytes=20).feed(b"data: a\n\n" * 1000))) == 1000
 
 
 PIECES = st.sampled_from(
@@ -245,7 +245,7 @@ def test_garbage_gives_events_or_an_error_when_decoded(pieces: list[bytes], cuts
 
 
 def _outcome(reads: list[bytes]) -> tuple[list[ServerEvent], bool]:
-    decoder = Decoder(max_line_bytes=24, max_event_bytes=32)
+    decoder = EventDecoder(max_line_bytes=24, max_event_bytes=32)
     events: list[ServerEvent] = []
     try:
         for read in reads:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.sse.encoder import encode_comment, encode_event, encode_json, number_events
 from sluiceway.sse.event import ServerEvent, SSEError
 
@@ -35,7 +35,7 @@ def test_event_has_a_data_line_per_line_when_data_has_line_ends(data: str) -> No
 
 def test_event_resets_the_id_when_the_id_is_empty() -> None:
     """An empty id is a value of its own: it makes the reader forget the last one."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     assert [event.last_event_id for event in decoder.feed(encode_event("a", id="1") + encode_event("b", id=""))] == [
         "1",
         "",
@@ -64,7 +64,7 @@ def test_event_is_refused_when_the_retry_is_negative() -> None:
 
 def test_event_is_read_as_it_was_when_a_comment_line_came_before_it() -> None:
     """The line keeps the connection alive, and begins no block of its own."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     line = encode_comment("ka", is_block=False)
     assert line == b": ka\n" and [*decoder.feed(line), *decoder.feed(line)] == []
     assert list(decoder.feed(encode_event("a", id="7"))) == [ServerEvent("a", last_event_id="7")]
@@ -90,7 +90,7 @@ def test_nothing_is_numbered_when_nothing_is_framed() -> None:
 def test_events_are_read_with_their_ids_when_numbered(texts: list[str]) -> None:
     """Whatever their data, and as many as there were."""
     blocks = number_events(b"".join(map(encode_event, texts)), 1)
-    read = list(Decoder().feed(b"".join(blocks)))
+    read = list(EventDecoder().feed(b"".join(blocks)))
     assert len(blocks) == len(texts)
     assert [event.last_event_id for event in read] == [str(n) for n in range(1, len(texts) + 1)]
 
@@ -99,7 +99,7 @@ def test_comment_is_a_block_without_fields_when_encoded() -> None:
     """Keep-alives say nothing."""
     assert encode_comment() == b":\n\n"
     assert encode_comment("a\nb") == b": a\n: b\n\n"
-    assert list(Decoder().feed(encode_comment("data: x\rdata: y"))) == []
+    assert list(EventDecoder().feed(encode_comment("data: x\rdata: y"))) == []
 
 
 def test_event_is_written_when_the_text_has_a_lone_surrogate() -> None:
@@ -113,7 +113,7 @@ def test_event_comes_back_when_decoded(
     data: str, event: str, event_id: str, retry_ms: int, comment: str | None
 ) -> None:
     """Round trip: all that an event carries, but for the kind of its line ends."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     raw = encode_event(data, event=event, id=event_id, retry_ms=retry_ms, comment=comment)
     lines = data.replace("\r\n", "\n").replace("\r", "\n")
     assert list(decoder.feed(raw)) == [ServerEvent(lines, event or "message", event_id)]

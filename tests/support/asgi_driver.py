@@ -10,7 +10,7 @@ import gc
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +32,9 @@ from sluiceway.ipc.messages.to_api import Accepted, AuditReport, Delta, EngineIs
 from sluiceway.ipc.messages.to_child import Role
 from sluiceway.ipc.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize, TokenizeEncoded, ToTokenizer
 from sluiceway.obs.metrics import Metrics
-from sluiceway.protocols.common.reading import build
+from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.reading import body_reader
+from sluiceway.protocols.endpoints import ENDPOINTS
 from sluiceway.runtime.worker import WorkerError
 from sluiceway.types import EngineFacts, EngineStats, FinishReason, Piece, Rid
 
@@ -155,7 +157,8 @@ def finished(
 class FakeWorker:
     """Reads bodies in this process when a test allows it, or fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint] = ENDPOINTS) -> None:
+        self._endpoints = endpoints
         self.n_jobs = 0
         self.error: WorkerError | None = None
         self.may_read = asyncio.Event()
@@ -167,7 +170,7 @@ class FakeWorker:
         if self.error is not None:
             raise self.error
         try:
-            return build(MODEL.encode())(b"".join(parts))
+            return body_reader(self._endpoints, MODEL)(b"".join(parts))
         finally:
             gc.enable()  # a worker process does not need it
 
@@ -182,13 +185,14 @@ class Api:
         is_serving: bool = True,
         max_sequences: int = 64,
         streams: StreamsConfig | None = None,
+        endpoints: Sequence[Endpoint] = ENDPOINTS,
     ) -> None:
         self.upstream = FakeUpstream()
         self.metrics = Metrics()
         self.log, self.lines = record_log()
         self.now_s = 0.0
         self.processes = {"api": 1}
-        self.worker = FakeWorker()
+        self.worker = FakeWorker(endpoints)
         self.dispatcher = Dispatcher(
             push=self.upstream.push,
             has_peer=lambda: True,
@@ -217,6 +221,7 @@ class Api:
             new_id=lambda: next(ids),
             now_s=lambda: 1_700_000_000.5,
             processes=self.processes,
+            endpoints=endpoints,
         )
         self.app: ASGIApp = build_app(config, context)
 

@@ -9,10 +9,9 @@ from sluiceway.api.responses.response import ResponseContext, ResponseSpec
 from sluiceway.config import StreamsConfig
 from sluiceway.ipc.messages.to_tokenizer import FromApi
 from sluiceway.obs.metrics import Metrics
-from sluiceway.protocols.common.generation import Framer
-from sluiceway.protocols.native.request import NativeRequest
-from sluiceway.protocols.openai.completions import CompletionRequest
-from sluiceway.protocols.openai.errors import error_body
+from sluiceway.protocols.common.errors import error_body
+from sluiceway.protocols.common.generation import Framer, GenerationRequest
+from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.response.terms import StreamTerms
 from sluiceway.types import FinishReason, Rid
 from support.asgi_driver import record_log
@@ -21,17 +20,17 @@ PLAIN = StreamTerms()
 
 
 def spec_of(
-    request: CompletionRequest | NativeRequest,
+    request: GenerationRequest,
     framer: Framer | None = None,
     *,
     terms: StreamTerms = PLAIN,
     stream_id: str = "s",
     caller: str = "",
 ) -> ResponseSpec:
-    """With the framer of the request itself, if no other is given."""
+    """With the framer of a completion, if no other is given."""
     return ResponseSpec(
-        generation=request.generation,
-        framer=framer or request.framer(response_id="cmpl-1", model="m", created=0),
+        generation=request,
+        framer=framer or CompletionFramer(request, "cmpl-1", 0),
         error_body=error_body,
         terms=terms,
         request_id=f"request-{stream_id}",

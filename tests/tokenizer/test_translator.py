@@ -469,11 +469,14 @@ def test_logprobs_go_with_the_tokens_of_those_who_want_them() -> None:
     logprobs = [Logprobs(-float(place), (65,), (-0.5,)) for place in range(4)]
     first, second = desk.step([(1, 97), (2, 98), (1, 69)], logprobs={0: logprobs[0], 2: logprobs[2]})
     assert isinstance(first, Delta) and isinstance(second, Delta)
-    assert first.text == "a" and [(one.token.shown, one.token.logprob) for one in first.told] == [("a", 0), ("E", -2)]
+    assert first.text == "a" and [(one.token.shown, one.token.logprob) for one in first.logprobs] == [
+        ("a", 0),
+        ("E", -2),
+    ]
     assert second == Delta(2, "b", (98,))
     ends = [SequenceEnd(1, FinishReason.STOP)]
     last, tail, _ = desk.step([(1, EOS_ID)], ends=ends, logprobs={0: logprobs[3]})
-    assert isinstance(last, Delta) and [(one.token.shown, one.text_end) for one in last.told] == [("<eos>", None)]
+    assert isinstance(last, Delta) and [(one.token.shown, one.text_end) for one in last.logprobs] == [("<eos>", None)]
     assert tail == Delta(1, "E", ())
 
 

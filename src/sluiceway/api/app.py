@@ -17,16 +17,15 @@ from sluiceway.api.endpoints.cancels import Cancels
 from sluiceway.api.endpoints.generate import GenerateEndpoint
 from sluiceway.api.endpoints.stats import account, ask_for_audit
 from sluiceway.api.endpoints.streams import CancelEndpoint, ListEndpoint, StreamEndpoint
-from sluiceway.api.http.head import RawHeaders, refusal_head
+from sluiceway.api.http.head import ErrorBody, RawHeaders, refusal_head
 from sluiceway.api.http.middleware import Edge, Gate, request_id_of
 from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.config import ServeConfig
 from sluiceway.errors import Refusal
 from sluiceway.obs.metrics import CONTENT_TYPE
-from sluiceway.protocols.common.reading import Endpoint
-from sluiceway.protocols.openai.errors import error_body, model_not_found, refusal_for_status
+from sluiceway.protocols.common.errors import error_body, model_not_found, refusal_for_status
+from sluiceway.protocols.common.values import shorten
 from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
-from sluiceway.protocols.openai.values import shorten
 from sluiceway.refusals import LOADING
 
 _READ = ["GET", "HEAD"]
@@ -66,7 +65,14 @@ def build_app(config: ServeConfig, context: AppContext) -> FastAPI:
         exception_handlers={HTTPException: _router_refused(paths, context)},
     )
     gate = Gate(listens_on=config.host, allowed=config.allowed_host)
-    app.add_middleware(Edge, new_id=context.new_id, log=context.log, gate=gate, refuse=context.refuse)
+    app.add_middleware(
+        Edge,
+        new_id=context.new_id,
+        log=context.log,
+        gate=gate,
+        refuse=context.refuse,
+        error_body_of=context.error_body_of,
+    )
     _add_generation(app, context)
     _add_streams(app, context, max_receipts=config.streams.history_records)
     _add_models(app, config.model.name, context)
@@ -78,13 +84,8 @@ def build_app(config: ServeConfig, context: AppContext) -> FastAPI:
 
 def _add_generation(app: FastAPI, context: AppContext) -> None:
     # Plain routes: the endpoint reads the request by itself, and a route of FastAPI would double its cost.
-    for path, endpoint, prefix in (
-        ("/v1/chat/completions", Endpoint.CHAT, "chatcmpl"),
-        ("/v1/completions", Endpoint.COMPLETIONS, "cmpl"),
-        ("/v1/stream", Endpoint.STREAM, "stream"),
-        ("/v1/generate", Endpoint.GENERATE, "stream"),
-    ):
-        app.router.routes.append(Route(path, GenerateEndpoint(context, endpoint, prefix), methods=["POST"]))
+    for endpoint in context.endpoints:
+        app.router.routes.append(Route(endpoint.path, GenerateEndpoint(context, endpoint), methods=["POST"]))
 
 
 def _add_streams(app: FastAPI, context: AppContext, *, max_receipts: int) -> None:
@@ -157,7 +158,7 @@ def _router_refused(
             "rejected", request_id=request_id_of(request.scope), reason=refusal.code, status=refusal.status,
             method=request.scope["method"], path=shorten(path),
         )  # fmt: skip
-        return _refusal(refusal, more)
+        return _refusal(refusal, more, context.error_body_of(request.scope))
 
     return refuse
 
@@ -198,7 +199,7 @@ def _json(body: bytes) -> Response:
     return Response(body, media_type="application/json")
 
 
-def _refusal(refusal: Refusal, more: RawHeaders = ()) -> Response:
+def _refusal(refusal: Refusal, more: RawHeaders = (), error_body: ErrorBody = error_body) -> Response:
     body = error_body(refusal)
     response = Response(body, refusal.status)
     response.raw_headers = list(refusal_head(len(body), refusal, more).headers)

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from sluiceway.errors import SluicewayError
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.store.proxies import proxy_for, without_password
 
 Messages = Sequence[Mapping[str, str]]
@@ -130,7 +130,7 @@ def _client(proxy: str | None, headers: Mapping[str, str]) -> httpx.Client:
 
 def _pieces(raw: Iterator[bytes]) -> Iterator[str]:
     """Yield the text of an event stream up to `[DONE]`. Raises `AnswerError` if it has an error or ends early."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     for chunk in raw:
         for event in decoder.feed(chunk):
             if event.data == "[DONE]":

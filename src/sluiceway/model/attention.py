@@ -4,7 +4,7 @@ A step's queries come from many rows: one each from rows that decode, hundreds f
 at the multiples of `SEGMENT_TOKENS` positions. All queries of one piece see the keys of the positions up to the end of
 their segment, the later ones masked. So the number of keys that a query is computed with is a function of its own
 position, and the order in which its sums are added depends neither on the chunk in which it came nor on other rows.
-Pieces with the same numbers of queries and keys form one `Group`, one call.
+JsonPieces with the same numbers of queries and keys form one `Group`, one call.
 
 What else changes the order of sums is the number of query vectors in one matrix product, since its kernel treats a
 remainder differently. So in float32 on the CPU, where results must not change by a bit, a piece is cut once more, into
@@ -77,7 +77,7 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pieces that are computed in one call over `n_keys` keys each: many of one tile, or one of many tiles."""
+    """JsonPieces that are computed in one call over `n_keys` keys each: many of one tile, or one of many tiles."""
 
     n_pieces: int
     n_keys: int

@@ -1,1 +1,1 @@
-"""Wire protocols, pure: bytes to a `Generation`, and events back to bytes."""
+"""Wire protocols, pure: bytes to a `GenerationRequest`, and events back to bytes."""

@@ -17,7 +17,7 @@ _MAX_RETRY_DIGITS = 15
 """Longer reconnection times (thousands of years) are ignored, as other values that are no time."""
 
 
-class Decoder:
+class EventDecoder:
     """The state between two reads. What is not closed by a blank line when the stream ends is thrown away.
 
     `last_event_id` is what a reconnecting client sends as `Last-Event-ID`; `retry_ms` is None until the stream sets it.

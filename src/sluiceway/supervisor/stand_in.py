@@ -115,7 +115,7 @@ async def _refuse(connection: socket.socket, answer: bytes) -> None:
 
 
 def _answer() -> bytes:
-    from sluiceway.protocols.openai.errors import error_body  # imported late, since it takes memory and time
+    from sluiceway.protocols.common.errors import error_body  # imported late, since it takes memory and time
 
     body = error_body(API_UNAVAILABLE)
     assert API_UNAVAILABLE.retry_after_s is not None

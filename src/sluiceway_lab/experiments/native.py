@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.sse.event import ServerEvent
 from sluiceway_lab.load.calls import record
 from sluiceway_lab.load.replies import LoadError, Reply, complaint, parse_reply
@@ -81,7 +81,7 @@ async def streams(
 
 def read_stream(reply: Reply) -> NativeStream:
     """Raises `LoadError` for a stream without `done`."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     events = tuple(decoder.feed(reply.body))
     if not events or events[-1].event != "done":
         raise LoadError(f"the stream did not end with done: {events[-1].data if events else 'it was empty'}")

@@ -10,12 +10,14 @@ from collections import deque
 from typing import Literal, Protocol, assert_never
 
 from sluiceway.ipc.messages.to_api import Delta
-from sluiceway.protocols.common.generation import Framer
+from sluiceway.ipc.messages.to_tokenizer import TextPrompt
+from sluiceway.protocols.common.generation import Framer, GenerationRequest
 from sluiceway.protocols.native.framer import NativeFramer
-from sluiceway.protocols.openai.framer import ChatFramer, ChunkIdentity, CompletionFramer
+from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer
 from sluiceway.response.backlog import START, Backlog, Missed
 from sluiceway.response.budget import Budget
 from sluiceway.response.readers import WRITE_BYTES
+from sluiceway.types import SamplingParams
 
 FormatTime = Literal["when made", "when written"]
 Spoken = Literal["chat", "completions", "native"]
@@ -97,15 +99,21 @@ def held(way: FormatTime, framer: Framer, budget: Budget) -> WaitingEvents:
 
 def framer_of(spoken: Spoken, model: str, n_tokens: int) -> Framer:
     """Create a framer as the product does, for a stream of more than `n_tokens` tokens."""
-    response = ChunkIdentity(
-        id=_ID, model=model, created=_CREATED, n_choices=1, include_usage=True, return_token_ids=False
+    request = GenerationRequest(
+        model=model,
+        prompts=(TextPrompt("x"),),
+        n=1,
+        sampling=SamplingParams(max_tokens=n_tokens + 1),
+        stop=(),
+        stream=True,
+        include_usage=True,
     )
     match spoken:
         case "chat":
-            return ChatFramer(response)
+            return ChatFramer(request, _ID, _CREATED)
         case "completions":
-            return CompletionFramer(response, max_tokens=n_tokens + 1)
+            return CompletionFramer(request, _ID, _CREATED)
         case "native":
-            return NativeFramer(_ID, model, _CREATED)
+            return NativeFramer(request, _ID, _CREATED)
         case _:
             assert_never(spoken)

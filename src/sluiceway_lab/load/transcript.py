@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway_lab.load.replies import LoadError, Read, Reply, complaint, message_of
 
 _DONE = "[DONE]"
@@ -108,7 +108,7 @@ def read_plain(reply: Reply) -> ChoicePart:
 
 
 def _events(pieces: list[Read]) -> Iterator[Event]:
-    decoder = Decoder()
+    decoder = EventDecoder()
     for at_s, raw in pieces:
         for event in decoder.feed(raw):
             yield Event(at_s, None if event.data == _DONE else _object(event.data))

@@ -14,8 +14,9 @@ from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import EngineIsUp
 from sluiceway.ipc.messages.to_tokenizer import ChatPrompt, TextPrompt
 from sluiceway.lengths import LengthBound
-from sluiceway.protocols.common.reading import Endpoint, PromptRoom, job_head, read_result
-from sluiceway.protocols.openai.body import QUICK_BYTES, QUICK_VALUES
+from sluiceway.protocols.common.body import QUICK_BYTES, QUICK_VALUES
+from sluiceway.protocols.common.reading import PromptRoom, job_head, read_result
+from sluiceway.protocols.openai.completions import COMPLETIONS
 from sluiceway.refusals import INTERNAL_ERROR, OVERLOADED
 from sluiceway.runtime.worker import (
     WorkerBusy,
@@ -140,7 +141,7 @@ async def test_a_request_that_is_cancelled_while_its_job_is_given_up_ends_so() -
 
     intake = Intake(MODEL, BodyLimits(1 << 20), SlowToLeave(), PromptRoom, structlog.get_logger())
     driver = AsgiDriver(intake, "POST", PATH, LONG)  # type: ignore[arg-type]  # for its `receive` alone
-    reading = asyncio.ensure_future(intake.read(Endpoint.COMPLETIONS, driver.scope, driver.receive))
+    reading = asyncio.ensure_future(intake.read(COMPLETIONS, driver.scope, driver.receive))
     await settle()
     driver.vanish()
     await is_ending.wait()
@@ -187,9 +188,8 @@ async def test_the_processes_of_the_server_read_bodies() -> None:
     try:
         async with asyncio.timeout(120.0):
             request = read_result(
-                Endpoint.COMPLETIONS,
-                await pool.run(job_head(Endpoint.COMPLETIONS, PromptRoom(100)), LONG),
+                await pool.run(job_head(COMPLETIONS, PromptRoom(100)), LONG),
             )
-        assert request.generation.encoded_prompts is not None and request.generation.n_choices == 1
+        assert request.encoded_prompts is not None and request.n_choices == 1
     finally:
         await pool.close()

@@ -1,4 +1,4 @@
-"""Pieces of a body, as chunks, while there is room and somebody reads."""
+"""JsonPieces of a body, as chunks, while there is room and somebody reads."""
 
 from __future__ import annotations
 

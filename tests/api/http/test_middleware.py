@@ -10,13 +10,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sluiceway.api.http import middleware
 from sluiceway.api.http.middleware import Edge, Gate, request_id_of
 from sluiceway.errors import Refusal
+from sluiceway.protocols.common.errors import error_body
 from support.asgi_driver import AsgiDriver, record_log, settle
 
 
 def edged(app: ASGIApp) -> tuple[ASGIApp, list[dict[str, Any]]]:
     log, lines = record_log()
     gate = Gate(listens_on="127.0.0.1", allowed=())
-    return Edge(app, new_id=lambda: "made-up", log=log, gate=gate, refuse=never), lines
+    edge = Edge(app, new_id=lambda: "made-up", log=log, gate=gate, refuse=never, error_body_of=lambda _: error_body)
+    return edge, lines
 
 
 async def never(refusal: Refusal, scope: Scope, send: Send) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 
 from sluiceway.api.http.request import BodyLimits, BodyRoom, pass_over_body, read_json_body
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.protocols.openai.body import QUICK_BYTES
+from sluiceway.protocols.common.body import QUICK_BYTES
 from sluiceway.refusals import OVERLOADED
 from support.asgi_driver import AsgiDriver, settle
 

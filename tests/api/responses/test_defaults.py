@@ -17,7 +17,7 @@ SERVER = StreamsConfig(slow_client="drop", drop_after_s=7.0, replay_ttl_s=11.0, 
 
 
 def terms(*, stream: bool = True, header: str | None = None, has_key: bool = False, **wishes: object) -> StreamTerms:
-    generation = parse_completion(completion(stream=stream, sluiceway=wishes)).generation
+    generation = parse_completion(completion(stream=stream, sluiceway=wishes))
     return StreamDefaults(SERVER).terms_for(generation, header, has_key=has_key)
 
 

@@ -26,7 +26,7 @@ from sluiceway.ipc.messages.to_api import (
 )
 from sluiceway.ipc.messages.to_child import Role
 from sluiceway.ipc.messages.to_tokenizer import AuditQuery, Cancel, Forget, TextPrompt, Tokenize
-from sluiceway.protocols.common.generation import Usage
+from sluiceway.protocols.common.generation import TokenUsage
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.framer import CompletionFramer
 from sluiceway.refusals import DRAINING, LOADING, OVERLOADED, lost, unavailable
@@ -68,8 +68,7 @@ def open_answer(
     **fields: Any,
 ) -> Response:
     request = parse_completion(completion(n=n, stream=stream, **fields))
-    framer = request.framer(response_id="cmpl-1", model="m", created=0)
-    answer, _ = api.dispatcher.open(spec_of(request, framer, stream_id=next(_ids), terms=terms), reader or Reads())
+    answer, _ = api.dispatcher.open(spec_of(request, stream_id=next(_ids), terms=terms), reader or Reads())
     return answer
 
 
@@ -323,10 +322,10 @@ class BrokenFramer(CompletionFramer):
     def finish(self, index: int, finished: Finished) -> bytes:
         return self._maybe("finish") or super().finish(index, finished)
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self, usage: TokenUsage) -> bytes:
         return self._maybe("end") or super().end(usage)
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
+    def body(self, finished: Sequence[Finished], usage: TokenUsage) -> list[Piece]:
         self._maybe("body")
         return super().body(finished, usage)
 
@@ -339,8 +338,8 @@ class BrokenFramer(CompletionFramer):
 @pytest.mark.parametrize("fails_at", ["delta", "finish", "end", "body"])
 def test_a_fault_in_framing_ends_one_answer_only(api: Api, upstream: FakeUpstream, fails_at: str) -> None:
     """With an error; the loop that serves all goes on, and only what has had no terminal is cancelled."""
-    request = parse_completion(completion(stream=fails_at != "body"))
-    framer = BrokenFramer(request.response("cmpl-1", "m", 0), max_tokens=9)
+    request = parse_completion(completion(stream=fails_at != "body", max_tokens=9))
+    framer = BrokenFramer(request, "cmpl-1", 0)
     framer.fails_at = fails_at
     broken, _ = api.dispatcher.open(spec_of(request, framer, stream_id="broken"), Reads())
     other = open_answer(api)

@@ -9,12 +9,12 @@ import pytest
 from sluiceway.api.responses.response import Response
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Delta, Progressed
-from sluiceway.protocols.common.generation import Usage
-from sluiceway.protocols.native.request import NativeRequest, parse_native
-from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
+from sluiceway.protocols.common.generation import Framer, GenerationRequest, TokenUsage
+from sluiceway.protocols.native.request import STREAM
+from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.response.backlog import START
 from sluiceway.response.terms import Retention, StreamTerms
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.types import FinishReason, Held, Progress
 from support.asgi_driver import completion, finished
 from support.specs import PLAIN, NoWriter, RecordingUpstream, response_context, spec_of
@@ -30,10 +30,10 @@ def answer_of(terms: StreamTerms = PLAIN, **fields: object) -> Response:
     return opened(parse_completion(completion(**fields)), terms)
 
 
-def opened(request: CompletionRequest | NativeRequest, terms: StreamTerms) -> Response:
+def opened(request: GenerationRequest, terms: StreamTerms, framer: Framer | None = None) -> Response:
     """One that has a reader."""
-    rids = range(10, 10 + request.generation.n_choices)
-    answer = Response(spec_of(request, terms=terms, stream_id="s-1"), rids, response_context())
+    rids = range(10, 10 + request.n_choices)
+    answer = Response(spec_of(request, framer, terms=terms, stream_id="s-1"), rids, response_context())
     answer.attach(START, NoWriter())
     return answer
 
@@ -55,7 +55,7 @@ def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
     answer.delta(0, Delta(10, "x", (1, 2, 3, 4, 5)))
     answer.finished(0, finished(10, FinishReason.STOP, 5))
     answer.delta(4, Delta(14, "", (6, 7, 8, 9, 10, 11)))
-    assert answer.usage == Usage(prompt_tokens=16, completion_tokens=11, cached_tokens=8)
+    assert answer.usage == TokenUsage(prompt_tokens=16, completion_tokens=11, cached_tokens=8)
 
 
 def test_a_stream_has_its_head_when_the_last_sequence_is_accepted() -> None:
@@ -174,7 +174,7 @@ def test_events_have_ids_when_a_reader_may_come_back() -> None:
     answer.delta(1, Delta(11, "b", (2,)))
     answer.finished(0, finished(10))
     answer.finished(1, finished(11))
-    events = list(Decoder().feed(written(answer)))
+    events = list(EventDecoder().feed(written(answer)))
     assert [event.last_event_id for event in events] == ["1", "2", "3", "4", "5", "6"]
     assert [event.data for event in events][-1] == "[DONE]" and "usage" in events[-2].data
     assert answer.record.last_event_id == 6 and answer.stream.backlog.n_delivered == 3
@@ -195,7 +195,7 @@ def test_a_reader_without_which_it_goes_on_is_told_why() -> None:
     written(answer)
     for _ in range(9_000):
         answer.delta(0, Delta(10, "x", (1,)))
-    error, done = Decoder().feed(written(answer))
+    error, done = EventDecoder().feed(written(answer))
     assert json.loads(error.data)["error"]["code"] == "slow_client" and done.data == "[DONE]"
     assert error.last_event_id == ""
 
@@ -243,14 +243,15 @@ def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: StreamTerms, c
     assert written(answer) == comment
     answer.progressed(Progressed(10, Progress(0, 9, 9)))
     answer.delta(0, Delta(10, "x", (1,)))
-    assert list(Decoder().feed(text := written(answer))) and text.startswith(b": prefill computed=9 of=9\n")
+    assert list(EventDecoder().feed(text := written(answer))) and text.startswith(b": prefill computed=9 of=9\n")
 
 
 def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
     """In the native protocol, after its start; it counts as none, and has no id."""
-    answer = opened(parse_native(b'{"prompt": "a", "progress": "events"}', "m", is_streamed=True), KEPT)
+    request = STREAM.read(b'{"prompt": "a", "progress": "events"}', "m")
+    answer = opened(request, KEPT, STREAM.framer(request, "s-1", 0))
     answer.accepted(0, Accepted(10, 9, 0))
     answer.progressed(Progressed(10, Progress(2, 0, 9)))
-    start, queued = Decoder().feed(written(answer))
+    start, queued = EventDecoder().feed(written(answer))
     assert (start.event, start.last_event_id, queued.event, queued.last_event_id) == ("start", "1", "queued", "1")
     assert queued.data == '{"position":2}' and answer.stream.backlog.end.event_id + 1 == 2

@@ -22,7 +22,7 @@ from sluiceway.ipc.messages.to_tokenizer import (
     Tokenize,
     TokenPrompt,
 )
-from sluiceway.types import FinishReason, LikelyToken, Logprobs, Progress, SamplingParams, ToldToken
+from sluiceway.types import FinishReason, LikelyToken, Logprobs, Progress, SamplingParams, TokenLogprobs
 from support.snapshots import engine_stats
 
 STATS = engine_stats(step_id=1)
@@ -70,7 +70,7 @@ REFUSAL = Refusal(status=400, code="invalid_value", message="no", param="prompt"
                     Rejected((2, 3), REFUSAL),
                     Progressed(1, Progress(0, 512, 2048)),
                     Delta(1, "", (9,)),
-                    Delta(1, "a", (9,), (ToldToken(LikelyToken(9, "a", b"a", -0.5), (), 0, None),)),
+                    Delta(1, "a", (9,), (TokenLogprobs(LikelyToken(9, "a", b"a", -0.5), (), 0, None),)),
                     Finished(rid=1, reason=FinishReason.ERROR, completion_tokens=1, refusal=REFUSAL),
                 ]
             ),

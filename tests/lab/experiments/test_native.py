@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway_lab.experiments import native
 from sluiceway_lab.load.replies import LoadError
 from support.labs import native_answer, native_event, native_events
@@ -32,7 +32,7 @@ def test_leads_are_those_of_the_likeliest_tokens() -> None:
         native_event(1, "token", index=0, id=8, text="b", logprob=-1.5, top=top),
         native_event(2, "token", index=0, id=None, text="tail"),
     ]
-    assert native.NativeStream(tuple(Decoder().feed(b"".join(events))), 0).leads == (1.25,)
+    assert native.NativeStream(tuple(EventDecoder().feed(b"".join(events))), 0).leads == (1.25,)
 
 
 async def test_streams_have_fields_of_their_own() -> None:

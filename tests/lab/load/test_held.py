@@ -9,7 +9,7 @@ import pytest
 from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.response.budget import Budget
 from sluiceway.response.readers import WRITE_BYTES
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway_lab.load.held import FormatTime, Spoken, WaitingEvents, framer_of, held
 
 WAYS: tuple[FormatTime, ...] = get_args(FormatTime)
@@ -37,7 +37,7 @@ def taken(waiting: WaitingEvents, deltas: list[Delta], every: int) -> list[bytes
 @pytest.mark.parametrize("way", WAYS)
 def test_reader_gets_every_text_in_order(way: FormatTime, spoken: Spoken) -> None:
     for every in (1, 7, len(DELTAS) + 1):
-        events = list(Decoder().feed(b"".join(taken(waiting(way, spoken), DELTAS, every))))
+        events = list(EventDecoder().feed(b"".join(taken(waiting(way, spoken), DELTAS, every))))
         assert len(events) == len(DELTAS)
         assert all(f'"{delta.text}"' in event.data for event, delta in zip(events, DELTAS, strict=True))
 

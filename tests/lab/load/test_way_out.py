@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluiceway.sse.decoder import Decoder
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway_lab.load.held import FormatTime
 from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.replies import LoadError
@@ -42,7 +42,7 @@ async def whole(question: WayOutConfig, *, waits_for_backlog: bool = False) -> t
 
 async def test_every_reader_gets_every_token() -> None:
     backlog, spent, bodies = await whole(SMALL)
-    assert [len(list(Decoder().feed(body))) for body in bodies] == [30, 30]
+    assert [len(list(EventDecoder().feed(body))) for body in bodies] == [30, 30]
     assert backlog.n_events == 0
     assert spent.n_events == 60 and spent.cpu_s > 0
 
@@ -54,7 +54,7 @@ async def test_backlog_is_what_a_stopped_reader_has_not_received(way: FormatTime
     backlog, spent, (body,) = await whole(question, waits_for_backlog=True)
     assert 10 < backlog.n_events < 30
     assert (backlog.grown_bytes > backlog.n_events * 32_768 / 2) == (way == "when made")
-    assert len(list(Decoder().feed(body))) == spent.n_events == 30
+    assert len(list(EventDecoder().feed(body))) == spent.n_events == 30
 
 
 async def test_process_that_ends_says_why() -> None:

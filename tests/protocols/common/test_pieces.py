@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from sluiceway.protocols.common.pieces import MAPPED_BYTES, PIECE_BYTES, Pieces, assembled
+from sluiceway.protocols.common.pieces import MAPPED_BYTES, PIECE_BYTES, JsonPieces, assembled
 from sluiceway.sse.encoder import encode_json
 
 AFTER_MANY_PIECES = """
 import os, resource
-from sluiceway.protocols.common.pieces import Pieces
+from sluiceway.protocols.common.pieces import JsonPieces
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 before = resident()
-part, small = Pieces(), []
+part, small = JsonPieces(), []
 for _ in range(1000):
     part.add(os.urandom(8) * 8192)
     small.append(bytes(600))
@@ -30,7 +30,7 @@ print(held, resident() - before)
 
 def test_what_was_added_is_taken_once_in_order() -> None:
     """Whatever its size, in pieces that are full but for the last; how much it is was said when it came."""
-    part = Pieces()
+    part = JsonPieces()
     fragments = [b"a" * 10, b"b" * (3 * PIECE_BYTES), b"", b"c" * PIECE_BYTES]
     assert [part.add(fragment) for fragment in fragments] == [len(fragment) for fragment in fragments]
     *full, last = part.take()
@@ -42,7 +42,7 @@ def test_what_was_added_is_taken_once_in_order() -> None:
 @pytest.mark.parametrize("text", ["", "abc", 'a"\\\n\u2028é', "\U0001f600" * 3])
 def test_text_that_comes_by_characters_is_encoded_as_at_once(text: str) -> None:
     """To the byte."""
-    part = Pieces()
+    part = JsonPieces()
     n_bytes = sum(part.add_text(character) for character in ["", *text])
     raw = b'"%b"' % b"".join(part.take())
     assert raw == encode_json(text) and n_bytes == len(raw) - 2
@@ -50,7 +50,7 @@ def test_text_that_comes_by_characters_is_encoded_as_at_once(text: str) -> None:
 
 def test_items_have_commas_between_them_however_they_come() -> None:
     """The first has none before it, also where a full piece was sealed in between."""
-    part = Pieces()
+    part = JsonPieces()
     long = "x" * (PIECE_BYTES - 2)
     n_bytes = sum(part.add_items(items) for items in ([], [long], [], [1, 2], [{"a": None}]))
     raw = b"[%b]" % b"".join(part.take())
@@ -69,7 +69,7 @@ def test_small_parts_are_joined_and_full_ones_kept() -> None:
 
 def test_large_pieces_lie_outside_of_the_heap() -> None:
     """However they came to be; small ones do not, since a mapping has whole pages. No piece can be changed."""
-    part = Pieces()
+    part = JsonPieces()
     part.add(b"x" * (2 * PIECE_BYTES + 1))
     sealed, _, rest = part.take()
     (joined,) = assembled([b"a" * (MAPPED_BYTES - 1), b"b"])

@@ -14,17 +14,23 @@ from sluiceway.errors import Refusal, RequestError
 from sluiceway.ipc.messages.codec import Decoder, encode
 from sluiceway.ipc.messages.to_tokenizer import FromApi, Prompt, Tokenize, TokenizeEncoded
 from sluiceway.lengths import LengthBound
-from sluiceway.protocols.common.reading import Endpoint, PromptRoom, Request, build, job_head, read_body, read_result
+from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.reading import PromptRoom, body_reader, job_head, read_result
+from sluiceway.protocols.endpoints import ENDPOINTS
+from sluiceway.protocols.native.request import GENERATE, STREAM
+from sluiceway.protocols.openai.chat import CHAT
+from sluiceway.protocols.openai.completions import COMPLETIONS
 
-CHAT = {"messages": [{"role": "user", "content": "é"}, {"role": "assistant", "content": "b", "name": "c"}]}
+CHAT_BODY = {"messages": [{"role": "user", "content": "é"}, {"role": "assistant", "content": "b", "name": "c"}]}
 TEXT = {"prompt": "x", "n": None}
 BODIES: list[tuple[Endpoint, dict[str, Any]]] = [
-    (Endpoint.CHAT, CHAT | {"model": "m", "stream": True, "stream_options": {"include_usage": True}}),
-    (Endpoint.CHAT, CHAT | {"model": "m", "sluiceway": {"slow_client": {"policy": "drop"}}, "logit_bias": {"3": 1}}),
-    (Endpoint.COMPLETIONS, {"model": "m", "prompt": [[1, 2], [3]], "n": 2, "stop": ["a"], "seed": (1 << 64) - 1}),
-    (Endpoint.COMPLETIONS, {"model": "m", "prompt": ["a", "b"], "logprobs": 2, "return_token_ids": True}),
-    (Endpoint.STREAM, {"prompt": "x", "resumable": True, "stop_token_ids": [3]}),
-    (Endpoint.GENERATE, CHAT | {"max_tokens": 3, "temperature": 0}),
+    (CHAT, CHAT_BODY | {"model": "m", "stream": True, "stream_options": {"include_usage": True}}),
+    (CHAT, CHAT_BODY | {"model": "m", "sluiceway": {"slow_client": {"policy": "drop"}}, "logit_bias": {"3": 1}}),
+    (COMPLETIONS, {"model": "m", "prompt": [[1, 2], [3]], "n": 2, "stop": ["a"], "seed": (1 << 64) - 1}),
+    (COMPLETIONS, {"model": "m", "prompt": ["a", "b"], "logprobs": 2, "return_token_ids": True}),
+    (STREAM, {"prompt": "x", "resumable": True, "stop_token_ids": [3]}),
+    (GENERATE, CHAT_BODY | {"max_tokens": 3, "temperature": 0}),
 ]
 
 
@@ -41,8 +47,8 @@ BYTES = LengthBound(bytes_a_token=2, lost_bytes=b"-")
 """Of a tokenizer whose longest token has two bytes, and which leaves hyphens out."""
 
 
-def worked(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> Request:
-    return read_result(endpoint, build(b"m")(job_head(endpoint, room) + body))
+def worked(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> GenerationRequest:
+    return read_result(body_reader(ENDPOINTS, "m")(job_head(endpoint, room) + body))
 
 
 def refusal_of(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> Refusal:
@@ -55,24 +61,21 @@ def refusal_of(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> R
 def test_request_is_the_same_when_a_worker_has_read_it(endpoint: Endpoint, fields: dict[str, Any]) -> None:
     """Its prompts are only encoded."""
     body = json.dumps(fields).encode()
-    here, there = read_body(endpoint, body, "m"), worked(endpoint, body)
-    encoded = there.generation.encoded_prompts
+    here, there = endpoint.read(body, "m"), worked(endpoint, body)
+    encoded = there.encoded_prompts
     assert encoded is not None
-    assert msgspec.msgpack.decode(encoded, type=tuple[Prompt, ...]) == here.generation.prompts
-    assert there.generation.n_choices == here.generation.n_choices
-    assert there.generation.prompt_field == here.generation.prompt_field
-    assert there.generation.without_text() == here.generation.without_text()
-    assert type(there) is type(here)
-    without = {"generation"}
-    assert all(getattr(there, field) == getattr(here, field) for field in set(here.__slots__) - without)
+    assert msgspec.msgpack.decode(encoded, type=tuple[Prompt, ...]) == here.prompts
+    assert there.n_choices == here.n_choices
+    assert there.prompt_field == here.prompt_field
+    assert there.without_text() == here.without_text()
 
 
 @pytest.mark.parametrize(("endpoint", "fields"), BODIES)
 def test_prompts_arrive_when_they_were_passed_on_encoded(endpoint: Endpoint, fields: dict[str, Any]) -> None:
     """The tokenizer cannot tell who has encoded them."""
     body = json.dumps(fields).encode()
-    generation = read_body(endpoint, body, "m").generation
-    encoded = worked(endpoint, body).generation.encoded_prompts
+    generation = endpoint.read(body, "m")
+    encoded = worked(endpoint, body).encoded_prompts
     assert encoded is not None
     rest: dict[str, Any] = {"rids": (1,), "sampling": generation.sampling, "stop": ("s",), "is_watched": True}
     whole = Tokenize(prompts=generation.prompts, **rest)
@@ -83,27 +86,27 @@ def test_prompts_arrive_when_they_were_passed_on_encoded(endpoint: Endpoint, fie
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"model": "m"}', b'{"model": "m", "model": "m"}', b'{"prompt": 5}'])
-@pytest.mark.parametrize("endpoint", Endpoint)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_body_is_refused_in_the_same_words_when_a_worker_reads_it(endpoint: Endpoint, body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
-        read_body(endpoint, body, "m")
+        endpoint.read(body, "m")
     assert refusal_of(endpoint, body) == caught.value.refusal
 
 
 def test_another_model_is_refused() -> None:
     """In both ways of reading."""
-    assert refusal_of(Endpoint.STREAM, b'{"prompt": "x", "model": "other"}').status == 404
+    assert refusal_of(STREAM, b'{"prompt": "x", "model": "other"}').status == 404
 
 
 @pytest.mark.parametrize(
     ("endpoint", "fields", "n_tokens"),
     [
-        (Endpoint.STREAM, {"prompt": [7] * 5}, "5"),
-        (Endpoint.COMPLETIONS, {"model": "m", "prompt": [[1], [7] * 5]}, "5"),
-        (Endpoint.CHAT, {"model": "m", "messages": [{"role": "user", "content": ""}] * 5}, "at least 5"),
-        (Endpoint.CHAT, {"model": "m", "messages": [{"role": "user", "content": "abcde"}] * 2}, "at least 5"),
-        (Endpoint.STREAM, {"prompt": "a-b-c-d-é-e-f-g"}, "at least 5"),
-        (Endpoint.COMPLETIONS, {"model": "m", "prompt": ["a", "😀" * 5]}, "at least 10"),
+        (STREAM, {"prompt": [7] * 5}, "5"),
+        (COMPLETIONS, {"model": "m", "prompt": [[1], [7] * 5]}, "5"),
+        (CHAT, {"model": "m", "messages": [{"role": "user", "content": ""}] * 5}, "at least 5"),
+        (CHAT, {"model": "m", "messages": [{"role": "user", "content": "abcde"}] * 2}, "at least 5"),
+        (STREAM, {"prompt": "a-b-c-d-é-e-f-g"}, "at least 5"),
+        (COMPLETIONS, {"model": "m", "prompt": ["a", "😀" * 5]}, "at least 10"),
     ],
 )
 def test_what_cannot_fit_is_refused_when_the_room_is_known(
@@ -113,10 +116,10 @@ def test_what_cannot_fit_is_refused_when_the_room_is_known(
     body = json.dumps(fields).encode()
     refusal = refusal_of(endpoint, body, PromptRoom(5, BYTES))
     assert refusal.code == "context_length_exceeded" and f"{n_tokens} tokens" in refusal.message
-    assert refusal.param == ("messages" if endpoint is Endpoint.CHAT else "prompt")
+    assert refusal.param == ("messages" if endpoint is CHAT else "prompt")
     assert worked(endpoint, body, PromptRoom(11, BYTES)) and worked(endpoint, body, PromptRoom(None, BYTES))
 
 
 def test_no_text_is_too_long_where_nothing_is_known_of_its_tokens() -> None:
     """The tokenizer process finds out."""
-    assert worked(Endpoint.STREAM, b'{"prompt": "' + b"x" * 1000 + b'"}', PromptRoom(5))
+    assert worked(STREAM, b'{"prompt": "' + b"x" * 1000 + b'"}', PromptRoom(5))

@@ -10,8 +10,9 @@ import pytest
 
 from sluiceway import types
 from sluiceway.errors import Refusal, RequestError
+from sluiceway.protocols.common.fields import check
 from sluiceway.protocols.common.sampling import SamplingParams, lower_sampling
-from sluiceway.protocols.openai.schema import ChatFields, check
+from sluiceway.protocols.openai.schema import ChatFields
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 

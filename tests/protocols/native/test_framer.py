@@ -9,20 +9,21 @@ import pytest
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.ipc.messages.to_api import Delta, Finished
-from sluiceway.protocols.common.generation import Usage
+from sluiceway.protocols.common.generation import TokenUsage
 from sluiceway.protocols.common.pieces import PIECE_BYTES
 from sluiceway.protocols.native.framer import NativeFramer
-from sluiceway.sse.decoder import Decoder
+from sluiceway.protocols.native.request import parse_native
+from sluiceway.sse.decoder import EventDecoder
 from sluiceway.types import FinishReason
 from support.told import likely, told
 
-USAGE = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
+USAGE = TokenUsage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
 USAGE_FIELDS = {"prompt_tokens": 5, "cached_tokens": 4, "completion_tokens": 3}
 STOPPED = Finished(rid=1, reason=FinishReason.STOP, completion_tokens=3, stop_match="END")
 
 
 def framer() -> NativeFramer:
-    return NativeFramer("s-1", "m", 7)
+    return NativeFramer(parse_native(b'{"prompt": "hi"}', "m", is_streamed=True), "s-1", 7)
 
 
 def delta(text: str, *token_ids: int) -> Delta:
@@ -30,7 +31,7 @@ def delta(text: str, *token_ids: int) -> Delta:
 
 
 def events(raw: bytes) -> list[tuple[str, Any]]:
-    return [(event.event, json.loads(event.data)) for event in Decoder().feed(raw)]
+    return [(event.event, json.loads(event.data)) for event in EventDecoder().feed(raw)]
 
 
 def test_stream_is_exact_when_written() -> None:

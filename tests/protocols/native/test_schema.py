@@ -8,15 +8,16 @@ import pytest
 
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
-from sluiceway.protocols.common.generation import Generation
-from sluiceway.protocols.common.wishes import Wishes
+from sluiceway.protocols.common.fields import check
+from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.stream_options import StreamOptions
 from sluiceway.protocols.native.schema import HINTS, NativeFields
-from sluiceway.protocols.openai.schema import CompletionFields, check
+from sluiceway.protocols.openai.schema import CompletionFields
 from sluiceway.types import SamplingParams
 
 
-def lowered(*, is_streamed: bool = True, **given: Any) -> Generation:
-    return check(NativeFields, given).generation("served", is_streamed=is_streamed)
+def lowered(*, is_streamed: bool = True, **given: Any) -> GenerationRequest:
+    return check(NativeFields, given).request("served", is_streamed=is_streamed)
 
 
 def refusal_of(*, is_streamed: bool = True, **given: Any) -> Refusal:
@@ -28,7 +29,7 @@ def refusal_of(*, is_streamed: bool = True, **given: Any) -> Refusal:
 
 def test_little_is_needed_when_the_defaults_will_do() -> None:
     """The server has one model, and an answer may go to the end of the context."""
-    assert lowered(prompt="hi") == Generation(
+    assert lowered(prompt="hi") == GenerationRequest(
         model="served", prompts=(TextPrompt("hi"),), n=1, sampling=SamplingParams(), stop=(), stream=True
     )
 
@@ -50,7 +51,7 @@ def test_fields_are_lowered_when_all_are_given() -> None:
     assert generation.model == "other" and generation.prompts == (TokenPrompt((1, 2)),)
     assert generation.sampling == SamplingParams(max_tokens=9, temperature=0.0, speculation="ngram", logprobs=20)
     assert (generation.stop, generation.stream) == (("x",), False)
-    assert generation.wishes == Wishes(stream_id="mine", slow_client="drop")
+    assert generation.stream_options == StreamOptions(stream_id="mine", slow_client="drop")
 
 
 def test_conversation_is_lowered_when_there_are_messages() -> None:
@@ -94,7 +95,7 @@ def test_field_is_named_when_it_is_wrong(given: dict[str, Any], param: str) -> N
 
 def test_wish_for_a_stream_is_refused_when_the_answer_is_plain() -> None:
     """The path of the request says which of the two it is."""
-    assert lowered(prompt="a", resumable=True).wishes == Wishes(resumable=True)
+    assert lowered(prompt="a", resumable=True).stream_options == StreamOptions(resumable=True)
     assert refusal_of(is_streamed=False, prompt="a", resumable=True).param == "resumable"
 
 

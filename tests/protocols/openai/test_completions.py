@@ -12,35 +12,32 @@ from hypothesis import strategies as st
 from sluiceway.errors import RequestError
 from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.ipc.messages.to_tokenizer import TextPrompt, TokenPrompt
-from sluiceway.protocols.common.generation import Generation
-from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
+from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.openai import unserved
+from sluiceway.protocols.openai.completions import COMPLETIONS, parse_completion
 from sluiceway.protocols.openai.schema import CompletionFields
-from sluiceway.protocols.openai.unserved import COMPLETIONS
 from sluiceway.types import SamplingParams
 
 BODY: dict[str, Any] = {"model": "m", "prompt": "hi"}
 
 
-def parse(**fields: Any) -> CompletionRequest:
+def parse(**fields: Any) -> GenerationRequest:
     return parse_completion(json.dumps({**BODY, **fields}).encode())
 
 
 def test_request_is_lowered_when_it_is_whole() -> None:
-    """With the default limit, which the framer must know."""
+    """With the default limit."""
     request = parse(prompt=[[1], [2, 3]], n=2, return_token_ids=True)
     sampling = SamplingParams(max_tokens=16)
     prompts = (TokenPrompt((1,)), TokenPrompt((2, 3)))
-    assert request == CompletionRequest(
-        Generation(model="m", prompts=prompts, n=2, sampling=sampling, stop=(), stream=False),
-        include_usage=False,
-        return_token_ids=True,
-        max_tokens=16,
+    assert request == GenerationRequest(
+        model="m", prompts=prompts, n=2, sampling=sampling, stop=(), stream=False, return_token_ids=True
     )
 
 
 def test_framer_follows_the_request_when_made() -> None:
     """It has a place for every choice, and keeps the token that reaches the limit for the finish."""
-    framer = parse(prompt=["a", "b"], n=2, max_tokens=2).framer(response_id="cmpl-1", model="served", created=5)
+    framer = COMPLETIONS.framer(parse(prompt=["a", "b"], n=2, max_tokens=2), "cmpl-1", 5)
     assert b'"id":"cmpl-1"' in framer.delta(3, Delta(1, "x", (1,)))
     assert framer.delta(3, Delta(1, "y", (2,))) == b""
 
@@ -48,7 +45,7 @@ def test_framer_follows_the_request_when_made() -> None:
 @pytest.mark.parametrize("prompt", [" ", "\0", "\ufeff"])
 def test_prompt_is_served_when_it_is_odd_but_text(prompt: str) -> None:
     """Blanks and NUL are characters."""
-    assert parse(prompt=prompt).generation.prompts == (TextPrompt(prompt),)
+    assert parse(prompt=prompt).prompts == (TextPrompt(prompt),)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +89,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = st.sampled_from(sorted({*CompletionFields.model_fields, *COMPLETIONS, "brand_new"}))
+FIELDS = st.sampled_from(sorted({*CompletionFields.model_fields, *unserved.COMPLETIONS, "brand_new"}))
 
 
 @settings(max_examples=400, derandomize=True)
@@ -106,5 +103,4 @@ def test_request_gives_a_generation_or_a_refusal_when_fields_are_anything(fields
         assert error.refusal.message
         assert len(error.refusal.message) < 600
     else:
-        assert isinstance(request.generation, Generation)
-        assert request.max_tokens == request.generation.sampling.max_tokens
+        assert request.n_choices >= 1 and request.sampling.max_tokens is not None

@@ -17,14 +17,15 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.ipc.messages.to_api import Delta, Finished
-from sluiceway.protocols.common.generation import Framer, Usage
+from sluiceway.ipc.messages.to_tokenizer import TextPrompt
+from sluiceway.protocols.common.generation import Framer, GenerationRequest, TokenUsage
 from sluiceway.protocols.common.pieces import PIECE_BYTES
-from sluiceway.protocols.openai.framer import ChatFramer, ChunkIdentity, CompletionFramer
-from sluiceway.sse.decoder import Decoder
-from sluiceway.types import FinishReason
+from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer
+from sluiceway.sse.decoder import EventDecoder
+from sluiceway.types import FinishReason, SamplingParams
 from support.told import told, told_text
 
-USAGE = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
+USAGE = TokenUsage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
 USAGE_FIELDS = {
     "prompt_tokens": 5,
     "completion_tokens": 3,
@@ -35,17 +36,32 @@ USAGE_FIELDS = {
 REFUSAL = Refusal(status=500, code="engine_died", message="The engine died.")
 
 
-def response(n_choices: int = 1, **wishes: bool) -> ChunkIdentity:
-    wanted = {"include_usage": False, "return_token_ids": False, **wishes}
-    return ChunkIdentity(id="id-1", model="m", created=7, n_choices=n_choices, **wanted)
+def request(
+    n_choices: int,
+    max_tokens: int,
+    *,
+    include_usage: bool = False,
+    return_token_ids: bool = False,
+    tells_logprobs: bool = False,
+) -> GenerationRequest:
+    return GenerationRequest(
+        model="m",
+        prompts=(TextPrompt("hi"),),
+        n=n_choices,
+        sampling=SamplingParams(max_tokens=max_tokens, logprobs=0 if tells_logprobs else None),
+        stop=(),
+        stream=True,
+        include_usage=include_usage,
+        return_token_ids=return_token_ids,
+    )
 
 
-def chat(n_choices: int = 1, **wishes: bool) -> ChatFramer:
-    return ChatFramer(response(n_choices, **wishes))
+def chat(n_choices: int = 1, **options: bool) -> ChatFramer:
+    return ChatFramer(request(n_choices, 16, **options), "id-1", 7)
 
 
-def completion(n_choices: int = 1, max_tokens: int = 16, **wishes: bool) -> CompletionFramer:
-    return CompletionFramer(response(n_choices, **wishes), max_tokens=max_tokens)
+def completion(n_choices: int = 1, max_tokens: int = 16, **options: bool) -> CompletionFramer:
+    return CompletionFramer(request(n_choices, max_tokens, **options), "id-1", 7)
 
 
 def delta(text: str, *token_ids: int) -> Delta:
@@ -58,7 +74,7 @@ def finished(reason: FinishReason = FinishReason.STOP) -> Finished:
 
 def chunks(raw: bytes) -> list[dict[str, Any]]:
     """The chunks of a stream, without its end."""
-    datas = [event.data for event in Decoder().feed(raw)]
+    datas = [event.data for event in EventDecoder().feed(raw)]
     return [json.loads(data) for data in datas if data != "[DONE]"]
 
 

@@ -8,23 +8,23 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import ChoiceLogprobs
 from openai.types.completion_choice import Logprobs
 
-from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
+from sluiceway.protocols.openai.logprobs import PendingLogprobs, chat_logprobs, completion_logprobs
 from sluiceway.tokenizer.text.byte_tokenizer import ByteTokenizer
 from sluiceway.tokenizer.text.detokenizer import Detokenizer, TokenBytes
 from sluiceway.tokenizer.text.sequence_text import SequenceText
 from sluiceway.tokenizer.text.stops import StopMatcher
 from sluiceway.types import Logprobs as OfToken
-from sluiceway.types import ToldToken
+from sluiceway.types import TokenLogprobs
 from support.told import likely, told, told_text
 
 
-def data_of(tokens: list[ToldToken]) -> bytes:
+def data_of(tokens: list[TokenLogprobs]) -> bytes:
     return b"".join(one.token.data for one in tokens)
 
 
 def test_token_comes_with_its_text() -> None:
     """Not before all of it is out."""
-    text = ToldText()
+    text = PendingLogprobs()
     one, two = told(b"one", 0, 3), told(b" two", 3, 7)
     text.add((one, two))
     assert text.take("on") == []
@@ -36,7 +36,7 @@ def test_token_comes_with_its_text() -> None:
 def test_tokens_of_one_character_come_together() -> None:
     """Each begins where it does."""
     halves = [told("é".encode()[:1], 0, 1), told("é".encode()[1:], 0, 1)]
-    text = ToldText(halves)
+    text = PendingLogprobs(halves)
     assert text.take("") == []
     assert text.take("é") == halves
     assert text.take_last("") == []
@@ -44,18 +44,18 @@ def test_tokens_of_one_character_come_together() -> None:
 
 def test_token_without_text_comes_with_the_text_before_it() -> None:
     """Its place is reached."""
-    text = ToldText([told(b"a", 0, 1), told(b"", 1, 1)])
+    text = PendingLogprobs([told(b"a", 0, 1), told(b"", 1, 1)])
     assert len(text.take("a")) == 2
 
 
 def test_many_tokens_without_text_are_overdue_unless_text_is_to_come() -> None:
     """Not 31, not those that wait for their own text, and not once they were taken."""
-    taken = ToldText([told(b"", 0, 0)] * 32)
+    taken = PendingLogprobs([told(b"", 0, 0)] * 32)
     assert len(taken.take("")) == 32
     texts = (
-        ToldText([told(b"", 0, 0)] * 32),
-        ToldText([told(b"", 0, 0)] * 31),
-        ToldText([told(b"S", 0, 1)] * 99),
+        PendingLogprobs([told(b"", 0, 0)] * 32),
+        PendingLogprobs([told(b"", 0, 0)] * 31),
+        PendingLogprobs([told(b"S", 0, 1)] * 99),
         taken,
     )
     assert [text.is_overdue for text in texts] == [True, False, False, False]
@@ -64,10 +64,10 @@ def test_many_tokens_without_text_are_overdue_unless_text_is_to_come() -> None:
 @pytest.mark.parametrize("data", [b"DE", b"", "é".encode()])
 def test_token_is_not_told_when_it_is_no_part_of_the_text(data: bytes) -> None:
     """One of a stop string, and one that ended the answer, whatever its text."""
-    text = ToldText([told(b"ab", 0, 2), told(data, 2, 4), told(data, 4, None)])
+    text = PendingLogprobs([told(b"ab", 0, 2), told(data, 2, 4), told(data, 4, None)])
     assert data_of(text.take("ab")) == b"ab"
     assert text.take_last("") == []
-    assert ToldText([told(data, 0, None)]).take_last("any") == []
+    assert PendingLogprobs([told(data, 0, None)]).take_last("any") == []
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,16 @@ def test_token_is_told_with_the_bytes_before_a_stop_string_when_that_cuts_it(
     """Whole characters, of which the first may have begun earlier."""
     n_characters = len((before + data).decode())
     tokens = [told(before, 0, 1)] if before else []
-    one = ToldText([*tokens, told(data, 0, n_characters), told(b"x", n_characters, n_characters + 1)])
+    one = PendingLogprobs([*tokens, told(data, 0, n_characters), told(b"x", n_characters, n_characters + 1)])
     out = one.take_last(text)
     assert data_of(out) == text.encode()
     assert out[-1].token.shown == likely(data).shown, "it is still that token"
+
+
+def test_token_is_dropped_when_only_the_broken_bytes_before_it_are_sent() -> None:
+    """Bytes that are no UTF-8 become a character when the next token comes, and a stop string may begin right there."""
+    pending = PendingLogprobs([told(b"\xc3", 0, 1), told(b"STO", 0, 4), told(b"P", 4, 5)])
+    assert data_of(pending.take_last("\ufffd")) == b"\xc3"
 
 
 TOKENS = [b"a", b"b", b"ab", b"STO", b"P", b"aST", "é".encode(), "é".encode()[:1], "é".encode()[1:], b"\xff"]
@@ -105,7 +111,7 @@ TABLE = TokenBytes(TOKENS)
 def test_bytes_are_the_text_and_streams_tell_the_same_for_any_tokens(ids: list[int], ends: bool, stop: str) -> None:
     """Cut by a stop string or not, with and without a token that ends it; and all that was told goes with its text."""
     sequence = SequenceText(Detokenizer(TABLE), StopMatcher((stop,)), 0)
-    streamed, everything, whole, out = ToldText(), list[ToldToken](), "", list[ToldToken]()
+    streamed, everything, whole, out = PendingLogprobs(), list[TokenLogprobs](), "", list[TokenLogprobs]()
     for place, token_id in enumerate(ids):
         is_over = sequence.push(token_id, OfToken(-0.5, (), ()), is_text=not (ends and place == len(ids) - 1))
         text, _, new = sequence.take()
@@ -120,7 +126,7 @@ def test_bytes_are_the_text_and_streams_tell_the_same_for_any_tokens(ids: list[i
     rest, _, _ = sequence.take()
     out += streamed.take(rest)
     out += streamed.take_last("")
-    assert out == ToldText(everything).take_last(whole + rest)
+    assert out == PendingLogprobs(everything).take_last(whole + rest)
     assert data_of(out).decode("utf-8", "replace") == whole + rest
 
 
@@ -174,5 +180,5 @@ def test_nothing_is_told_of_nothing() -> None:
 def test_text_of_many_tokens_is_told_in_one_go() -> None:
     """A step may give several."""
     tokens = told_text("hello")
-    assert ToldText(tokens).take("hello") == list(tokens)
+    assert PendingLogprobs(tokens).take("hello") == list(tokens)
     assert ByteTokenizer().decode(byte for one in tokens for byte in one.token.data) == "hello"

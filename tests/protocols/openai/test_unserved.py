@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import RequestError
+from sluiceway.protocols.common.other_names import SERVED_AS
 from sluiceway.protocols.openai.chat import parse_chat
 from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
@@ -15,7 +16,6 @@ from sluiceway.protocols.openai.unserved import (
     CHAT,
     COMPLETIONS,
     HARMLESS,
-    SERVED_AS,
     refuse_misplaced,
     refuse_unserved,
 )

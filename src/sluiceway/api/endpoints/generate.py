@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -13,34 +11,25 @@ from sluiceway.api.http.request import caller_of, header_of
 from sluiceway.api.responses.registry import GONE
 from sluiceway.api.responses.response import Response, ResponseSpec
 from sluiceway.api.responses.writer import AsgiWriter
-from sluiceway.errors import Refusal, RequestError
-from sluiceway.protocols.common.reading import Endpoint, Request
-from sluiceway.protocols.common.wishes import STREAM_ID_HEADER, Wishes, checked_stream_id
-from sluiceway.protocols.openai.errors import error_body
+from sluiceway.errors import RequestError
+from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.stream_options import STREAM_ID_HEADER, StreamOptions, checked_stream_id
 from sluiceway.response.backlog import Cursor
 from sluiceway.response.idempotency import HEADER as KEY_HEADER
 from sluiceway.response.idempotency import begin_digest, checked_key
 from sluiceway.response.lifecycle import ReaderId
 from sluiceway.response.override import HEADER as SLOW_CLIENT_HEADER
 
-_NO_OPTIONS = Wishes()
+_NO_OPTIONS = StreamOptions()
 
 
 class GenerateEndpoint:
     """The ASGI application of one path. One call reads the request and writes the response, so it has one owner."""
 
-    def __init__(
-        self,
-        context: AppContext,
-        endpoint: Endpoint,
-        id_prefix: str,
-        error_body: Callable[[Refusal], bytes] = error_body,
-    ) -> None:
-        """`id_prefix` begins the id of each response, unless the client chooses the id."""
+    def __init__(self, context: AppContext, endpoint: Endpoint) -> None:
         self._context = context
         self._endpoint = endpoint
-        self._id_prefix = id_prefix
-        self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = AsgiWriter(scope, send)
@@ -60,18 +49,18 @@ class GenerateEndpoint:
             await writer.run(response, reader_id, receive)
 
     def _begin(
-        self, scope: Scope, request: Request, claim: tuple[str, bytes] | None, writer: AsgiWriter
+        self, scope: Scope, request: GenerationRequest, claim: tuple[str, bytes] | None, writer: AsgiWriter
     ) -> tuple[Response, ReaderId]:
         """Open a response, or join the one that the request belongs to. `claim`: its idempotency key and digest."""
-        generation = request.generation
-        stream_id = generation.wishes.stream_id or _chosen_id(scope) or f"{self._id_prefix}-{self._context.new_id()}"
-        slow_client, defaults = _text_of(scope, SLOW_CLIENT_HEADER), self._context.defaults
-        is_plain = generation.stream and generation.wishes == _NO_OPTIONS and slow_client is None and claim is None
-        terms = defaults.plain if is_plain else defaults.terms_for(generation, slow_client, has_key=claim is not None)
+        endpoint, context = self._endpoint, self._context
+        stream_id = request.stream_options.stream_id or _chosen_id(scope) or f"{endpoint.id_prefix}-{context.new_id()}"
+        slow_client, defaults = _text_of(scope, SLOW_CLIENT_HEADER), context.defaults
+        is_plain = request.stream and request.stream_options == _NO_OPTIONS and slow_client is None and claim is None
+        terms = defaults.plain if is_plain else defaults.terms_for(request, slow_client, has_key=claim is not None)
         spec = ResponseSpec(
-            generation=generation,
-            framer=request.framer(response_id=stream_id, model=generation.model, created=int(self._context.now_s())),
-            error_body=self._error_body,
+            generation=request,
+            framer=endpoint.framer(request, stream_id, int(context.now_s())),
+            error_body=endpoint.error_body,
             terms=terms,
             request_id=request_id_of(scope),
             stream_id=stream_id,
@@ -79,7 +68,7 @@ class GenerateEndpoint:
             has_key=claim is not None,
         )
         if claim is None:
-            return self._context.dispatcher.open(spec, writer)
+            return context.dispatcher.open(spec, writer)
         return self._begin_with_key(spec, *claim, writer)
 
     def _begin_with_key(

@@ -17,8 +17,10 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.api.http.request import BODIES_HELD, BodyLimits, BodyRoom, read_json_body
 from sluiceway.errors import RequestError, invalid
-from sluiceway.protocols.common.reading import Endpoint, PromptRoom, Request, job_head, read_body, read_result
-from sluiceway.protocols.openai.body import QUICK_BYTES, is_quick
+from sluiceway.protocols.common.body import QUICK_BYTES, is_quick
+from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.reading import PromptRoom, job_head, read_result
 from sluiceway.refusals import INTERNAL_ERROR, OVERLOADED
 from sluiceway.runtime.worker import (
     WorkerBusy,
@@ -49,7 +51,7 @@ def worker_pool(served_name: str, max_body_bytes: int) -> WorkerPool:
         max_waiting=64,
         max_waiting_bytes=BODIES_HELD * max_body_bytes,
     )
-    return WorkerPool("sluiceway.protocols.common.reading:build", served_name.encode(), limits)
+    return WorkerPool("sluiceway.protocols.endpoints:build", served_name.encode(), limits)
 
 
 class Intake:
@@ -72,7 +74,7 @@ class Intake:
 
     async def read(
         self, endpoint: Endpoint, scope: Scope, receive: Receive, on_part: Callable[[bytes], object] | None = None
-    ) -> Request:
+    ) -> GenerationRequest:
         """What the body of this call asks for; `on_part` is called with each part of it.
 
         Raises `RequestError`, or `ClientDisconnect` if the client leaves meanwhile.
@@ -88,17 +90,17 @@ class Intake:
             if sum(map(len, parts)) <= QUICK_BYTES:
                 body = b"".join(parts)
                 if is_quick(body):
-                    return read_body(endpoint, body, self._served_name)
+                    return endpoint.read(body, self._served_name)
             return await self._read_beside(endpoint, parts, receive)
 
-    async def _read_beside(self, endpoint: Endpoint, parts: Sequence[bytes], receive: Receive) -> Request:
+    async def _read_beside(self, endpoint: Endpoint, parts: Sequence[bytes], receive: Receive) -> GenerationRequest:
         job = asyncio.ensure_future(self._worker.run(job_head(endpoint, self._prompt_room()), *parts))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             await asyncio.wait((job, gone), return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 raise ClientDisconnect
-            return read_result(endpoint, job.result())
+            return read_result(job.result())
         except (WorkerBusy, WorkerTimeout, WorkerDied):
             raise RequestError(OVERLOADED) from None
         except (WorkerMemoryError, WorkerResultError):

@@ -14,8 +14,8 @@ from sluiceway.api.http.head import json_head, send_head
 from sluiceway.api.http.request import caller_of, header_of, pass_over_body
 from sluiceway.api.responses.response import Response
 from sluiceway.errors import RequestError, invalid
+from sluiceway.protocols.common.errors import refusal_for_status
 from sluiceway.protocols.native.streams import list_body, receipt_body, record_body, stream_not_found
-from sluiceway.protocols.openai.errors import refusal_for_status
 
 MAX_LISTED = 1000
 """How many streams one list has. Writing a longer list would hold up tokens for more than a few milliseconds."""

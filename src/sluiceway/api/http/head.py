@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import Send
 
 from sluiceway.errors import Refusal
-from sluiceway.protocols.common.wishes import STREAM_ID_HEADER
-from sluiceway.protocols.openai.errors import error_body
+from sluiceway.protocols.common.stream_options import STREAM_ID_HEADER
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]
+
+ErrorBody = Callable[[Refusal], bytes]
+"""Makes the body of an error response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,8 @@ async def send_head(send: Send, head: Head) -> None:
     await send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
 
 
-async def send_refusal(send: Send, refusal: Refusal) -> None:
-    """Send a whole response that says why the request is refused."""
+async def send_refusal(send: Send, refusal: Refusal, error_body: ErrorBody) -> None:
+    """Send a whole response that says why the request is refused. `error_body` is that of the path."""
     body = error_body(refusal)
     await send_head(send, refusal_head(len(body), refusal))
     await send({"type": "http.response.body", "body": body})

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.api.http.head import send_refusal
+from sluiceway.api.http.head import ErrorBody, send_refusal
 from sluiceway.api.http.protocol import LINGER_BYTES_PER_S, LINGER_IDLE_S, LINGER_S, MAX_LINGERING
 from sluiceway.api.http.request import header_of
 from sluiceway.config import HOST
 from sluiceway.errors import Refusal, RequestError, invalid
-from sluiceway.protocols.openai.errors import refusal_for_status
-from sluiceway.protocols.openai.values import shorten
+from sluiceway.protocols.common.errors import refusal_for_status
+from sluiceway.protocols.common.values import shorten
 from sluiceway.refusals import INTERNAL_ERROR
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -46,9 +46,17 @@ class Edge:
     """
 
     def __init__(
-        self, app: ASGIApp, *, new_id: Callable[[], str], log: FilteringBoundLogger, gate: Gate, refuse: Refuse
+        self,
+        app: ASGIApp,
+        *,
+        new_id: Callable[[], str],
+        log: FilteringBoundLogger,
+        gate: Gate,
+        refuse: Refuse,
+        error_body_of: Callable[[Scope], ErrorBody],
     ) -> None:
         self._app = app
+        self._error_body_of = error_body_of
         self._new_id = new_id
         self._log = log
         self._gate = gate
@@ -94,7 +102,7 @@ class Edge:
             self._log.exception("request failed", request_id=request_id.decode(), path=scope["path"])
             if has_started:
                 raise  # the server breaks the connection off, so that the client does not take a part for the whole
-            await send_refusal(send_from_here, INTERNAL_ERROR)
+            await send_refusal(send_from_here, INTERNAL_ERROR, self._error_body_of(scope))
 
     async def _discard(self, receive: Receive) -> None:
         if self._n_lingering >= MAX_LINGERING:

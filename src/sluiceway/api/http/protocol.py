@@ -41,7 +41,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sluiceway.api.http.chunks import ChunkWriter, break_off, offer_chunks, takes_no_chunks, until_close
 from sluiceway.api.http.head import refusal_head
-from sluiceway.protocols.openai.errors import error_body, refusal_for_status
+from sluiceway.protocols.common.errors import error_body, refusal_for_status
 from sluiceway.refusals import OVERLOADED
 
 MAX_HEAD_BYTES = 64 * 1024

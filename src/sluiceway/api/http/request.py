@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.openai.body import QUICK_BYTES
-from sluiceway.protocols.openai.errors import refusal_for_status
+from sluiceway.protocols.common.body import QUICK_BYTES
+from sluiceway.protocols.common.errors import refusal_for_status
 from sluiceway.refusals import OVERLOADED
 
 BODIES_HELD = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from sluiceway.config import StreamsConfig
-from sluiceway.protocols.common.generation import Generation
-from sluiceway.protocols.common.wishes import Wishes
+from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.stream_options import StreamOptions
 from sluiceway.response.override import policy_from_header, policy_from_json
 from sluiceway.response.policy import POLICIES, Policy, PolicyName
 from sluiceway.response.terms import Retention, StreamTerms
@@ -34,12 +34,12 @@ class StreamDefaults:
         self.plain = StreamTerms(policy=self.policy, keep_alive_s=streams.sse_keep_alive_s)
         """The terms of a stream whose request chooses nothing."""
 
-    def terms_for(self, generation: Generation, slow_client: str | None, *, has_key: bool) -> StreamTerms:
+    def terms_for(self, generation: GenerationRequest, slow_client: str | None, *, has_key: bool) -> StreamTerms:
         """The terms of one request. A response with an idempotency key is kept.
 
         `slow_client` is the header for it, which counts where the body has no such field. Raises `RequestError`.
         """
-        options = generation.wishes
+        options = generation.stream_options
         policy = policy_from_json(options.slow_client, self.policy)
         if options.slow_client is None and slow_client is not None:
             policy = policy_from_header(slow_client, self.policy)
@@ -50,7 +50,7 @@ class StreamDefaults:
             retention=self._retention_for(options) if options.resumable or has_key else None,
         )
 
-    def _retention_for(self, options: Wishes) -> Retention:
+    def _retention_for(self, options: StreamOptions) -> Retention:
         if options.on_disconnect == "cancel":
             return self._retention
         grace_s = self._streams.detach_grace_s if options.grace_s is None else options.grace_s

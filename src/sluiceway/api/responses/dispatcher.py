@@ -39,7 +39,7 @@ from sluiceway.ipc.messages.to_tokenizer import Cancel, Forget, FromApi, Tokeniz
 from sluiceway.lengths import LengthBound
 from sluiceway.obs.log import log_fault
 from sluiceway.obs.metrics import Metrics
-from sluiceway.protocols.common.generation import Generation
+from sluiceway.protocols.common.generation import GenerationRequest
 from sluiceway.protocols.common.reading import PromptRoom
 from sluiceway.refusals import (
     DRAINING,
@@ -468,8 +468,8 @@ class Dispatcher:
             wanted[0].response.rejected(event.refusal)
 
 
-def _tokenize(generation: Generation, rids: tuple[Rid, ...]) -> Tokenize | TokenizeEncoded:
-    is_watched = generation.wishes.progress is not None
+def _tokenize(generation: GenerationRequest, rids: tuple[Rid, ...]) -> Tokenize | TokenizeEncoded:
+    is_watched = generation.stream_options.progress is not None
     sampling, stop, encoded = generation.sampling, generation.stop, generation.encoded_prompts
     if encoded is None:
         return Tokenize(rids=rids, prompts=generation.prompts, sampling=sampling, stop=stop, is_watched=is_watched)

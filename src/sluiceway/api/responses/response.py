@@ -20,7 +20,7 @@ from sluiceway.ipc.messages.to_engine import SetFlow
 from sluiceway.ipc.messages.to_tokenizer import FromApi
 from sluiceway.obs.metrics import Metrics
 from sluiceway.protocols.common.ends import refusal_of_end, usual_refusal
-from sluiceway.protocols.common.generation import Framer, Generation, Usage
+from sluiceway.protocols.common.generation import Framer, GenerationRequest, TokenUsage
 from sluiceway.protocols.common.progress import progress_comment, progress_event
 from sluiceway.refusals import INTERNAL_ERROR
 from sluiceway.response.backlog import Cursor
@@ -131,7 +131,7 @@ class ResponseContext:
 class ResponseSpec:
     """What to generate, how to frame it, and for which caller. `stream_id` is chosen by the caller, or new."""
 
-    generation: Generation
+    generation: GenerationRequest
     framer: Framer
     error_body: Callable[[Refusal], bytes]
     terms: StreamTerms
@@ -196,9 +196,9 @@ class Response:
         """Holds when no other process holds anything of this response."""
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> TokenUsage:
         """Tokens so far."""
-        return Usage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
+        return TokenUsage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
 
     @property
     def outcome(self) -> str:
@@ -252,7 +252,7 @@ class Response:
     def progressed(self, event: Progressed) -> None:
         """Show the progress to the readers of a stream that has begun. A later reader gets what is true then."""
         if self.head is not None:
-            is_event = self.spec.generation.wishes.progress == "events"
+            is_event = self.spec.generation.stream_options.progress == "events"
             progress = event.progress
             line = progress_event(progress) if is_event else self._comment(progress_comment(progress))
             self.stream.set_status_line(line)
@@ -417,7 +417,7 @@ class Response:
     def _conclude(self, refusal: Refusal | None) -> None:
         """Add the last event of a stream, or the head and the whole body of an answer that is not streamed."""
         now_s = self._context.clock()
-        usage = Usage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
+        usage = TokenUsage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
         if refusal is not None:
             self._error_code = refusal.code
             refusal = self._naming_the_field(refusal)

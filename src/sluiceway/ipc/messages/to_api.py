@@ -17,7 +17,7 @@ from sluiceway.types import (
     Progress,
     Rid,
     TokenId,
-    ToldToken,
+    TokenLogprobs,
 )
 
 
@@ -39,14 +39,14 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
 class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False, omit_defaults=True):
     """New text of a sequence and the tokens that it came from.
 
-    `text` may be empty (half a character, or the possible start of a stop string): then the tokens still count. `told`
-    has an entry for each token if the request wants log-probabilities, else none.
+    `text` may be empty (half a character, or the possible start of a stop string): then the tokens still count.
+    `logprobs` has an entry for each token if the request asks for logprobs, else none.
     """
 
     rid: Rid
     text: str
     token_ids: tuple[TokenId, ...]
-    told: tuple[ToldToken, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):

@@ -1,4 +1,4 @@
-"""The seam between protocols and sessions: what every request is lowered to, and what every protocol can frame."""
+"""The request that every protocol is parsed into (`GenerationRequest`), and what writes its response (`Framer`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import ClassVar, Protocol
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Delta, Finished
 from sluiceway.ipc.messages.to_tokenizer import ChatPrompt, Prompt, TextPrompt
-from sluiceway.protocols.common.wishes import Wishes
+from sluiceway.protocols.common.stream_options import StreamOptions
 from sluiceway.types import Piece, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one request, all its choices together; the prompt counts once per prompt, not per choice."""
+class TokenUsage:
+    """Counts the tokens of one request, all choices together. A prompt counts once, not once per choice."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -23,8 +23,8 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """A validated request, whatever protocol it came in. Choice j of prompt i has the index `i * n + j`."""
+class GenerationRequest:
+    """A validated request, the same in every protocol. Choice j of prompt i has the index `i * n + j`."""
 
     model: str
     prompts: tuple[Prompt, ...]
@@ -32,9 +32,13 @@ class Generation:
     sampling: SamplingParams
     stop: tuple[str, ...]
     stream: bool
-    wishes: Wishes = Wishes()
+    stream_options: StreamOptions = StreamOptions()
+    include_usage: bool = False
+    """Whether a stream of the OpenAI protocols ends with a chunk that has the usage."""
+    return_token_ids: bool = False
+    """Whether the OpenAI protocols add `token_ids` to each choice."""
     encoded_prompts: bytes | None = None
-    """The prompts as they travel to the tokenizer, where another process has encoded them; `prompts` are then empty."""
+    """The prompts as they are sent to the tokenizer, if a worker process has encoded them. `prompts` are then empty."""
 
     @property
     def n_choices(self) -> int:
@@ -42,49 +46,49 @@ class Generation:
 
     @property
     def prompt_field(self) -> str:
-        """The field of the request that held the prompts."""
+        """The name of the field that held the prompts."""
         return "messages" if any(isinstance(prompt, ChatPrompt) for prompt in self.prompts) else "prompt"
 
-    def without_text(self) -> Generation:
-        """What its answer needs of it: as many prompts of the same kinds, but none that takes room."""
+    def without_text(self) -> GenerationRequest:
+        """Return a copy with as many prompts of the same kinds, all of them empty: the response needs no more."""
         empty = (ChatPrompt(()) if isinstance(prompt, ChatPrompt) else TextPrompt("") for prompt in self.prompts)
         return replace(self, prompts=tuple(empty), encoded_prompts=None)
 
 
 class Framer(Protocol):
-    """Turns the events of one response into bytes. Made per request; keeps what its protocol wants told.
+    """Turns the events of one response into bytes. Each response has its own.
 
-    Streamed: `start`, then `delta` and `finish` per choice, then `end`; or `error` at any moment instead of what is
-    missing. Each returns whole server-sent events (possibly several, possibly `b""`), ready for one write.
-    Not streamed: `gather` with each delta, then `body`, or `drop` instead.
+    For a stream, call `start`, then `delta` and `finish` for each choice, then `end`. `error` may come at any
+    moment and replaces the rest. Each returns whole server-sent events (several, one, or `b""`), ready for one write.
+    For a whole body, call `gather` with each delta, then `body`, or `drop` instead.
     """
 
     least_logprob_bytes: ClassVar[int]
-    """What one log-probability takes in a body, at least."""
+    """The fewest bytes that the logprobs of one token take in a body."""
 
-    def start(self, usage: Usage) -> bytes:
-        """Of the usage only the prompt's part is known."""
+    def start(self, usage: TokenUsage) -> bytes:
+        """Only the prompt's part of the usage is known yet."""
 
     def delta(self, index: int, delta: Delta) -> bytes: ...
 
     def finish(self, index: int, finished: Finished) -> bytes: ...
 
-    def end(self, usage: Usage) -> bytes: ...
+    def end(self, usage: TokenUsage) -> bytes: ...
 
-    def error(self, refusal: Refusal, usage: Usage) -> bytes:
-        """The error in the shape that the protocol's SDKs raise on, and the protocol's end of stream after it.
+    def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
+        """The usage if the request asks for it, the error in the form that the SDKs raise, and the end of the stream.
 
-        Before it the usage, where that was asked for: what was generated is accounted for however it ends.
+        So the client can account for the generated tokens even if the stream fails.
         """
 
     def gather(self, index: int, delta: Delta) -> int:
-        """Make JSON of what `body` will tell of this delta. Returns how many bytes it takes.
+        """Add the JSON of this delta to the body. Returns its size in bytes.
 
-        Building the body of all deltas at the end would hold up the loop, for seconds where tokens are many.
+        Building the whole body at the end would block the event loop, for seconds if there are many tokens.
         """
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
-        """The whole answer as JSON, in pieces that are not empty (see `pieces`). It hands them over, and keeps none."""
+    def body(self, finished: Sequence[Finished], usage: TokenUsage) -> list[Piece]:
+        """The whole body as JSON, in pieces that are not empty (see `pieces`). The framer keeps none of them."""
 
     def drop(self) -> list[Piece]:
-        """Drop what was gathered, and return it: there will be no body."""
+        """Return what was gathered and forget it: there will be no body."""

@@ -23,7 +23,7 @@ MAPPED_BYTES = 16 * 1024
 """Smaller pieces lie in the heap: a mapping has whole pages, and takes a call of the system."""
 
 
-class Pieces:
+class JsonPieces:
     """One part of an answer."""
 
     __slots__ = ("_open", "_sealed")

@@ -1,138 +1,96 @@
-"""Bodies of every endpoint to requests: in the process that asks, or in a worker process whose answer is cheap to read.
+"""Reads the body of a request in a worker process, and passes the result on cheaply.
 
-A large body may take seconds to read and check, and gigabytes meanwhile. `build` is what a worker process does it with:
-`job_head` and the body are a job, and `read_result` makes of its result what `read_body` would have returned or
-raised. Prompts stay encoded on that way, so that nobody decodes megabytes of text only to pass them on.
+A large body may take seconds and gigabytes to read and check. The API process makes a job of it (`job_head` and the
+body). The worker process reads the body with the function that `body_reader` returns. `read_result` then gives the same
+request, or raises the same error, as `Endpoint.read` would have. The prompts stay encoded in the result, so the API
+process does not decode megabytes of text only to pass them on.
 """
 
 from __future__ import annotations
 
-import enum
 import gc
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.ipc.messages.to_tokenizer import TextPrompt, TokenPrompt
 from sluiceway.lengths import LengthBound
-from sluiceway.protocols.common.generation import Generation
-from sluiceway.protocols.native.request import NativeRequest, parse_native
-from sluiceway.protocols.openai.chat import ChatRequest, parse_chat
-from sluiceway.protocols.openai.completions import CompletionRequest, parse_completion
-from sluiceway.protocols.openai.errors import model_not_found
+from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.generation import GenerationRequest
 from sluiceway.refusals import prompt_too_long
-
-Request: TypeAlias = ChatRequest | CompletionRequest | NativeRequest
-"""A request that can be served, as far as its body shows."""
-
-
-class Endpoint(enum.Enum):
-    """Where a body was sent to. The value is the first byte of a job."""
-
-    CHAT = 0
-    COMPLETIONS = 1
-    STREAM = 2
-    GENERATE = 3
-
-
-_PARSE: Mapping[Endpoint, Callable[[bytes, str], Request]] = MappingProxyType(
-    {
-        Endpoint.CHAT: lambda body, _: parse_chat(body),
-        Endpoint.COMPLETIONS: lambda body, _: parse_completion(body),
-        Endpoint.STREAM: lambda body, served_name: parse_native(body, served_name, is_streamed=True),
-        Endpoint.GENERATE: lambda body, served_name: parse_native(body, served_name, is_streamed=False),
-    }
-)
-_TYPES: Mapping[Endpoint, type[Request]] = MappingProxyType(
-    {
-        Endpoint.CHAT: ChatRequest,
-        Endpoint.COMPLETIONS: CompletionRequest,
-        Endpoint.STREAM: NativeRequest,
-        Endpoint.GENERATE: NativeRequest,
-    }
-)
 
 _HEAD_SIZE = struct.Struct("<I")
 
 
 class PromptRoom(NamedTuple):
-    """How long a sequence may be (None: it is not known yet), and how few tokens a text can become."""
+    """How long a sequence may be (None: not known yet), and the least number of tokens that a text can have."""
 
     max_sequence_tokens: int | None = None
     length_bound: LengthBound = LengthBound()
 
 
-class _Read(msgspec.Struct, array_like=True):
-    """What a job has come to: a refusal, or a request without its prompts, and these."""
+class _JobResult(msgspec.Struct, array_like=True):
+    """The result of a job: a refusal, or a request without its prompts, and the prompts."""
 
     refusal: Refusal | None
     request: msgspec.Raw = msgspec.Raw(b"\xc0")
     prompts: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-def read_body(endpoint: Endpoint, body: bytes, served_name: str) -> Request:
-    """Raises `RequestError`. `served_name` is the name of the one model."""
-    request = _PARSE[endpoint](body, served_name)
-    if request.generation.model != served_name:
-        raise RequestError(model_not_found(request.generation.model, served_name))
-    return request
-
-
 def job_head(endpoint: Endpoint, room: PromptRoom) -> bytes:
-    """What comes before the body in a job."""
-    head = msgspec.msgpack.encode((endpoint.value, room))
+    """The bytes that come before the body in a job."""
+    head = msgspec.msgpack.encode((endpoint.path, room))
     return _HEAD_SIZE.pack(len(head)) + head
 
 
-def build(init: bytes) -> Callable[[bytes], bytes]:
-    """The function that does jobs. `init` is the served name."""
-    served_name = init.decode()
-    gc.disable()  # JSON has no cycles, and to look for them among a million values takes as long as to read these
+def body_reader(endpoints: Iterable[Endpoint], served_name: str) -> Callable[[bytes], bytes]:
+    """Make the function that turns a job into its result. It finds the endpoint of a job by its path."""
+    by_path = {endpoint.path: endpoint for endpoint in endpoints}
+    gc.disable()  # JSON has no cycles, and looking for them among a million values takes as long as reading these
 
     def work(job: bytes) -> bytes:
         [head_size] = _HEAD_SIZE.unpack_from(job)
         body_place = _HEAD_SIZE.size + head_size
-        number, room = msgspec.msgpack.decode(job[_HEAD_SIZE.size : body_place], type=tuple[int, PromptRoom])
+        path, room = msgspec.msgpack.decode(job[_HEAD_SIZE.size : body_place], type=tuple[str, PromptRoom])
         try:
-            request = read_body(Endpoint(number), job[body_place:], served_name)
-            _check_lengths(request.generation, room)
+            request = by_path[path].read(job[body_place:], served_name)
+            _check_lengths(request, room)
         except RequestError as error:
-            return msgspec.msgpack.encode(_Read(error.refusal))
-        prompts = msgspec.msgpack.encode(request.generation.prompts)
-        rest = replace(request, generation=request.generation.without_text())
-        return msgspec.msgpack.encode(_Read(None, msgspec.Raw(msgspec.msgpack.encode(rest)), msgspec.Raw(prompts)))
+            return msgspec.msgpack.encode(_JobResult(error.refusal))
+        prompts = msgspec.msgpack.encode(request.prompts)
+        rest = msgspec.msgpack.encode(request.without_text())
+        return msgspec.msgpack.encode(_JobResult(None, msgspec.Raw(rest), msgspec.Raw(prompts)))
 
     return work
 
 
-def read_result(endpoint: Endpoint, result: bytes) -> Request:
-    """The request that a job has read. Raises `RequestError` where it refused the body."""
-    read = msgspec.msgpack.decode(result, type=_Read)
+def read_result(result: bytes) -> GenerationRequest:
+    """Return the request that a job has read. Raises `RequestError` if the job refused the body."""
+    read = msgspec.msgpack.decode(result, type=_JobResult)
     if read.refusal is not None:
         raise RequestError(read.refusal)
-    request = msgspec.msgpack.decode(read.request, type=_TYPES[endpoint])
-    return replace(request, generation=replace(request.generation, encoded_prompts=bytes(read.prompts)))
+    request = msgspec.msgpack.decode(read.request, type=GenerationRequest)
+    return replace(request, encoded_prompts=bytes(read.prompts))
 
 
-def _check_lengths(generation: Generation, room: PromptRoom) -> None:
-    """Refuse what cannot fit, so that no other process reads megabytes of it: in the words of the tokenizer process."""
+def _check_lengths(request: GenerationRequest, room: PromptRoom) -> None:
+    """Refuse a prompt that cannot fit, as the tokenizer process would, so that no other process reads megabytes."""
     if room.max_sequence_tokens is None:
         return
-    for prompt in generation.prompts:
+    for prompt in request.prompts:
         if isinstance(prompt, TokenPrompt):
             n_tokens = len(prompt.token_ids)
         elif isinstance(prompt, TextPrompt):
             n_tokens = room.length_bound.min_tokens_of(prompt.text)
         else:
-            n_tokens = len(prompt.messages)  # each costs a token at least
+            n_tokens = len(prompt.messages)  # each message has at least one token
             if n_tokens < room.max_sequence_tokens:
                 n_tokens = room.length_bound.min_tokens_of("".join(message.content for message in prompt.messages))
         if n_tokens >= room.max_sequence_tokens:
             at_least = "" if isinstance(prompt, TokenPrompt) else "at least "
             refusal = prompt_too_long(f"{at_least}{n_tokens}", room.max_sequence_tokens)
-            raise RequestError(msgspec.structs.replace(refusal, param=generation.prompt_field))
+            raise RequestError(msgspec.structs.replace(refusal, param=request.prompt_field))

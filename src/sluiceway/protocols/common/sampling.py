@@ -10,8 +10,8 @@ from pydantic import ConfigDict
 
 from sluiceway import ranges, types
 from sluiceway.errors import invalid
-from sluiceway.protocols.openai.schema import LogprobCount, SamplingFields, check, within
-from sluiceway.protocols.openai.values import wrong
+from sluiceway.protocols.common.fields import LogprobCount, SamplingFields, check, within
+from sluiceway.protocols.common.values import wrong
 from sluiceway.types import Speculation, TokenId
 
 

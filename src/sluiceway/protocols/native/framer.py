@@ -7,25 +7,25 @@ from typing import Any, ClassVar
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.ipc.messages.to_api import Delta, Finished
-from sluiceway.protocols.common.generation import Usage
-from sluiceway.protocols.common.pieces import Pieces, assembled
-from sluiceway.protocols.openai.errors import error_fields
+from sluiceway.protocols.common.errors import error_fields
+from sluiceway.protocols.common.generation import GenerationRequest, TokenUsage
+from sluiceway.protocols.common.pieces import JsonPieces, assembled
 from sluiceway.sse.encoder import encode_json
-from sluiceway.types import Piece, ToldToken
+from sluiceway.types import Piece, TokenLogprobs
 
 
 class NativeFramer:
-    """Of one sequence. `created` is in seconds since 1970."""
+    """Writes the events or the body of one sequence. `created` is in seconds since 1970."""
 
     least_logprob_bytes: ClassVar[int] = 32  # {"id":0,"token":"","logprob":0}
 
-    def __init__(self, stream_id: str, model: str, created: int) -> None:
-        self._identity = {"id": stream_id, "model": model, "created": created}
+    def __init__(self, request: GenerationRequest, response_id: str, created: int) -> None:
+        self._identity = {"id": response_id, "model": request.model, "created": created}
         self._n_tokens = 0
         self._finished: Finished | None = None
-        self._text, self._token_ids, self._logprobs = Pieces(), Pieces(), Pieces()
+        self._text, self._token_ids, self._logprobs = JsonPieces(), JsonPieces(), JsonPieces()
 
-    def start(self, usage: Usage) -> bytes:
+    def start(self, usage: TokenUsage) -> bytes:
         return _event(
             b"start", {**self._identity, "prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
         )
@@ -37,7 +37,7 @@ class NativeFramer:
         part of no stop string after all) has the id null.
         """
         *before, last = delta.token_ids or (None,)
-        told = [_told_field(one) for one in delta.told] or [b""] * (len(before) + 1)
+        told = [_told_field(one) for one in delta.logprobs] or [b""] * (len(before) + 1)
         events = [self._token(token_id, b'""', field) for token_id, field in zip(before, told, strict=False)]
         return b"".join([*events, self._token(last, encode_json(delta.text), told[-1])])
 
@@ -46,12 +46,12 @@ class NativeFramer:
         self._finished = finished
         return b""
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self, usage: TokenUsage) -> bytes:
         if self._finished is None:
             raise InvariantError("the end of an answer came before that of its sequence")
         return _event(b"done", {**_end_fields(self._finished), "usage": usage_fields(usage)})
 
-    def error(self, refusal: Refusal, usage: Usage) -> bytes:
+    def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
         """The last event, as `done` is."""
         return _event(b"error", {"error": error_fields(refusal), "usage": usage_fields(usage)})
 
@@ -59,10 +59,10 @@ class NativeFramer:
         return (
             self._text.add_text(delta.text)
             + self._token_ids.add_items(delta.token_ids)
-            + self._logprobs.add_items([_told_fields(one) for one in delta.told])
+            + self._logprobs.add_items([_told_fields(one) for one in delta.logprobs])
         )
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
+    def body(self, finished: Sequence[Finished], usage: TokenUsage) -> list[Piece]:
         (end,) = finished
         logprobs = self._logprobs.take()
         end_fields = encode_json({**_end_fields(end), "usage": usage_fields(usage)})
@@ -89,7 +89,7 @@ class NativeFramer:
         return b'event: token\ndata: {"index":%d,"id":%b,"text":%b%b}\n\n' % (index, word, text, told)
 
 
-def usage_fields(usage: Usage) -> dict[str, int]:
+def usage_fields(usage: TokenUsage) -> dict[str, int]:
     """What an answer cost, in tokens."""
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -98,12 +98,12 @@ def usage_fields(usage: Usage) -> dict[str, int]:
     }
 
 
-def _told_fields(told: ToldToken) -> dict[str, Any]:
+def _told_fields(told: TokenLogprobs) -> dict[str, Any]:
     top = [{"id": token.token_id, "token": token.shown, "logprob": token.logprob} for token in told.top]
     return {"logprob": told.token.logprob, "top": top}
 
 
-def _told_field(told: ToldToken) -> bytes:
+def _told_field(told: TokenLogprobs) -> bytes:
     """The same as more fields of an object that is open."""
     return b",%b" % encode_json(_told_fields(told))[1:-1]
 

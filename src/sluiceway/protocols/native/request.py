@@ -1,28 +1,29 @@
-"""POST /v1/stream and POST /v1/generate: from a body to a `Generation`, and to the framer of its answer."""
+"""POST /v1/stream and POST /v1/generate: turn the bytes of a body into a `GenerationRequest`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from sluiceway.protocols.common.generation import Generation
+from sluiceway.protocols.common.body import read_object
+from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.fields import check
+from sluiceway.protocols.common.generation import GenerationRequest
 from sluiceway.protocols.native.framer import NativeFramer
 from sluiceway.protocols.native.schema import HINTS, NativeFields
-from sluiceway.protocols.openai.body import read_object
-from sluiceway.protocols.openai.schema import check
 
 
-@dataclass(frozen=True, slots=True)
-class NativeRequest:
-    """One prompt, one answer."""
-
-    generation: Generation
-
-    def framer(self, *, response_id: str, model: str, created: int) -> NativeFramer:
-        """What writes this request's answer. `model` is the served name, `created` seconds since 1970."""
-        return NativeFramer(response_id, model, created)
+def parse_native(body: bytes, served_name: str, *, is_streamed: bool) -> GenerationRequest:
+    """Raises `RequestError`, always with status 400. A body that names no model asks for `served_name`."""
+    return check(NativeFields, read_object(body), HINTS).request(served_name, is_streamed=is_streamed)
 
 
-def parse_native(body: bytes, served_name: str, *, is_streamed: bool) -> NativeRequest:
-    """`served_name` is the model's where none is named. Raises `RequestError`, always with status 400."""
-    fields = check(NativeFields, read_object(body), HINTS)
-    return NativeRequest(fields.generation(served_name, is_streamed=is_streamed))
+STREAM = Endpoint(
+    path="/v1/stream",
+    id_prefix="stream",
+    parser=lambda body, served_name: parse_native(body, served_name, is_streamed=True),
+    framer=NativeFramer,
+)
+GENERATE = Endpoint(
+    path="/v1/generate",
+    id_prefix="stream",
+    parser=lambda body, served_name: parse_native(body, served_name, is_streamed=False),
+    framer=NativeFramer,
+)

@@ -9,13 +9,13 @@ from pydantic import ConfigDict, PlainValidator
 
 from sluiceway.errors import invalid
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt
-from sluiceway.protocols.common.generation import Generation
-from sluiceway.protocols.common.wishes import WishFields
-from sluiceway.protocols.openai.messages import lower_messages
-from sluiceway.protocols.openai.prompt import lower_prompt
-from sluiceway.protocols.openai.schema import LogprobCount, SamplingFields
-from sluiceway.protocols.openai.unserved import SERVED_AS
-from sluiceway.protocols.openai.values import require_text, wrong
+from sluiceway.protocols.common.fields import LogprobCount, SamplingFields
+from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.messages import lower_messages
+from sluiceway.protocols.common.other_names import SERVED_AS
+from sluiceway.protocols.common.prompt import lower_prompt
+from sluiceway.protocols.common.stream_options import StreamOptionFields
+from sluiceway.protocols.common.values import require_text, wrong
 from sluiceway.types import Speculation
 
 
@@ -28,7 +28,7 @@ def _lower_one_prompt(value: object) -> Prompt | None:
     return prompt
 
 
-class NativeFields(SamplingFields, WishFields):
+class NativeFields(SamplingFields, StreamOptionFields):
     """Closed, unlike the requests of other protocols: whoever writes one writes it for this server."""
 
     model_config = ConfigDict(extra="forbid")
@@ -54,19 +54,19 @@ class NativeFields(SamplingFields, WishFields):
         if self.prompt is not None and self.messages is not None:
             raise invalid("`messages` may not be given beside `prompt`.", "messages")
 
-    def generation(self, served_name: str, *, is_streamed: bool) -> Generation:
+    def request(self, served_name: str, *, is_streamed: bool) -> GenerationRequest:
         """The request, lowered. Raises `RequestError` for a wish that needs a stream where there is none."""
-        self.check_wishes("", is_streamed=is_streamed)
+        self.check_options("", is_streamed=is_streamed)
         prompt = ChatPrompt(self.messages) if self.messages is not None else self.prompt
         assert prompt is not None
-        return Generation(
+        return GenerationRequest(
             model=served_name if self.model is None else self.model,
             prompts=(prompt,),
             n=1,
             sampling=self.sampling(self.speculation),
             stop=self.stop or (),
             stream=is_streamed,
-            wishes=self.wishes,
+            stream_options=self.options,
         )
 
 

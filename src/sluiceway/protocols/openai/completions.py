@@ -1,32 +1,28 @@
-"""POST /v1/completions: from the bytes of a body to a `Generation`, and to the framer of its answer."""
+"""POST /v1/completions: turns the bytes of a body into a `GenerationRequest`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from sluiceway.protocols.common.body import read_object
+from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.fields import check
+from sluiceway.protocols.common.generation import GenerationRequest
 from sluiceway.protocols.openai import unserved
-from sluiceway.protocols.openai.body import read_object
 from sluiceway.protocols.openai.framer import CompletionFramer
-from sluiceway.protocols.openai.request import OpenAIRequest
-from sluiceway.protocols.openai.schema import CompletionFields, SluicewayOptions, check
+from sluiceway.protocols.openai.schema import CompletionFields, SluicewayOptions
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest(OpenAIRequest):
-    """One or more plain prompts, `n` continuations of each, none longer than `max_tokens`."""
-
-    max_tokens: int
-
-    def framer(self, *, response_id: str, model: str, created: int) -> CompletionFramer:
-        """What writes this request's answer. `model` is the served name, `created` seconds since 1970."""
-        return CompletionFramer(self.response(response_id, model, created), max_tokens=self.max_tokens)
+def parse_completion(body: bytes) -> GenerationRequest:
+    """Raises `RequestError`, always with status 400. Does not check whether the model exists."""
+    values = read_object(body)
+    fields = check(CompletionFields, values)
+    unserved.refuse_unserved(values, unserved.COMPLETIONS)
+    unserved.refuse_misplaced(values, SluicewayOptions.model_fields)
+    return fields.request(fields.prompt)
 
 
-def parse_completion(body: bytes) -> CompletionRequest:
-    """Raises `RequestError`, always with status 400. Whether the model exists is not checked here."""
-    read = read_object(body)
-    fields = check(CompletionFields, read)
-    unserved.refuse_unserved(read, unserved.COMPLETIONS)
-    unserved.refuse_misplaced(read, SluicewayOptions.model_fields)
-    generation = fields.generation(fields.prompt)
-    return CompletionRequest(generation, fields.include_usage, bool(fields.return_token_ids), fields.token_limit)
+COMPLETIONS = Endpoint(
+    path="/v1/completions",
+    id_prefix="cmpl",
+    parser=lambda body, _served_name: parse_completion(body),
+    framer=CompletionFramer,
+)

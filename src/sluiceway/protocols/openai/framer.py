@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -18,51 +17,38 @@ import msgspec
 
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.ipc.messages.to_api import Delta, Finished
-from sluiceway.protocols.common.generation import Usage
-from sluiceway.protocols.common.pieces import Pieces, assembled
-from sluiceway.protocols.openai.errors import error_body
-from sluiceway.protocols.openai.logprobs import ToldText, chat_logprobs, completion_logprobs
+from sluiceway.protocols.common.errors import error_body
+from sluiceway.protocols.common.generation import GenerationRequest, TokenUsage
+from sluiceway.protocols.common.pieces import JsonPieces, assembled
+from sluiceway.protocols.openai.logprobs import PendingLogprobs, chat_logprobs, completion_logprobs
 from sluiceway.sse.encoder import encode_json
-from sluiceway.types import FinishReason, Piece, ToldToken
+from sluiceway.types import FinishReason, Piece, TokenLogprobs
 
 _DONE = b"data: [DONE]\n\n"
 
 _FINISH: Mapping[FinishReason, str] = MappingProxyType({FinishReason.STOP: "stop", FinishReason.LENGTH: "length"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkIdentity:
-    """What is the same in all of one answer. `model` is the served name, `created` seconds since 1970."""
-
-    id: str
-    model: str
-    created: int
-    n_choices: int
-    include_usage: bool
-    return_token_ids: bool
-    tells_logprobs: bool = False
-
-
-class _WholeChoice:
+class _ChoiceJson:
     """What was gathered of one choice: JSON, part by part. `empty` has the endpoint's fields of log-probabilities."""
 
     def __init__(self, empty: Mapping[str, Any]) -> None:
-        self.text = Pieces()
-        self.token_ids = Pieces()
-        self._logprobs = {name: Pieces() if value == [] else encode_json(value) for name, value in empty.items()}
+        self.text = JsonPieces()
+        self.token_ids = JsonPieces()
+        self._logprobs = {name: JsonPieces() if value == [] else encode_json(value) for name, value in empty.items()}
 
     def add_logprobs(self, fields: Mapping[str, Any]) -> int:
         """More of them, as the endpoint tells them. Returns how many bytes they are."""
         n_bytes = 0
         for name, pieces in self._logprobs.items():
-            if isinstance(pieces, Pieces):
+            if isinstance(pieces, JsonPieces):
                 n_bytes += pieces.add_items(fields[name])
         return n_bytes
 
     def take(self) -> Iterator[Piece]:
         """All of it, in no order that means anything."""
         for part in (self.text, self.token_ids, *self._logprobs.values()):
-            if isinstance(part, Pieces):
+            if isinstance(part, JsonPieces):
                 yield from part.take()
 
     def take_logprobs(self) -> Iterator[Piece]:
@@ -70,7 +56,7 @@ class _WholeChoice:
         opening = b"{"
         for name, value in self._logprobs.items():
             yield b"%b%b:" % (opening, encode_json(name))
-            yield from (b"[", *value.take(), b"]") if isinstance(value, Pieces) else (value,)
+            yield from (b"[", *value.take(), b"]") if isinstance(value, JsonPieces) else (value,)
             opening = b","
         yield b"}"
 
@@ -88,41 +74,44 @@ class _Framer(ABC):
     _body_closing: ClassVar[bytes]
     least_logprob_bytes: ClassVar[int]
 
-    def __init__(self, response: ChunkIdentity) -> None:
-        self._response = response
-        self._return_token_ids = response.return_token_ids
+    def __init__(self, request: GenerationRequest, response_id: str, created: int) -> None:
+        """`created` is in seconds since 1970."""
+        n_choices = request.n_choices
+        self._n_choices = n_choices
+        self._include_usage = request.include_usage
+        self._return_token_ids = request.return_token_ids
         self._identity = {
-            "id": response.id,
+            "id": response_id,
             "object": self._body_object,
-            "created": response.created,
-            "model": response.model,
+            "created": created,
+            "model": request.model,
         }
         chunk_identity = encode_json({**self._identity, "object": self._chunk_object})
         self._head = b"data: " + chunk_identity.removesuffix(b"}") + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if response.include_usage else b"]}\n\n"
-        self._openings = [b'%b{"index":%d,' % (self._head, index) for index in range(response.n_choices)]
+        self._tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
+        self._openings = [b'%b{"index":%d,' % (self._head, index) for index in range(n_choices)]
         self._text_openings = [opening + self._text_opening for opening in self._openings]
         self._plain_closing = self._closing(self._text_closing, b"null", b"null", b"")
         # Ids that no chunk has told yet, per choice; nothing is put there unless a client wants them.
-        self._untold: list[list[int]] = [[] for _ in range(response.n_choices)]
-        n_telling = response.n_choices if response.tells_logprobs else 0
-        self._told_texts = [ToldText() for _ in range(n_telling)] or None
-        self._choices: list[_WholeChoice] = []
+        self._untold: list[list[int]] = [[] for _ in range(n_choices)]
+        n_telling = n_choices if request.sampling.logprobs is not None else 0
+        self._pending_logprobs = [PendingLogprobs() for _ in range(n_telling)] or None
+        self._choices: list[_ChoiceJson] = []
         """What was gathered."""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """At most one event; none for text of length zero, unless many tokens without any are to be told."""
         if self._return_token_ids:
             self._untold[index].extend(delta.token_ids)
-        if self._told_texts is not None:
-            self._told_texts[index].add(delta.told)
+        if self._pending_logprobs is not None:
+            self._pending_logprobs[index].add(delta.logprobs)
         return self._text_event(index, delta.text) if delta.text or self._is_overdue(index) else b""
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self, usage: TokenUsage) -> bytes:
         """The usage, if it was asked for, in a chunk without choices; then the end of the stream."""
         return self._usage_event(usage) + _DONE
 
-    def error(self, refusal: Refusal, usage: Usage) -> bytes:
+    def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
         """Plain data with a top-level `error`, the form on which SDKs raise; an event name would hide it from some.
 
         The usage comes first, since a client that raises reads no further.
@@ -134,13 +123,13 @@ class _Framer(ABC):
         n_bytes = choice.text.add_text(delta.text)
         if self._return_token_ids:
             n_bytes += choice.token_ids.add_items(delta.token_ids)
-        if self._told_texts is not None:
-            told_text = self._told_texts[index]
-            told_text.add(delta.told)
-            n_bytes += choice.add_logprobs(self._logprobs_fields(told_text.take(delta.text)))
+        if self._pending_logprobs is not None:
+            pending = self._pending_logprobs[index]
+            pending.add(delta.logprobs)
+            n_bytes += choice.add_logprobs(self._logprobs_fields(pending.take(delta.text)))
         return n_bytes
 
-    def body(self, finished: Sequence[Finished], usage: Usage) -> list[Piece]:
+    def body(self, finished: Sequence[Finished], usage: TokenUsage) -> list[Piece]:
         """The ends come in the order of the choices."""
         pieces = assembled(self._body_parts(finished, usage))
         self._choices = []
@@ -151,29 +140,29 @@ class _Framer(ABC):
         self._choices = []
         return dropped
 
-    def _begin_choices(self) -> list[_WholeChoice]:
-        self._choices = [_WholeChoice(self._logprobs_fields(())) for _ in range(self._response.n_choices)]
+    def _begin_choices(self) -> list[_ChoiceJson]:
+        self._choices = [_ChoiceJson(self._logprobs_fields(())) for _ in range(self._n_choices)]
         return self._choices
 
     @abstractmethod
-    def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
+    def _logprobs_fields(self, told: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Log-probabilities as the endpoint tells them."""
 
-    def _chunk_logprobs(self, told: Sequence[ToldToken]) -> dict[str, Any] | None:
+    def _chunk_logprobs(self, told: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         """The same in a chunk."""
         return self._logprobs_fields(told)
 
-    def _body_parts(self, finished: Sequence[Finished], usage: Usage) -> Iterator[Piece]:
+    def _body_parts(self, finished: Sequence[Finished], usage: TokenUsage) -> Iterator[Piece]:
         choices = self._choices or self._begin_choices()
         yield encode_json(self._identity).removesuffix(b"}") + b',"choices":['
         for index, (choice, end) in enumerate(zip(choices, finished, strict=True)):
             yield b'%b{"index":%d,%b"' % (b"," if index else b"", index, self._body_opening)
             yield from choice.text.take()
             yield b'"%b,"logprobs":' % self._body_closing
-            if self._told_texts is None:
+            if self._pending_logprobs is None:
                 yield b"null"
             else:
-                choice.add_logprobs(self._logprobs_fields(self._told_texts[index].take_last("")))
+                choice.add_logprobs(self._logprobs_fields(self._pending_logprobs[index].take_last("")))
                 yield from choice.take_logprobs()
             yield b',"finish_reason":"%b"' % _finish_word(end).encode()
             if self._return_token_ids:
@@ -183,17 +172,17 @@ class _Framer(ABC):
 
     def _is_overdue(self, index: int) -> bool:
         """Whether tokens without text should not wait any longer for one that has some."""
-        return self._told_texts is not None and self._told_texts[index].is_overdue
+        return self._pending_logprobs is not None and self._pending_logprobs[index].is_overdue
 
-    def _usage_event(self, usage: Usage) -> bytes:
-        if not self._response.include_usage:
+    def _usage_event(self, usage: TokenUsage) -> bytes:
+        if not self._include_usage:
             return b""
         return b'%b],"usage":%b}\n\n' % (self._head, encode_json(_usage_fields(usage)))
 
     def _text_event(self, index: int, text: str) -> bytes:
         """A chunk of an unfinished choice."""
         closing = self._plain_closing
-        if self._return_token_ids or self._told_texts is not None:
+        if self._return_token_ids or self._pending_logprobs is not None:
             logprobs = self._logprobs(index, text)
             closing = self._closing(self._text_closing, logprobs, b"null", self._take_ids(index))
         return self._text_openings[index] + encode_json(text) + closing
@@ -209,10 +198,10 @@ class _Framer(ABC):
 
     def _logprobs(self, index: int, text: str, *, is_last: bool = False) -> bytes:
         """Those of the tokens that are out with this text."""
-        if self._told_texts is None:
+        if self._pending_logprobs is None:
             return b"null"
-        told_text = self._told_texts[index]
-        return encode_json(self._chunk_logprobs(told_text.take_last(text) if is_last else told_text.take(text)))
+        pending = self._pending_logprobs[index]
+        return encode_json(self._chunk_logprobs(pending.take_last(text) if is_last else pending.take(text)))
 
     def _take_ids(self, index: int) -> bytes:
         if not self._return_token_ids:
@@ -232,7 +221,7 @@ class ChatFramer(_Framer):
     _body_closing = b',"refusal":null}'
     least_logprob_bytes: ClassVar[int] = 36  # {"token":"","logprob":0,"bytes":[]}
 
-    def start(self, usage: Usage) -> bytes:
+    def start(self, usage: TokenUsage) -> bytes:
         """The first chunk of every choice: the role, and content that is a string from the start."""
         closing = self._closing(b"}", b"null", b"null", b',"token_ids":[]' if self._return_token_ids else b"")
         return b"".join(
@@ -242,10 +231,10 @@ class ChatFramer(_Framer):
     def finish(self, index: int, finished: Finished) -> bytes:
         return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", index, finished))
 
-    def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
+    def _logprobs_fields(self, told: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return chat_logprobs(told)
 
-    def _chunk_logprobs(self, told: Sequence[ToldToken]) -> dict[str, Any] | None:
+    def _chunk_logprobs(self, told: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         """None where there are none, as in the last chunk: clients look at the first of them."""
         return chat_logprobs(told) if told else None
 
@@ -266,12 +255,14 @@ class CompletionFramer(_Framer):
     _body_closing = b""
     least_logprob_bytes: ClassVar[int] = 6  # "a":0 and a comma
 
-    def __init__(self, response: ChunkIdentity, *, max_tokens: int) -> None:
-        super().__init__(response)
-        self._tokens_left = [max_tokens] * response.n_choices
-        self._last_text = [""] * response.n_choices
+    def __init__(self, request: GenerationRequest, response_id: str, created: int) -> None:
+        super().__init__(request, response_id, created)
+        max_tokens = request.sampling.max_tokens
+        assert max_tokens is not None  # a completion always has a limit
+        self._tokens_left = [max_tokens] * request.n_choices
+        self._last_text = [""] * request.n_choices
 
-    def start(self, usage: Usage) -> bytes:
+    def start(self, usage: TokenUsage) -> bytes:
         """Nothing: the first chunk is the first text."""
         return b""
 
@@ -286,12 +277,12 @@ class CompletionFramer(_Framer):
         text, self._last_text[index] = self._last_text[index], ""
         return self._text_openings[index] + encode_json(text) + self._finish_closing(b"", index, finished, text)
 
-    def error(self, refusal: Refusal, usage: Usage) -> bytes:
+    def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
         """Text that was kept back goes out before the error: what was generated is not lost."""
         kept = [self._text_event(index, text) for index, text in enumerate(self._last_text) if text]
         return b"".join(kept) + super().error(refusal, usage)
 
-    def _logprobs_fields(self, told: Sequence[ToldToken]) -> dict[str, Any]:
+    def _logprobs_fields(self, told: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return completion_logprobs(told)
 
 
@@ -302,7 +293,7 @@ def _finish_word(finished: Finished) -> str:
     return word
 
 
-def _usage_fields(usage: Usage) -> dict[str, Any]:
+def _usage_fields(usage: TokenUsage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

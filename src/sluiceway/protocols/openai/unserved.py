@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from sluiceway.errors import RequestError, invalid
-from sluiceway.protocols.openai.values import listed, shorten, together
+from sluiceway.protocols.common.other_names import SERVED_AS
+from sluiceway.protocols.common.values import listed, shorten, together
 
 HARMLESS = frozenset(
     {
@@ -353,53 +354,6 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
     "with_special_tokens": (),
     "xtc_probability": (0,),
 }
-
-SERVED_AS: Mapping[str, str] = MappingProxyType(
-    {
-        "candidateCount": "n",
-        "candidate_count": "n",
-        "do_sample": "temperature",
-        "frequencyPenalty": "frequency_penalty",
-        "k": "top_k",
-        "logitBias": "logit_bias",
-        "logits_bias": "logit_bias",
-        "maxCompletionTokens": "max_tokens",
-        "maxNewTokens": "max_tokens",
-        "maxOutputTokens": "max_tokens",
-        "maxTokens": "max_tokens",
-        "max_gen_len": "max_tokens",
-        "max_length": "max_tokens",
-        "max_new_tokens": "max_tokens",
-        "max_output_tokens": "max_tokens",
-        "max_tokens_to_sample": "max_tokens",
-        "minP": "min_p",
-        "minTokens": "min_tokens",
-        "min_new_tokens": "min_tokens",
-        "n_predict": "max_tokens",
-        "n_probs": "logprobs",
-        "numResults": "n",
-        "num_generations": "n",
-        "num_predict": "max_tokens",
-        "num_return_sequences": "n",
-        "p": "top_p",
-        "presencePenalty": "presence_penalty",
-        "random_seed": "seed",
-        "rep_pen": "repetition_penalty",
-        "rep_penalty": "repetition_penalty",
-        "repeat_penalty": "repetition_penalty",
-        "repetitionPenalty": "repetition_penalty",
-        "return_logprob": "logprobs",
-        "stopSequences": "stop",
-        "stop_sequences": "stop",
-        "stop_strs": "stop",
-        "stop_words": "stop",
-        "topK": "top_k",
-        "topLogprobs": "logprobs",
-        "topP": "top_p",
-        "top_logprobs_num": "logprobs",
-    }
-)
-"""Fields that have another name here, which the refusal tells."""
 
 # A chat template writes the special tokens itself; a plain prompt gets them from the tokenizer. The older endpoint has
 # one field for log-probabilities, not two.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluiceway.tokenizer.text.detokenizer import Detokenizer
 from sluiceway.tokenizer.text.stops import StopMatcher
-from sluiceway.types import LikelyToken, Logprobs, TokenId, ToldToken
+from sluiceway.types import LikelyToken, Logprobs, TokenId, TokenLogprobs
 
 
 class SequenceText:
@@ -31,7 +31,7 @@ class SequenceText:
         self._min_tokens = min_tokens
         self._pieces: list[str] = []
         self._token_ids: list[TokenId] = []
-        self._logprobs: list[ToldToken] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._n_decoded = 0
         """The number of decoded characters, held back or not. Counted only if tokens have logprobs."""
         self.n_tokens = 0
@@ -71,7 +71,7 @@ class SequenceText:
             rest, self.stop_match = self._stops.flush()
             self._pieces.append(rest)
 
-    def take(self) -> tuple[str, tuple[TokenId, ...], tuple[ToldToken, ...]]:
+    def take(self) -> tuple[str, tuple[TokenId, ...], tuple[TokenLogprobs, ...]]:
         """Return the text, the ids and the logprobs since the last call."""
         text, token_ids = "".join(self._pieces), tuple(self._token_ids)
         self._pieces.clear()
@@ -90,7 +90,7 @@ class SequenceText:
             text = self._detokenizer.push(token_id)
             self._n_decoded += len(text)
             end = self._n_decoded + self._detokenizer.is_inside_character
-        self._logprobs.append(ToldToken(token, top, start, end))
+        self._logprobs.append(TokenLogprobs(token, top, start, end))
         return text
 
     def _likely(self, token_id: TokenId, logprob: float) -> LikelyToken:

@@ -32,7 +32,7 @@ ProgressForm = Literal["comments", "events"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class StreamOptions:
     """None: as the server is set. `slow_client` is as it came, a name or an object: `response.override` reads it."""
 
     slow_client: str | Mapping[str, object] | None = None
@@ -69,7 +69,7 @@ def _slow_client(value: object) -> str | Mapping[str, object] | None:
 _Wait = Annotated[float, Field(ge=WAIT_S.low, le=WAIT_S.high)]
 
 
-class WishFields(BaseModel):
+class StreamOptionFields(BaseModel):
     """Strict; closed, since a wish that is not known here would be ignored in silence."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -83,9 +83,9 @@ class WishFields(BaseModel):
     progress: ProgressForm | None = None
 
     @property
-    def wishes(self) -> Wishes:
+    def options(self) -> StreamOptions:
         """The fields, lowered."""
-        return Wishes(
+        return StreamOptions(
             slow_client=self.slow_client,
             resumable=bool(self.resumable),
             on_disconnect=self.on_disconnect or "cancel",
@@ -95,7 +95,7 @@ class WishFields(BaseModel):
             progress=self.progress,
         )
 
-    def check_wishes(self, path: str, *, is_streamed: bool) -> None:
+    def check_options(self, path: str, *, is_streamed: bool) -> None:
         """What no single field shows. `path` is where they lie, with its dot. Raises `RequestError`."""
         if not is_streamed:
             of_streams = {

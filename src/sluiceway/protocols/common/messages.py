@@ -6,7 +6,7 @@ from typing import Any
 
 from sluiceway.errors import invalid
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage
-from sluiceway.protocols.openai.values import lower_each, require_list, require_text, shorten, wrong
+from sluiceway.protocols.common.values import lower_each, require_list, require_text, shorten, wrong
 
 # OpenAI renamed the system role for its newer models; chat templates know the old name.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

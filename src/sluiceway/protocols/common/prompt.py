@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluiceway.errors import invalid
 from sluiceway.ipc.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
-from sluiceway.protocols.openai.values import lower_each, require_filled_text, require_list, require_token_ids, wrong
+from sluiceway.protocols.common.values import lower_each, require_filled_text, require_list, require_token_ids, wrong
 from sluiceway.ranges import CHOICES
 
 MAX_CHOICES = CHOICES.high

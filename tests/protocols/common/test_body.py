@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.protocols.openai.body import (
+from sluiceway.protocols.common.body import (
     MAX_COMMAS,
     MAX_CONTAINERS,
     MAX_KEYS,

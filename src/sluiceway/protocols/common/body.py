@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from sluiceway.errors import RequestError, invalid
-from sluiceway.protocols.openai.values import join_path, listed
+from sluiceway.protocols.common.values import join_path, listed
 
 MAX_NESTING = 64
 """Levels of lists and objects. Deeper JSON has no meaning in this protocol, not even in a tool's schema."""

@@ -8,19 +8,24 @@ import pytest
 from pydantic import ValidationError
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.common.wishes import MAX_THRESHOLDS, Wishes, WishFields, checked_stream_id
+from sluiceway.protocols.common.stream_options import (
+    MAX_THRESHOLDS,
+    StreamOptionFields,
+    StreamOptions,
+    checked_stream_id,
+)
 
 
-def fields(**given: Any) -> WishFields:
-    return WishFields.model_validate(given)
+def fields(**given: Any) -> StreamOptionFields:
+    return StreamOptionFields.model_validate(given)
 
 
 def test_nothing_is_wished_when_nothing_is_given() -> None:
     """Null is the same as leaving a field out."""
-    assert fields().wishes == Wishes() == fields(**dict.fromkeys(WishFields.model_fields)).wishes
+    assert fields().options == StreamOptions() == fields(**dict.fromkeys(StreamOptionFields.model_fields)).options
 
 
-def test_wishes_are_lowered_when_all_are_given() -> None:
+def test_options_are_lowered_when_all_are_given() -> None:
     """Each in its place."""
     given: dict[str, Any] = {
         "slow_client": {"policy": "drop", "drop_after_s": 1},
@@ -32,8 +37,8 @@ def test_wishes_are_lowered_when_all_are_given() -> None:
         "progress": "events",
     }
     checked = fields(**given)
-    checked.check_wishes("", is_streamed=True)
-    assert checked.wishes == Wishes(**given)
+    checked.check_options("", is_streamed=True)
+    assert checked.options == StreamOptions(**given)
 
 
 BAD: dict[str, list[Any]] = {
@@ -66,9 +71,9 @@ def test_wish_is_refused_when_it_is_wrong(field: str, value: object) -> None:
 )
 def test_wish_for_a_stream_is_refused_when_the_answer_is_none(given: dict[str, Any], param: str) -> None:
     """A plain answer cannot be resumed, and nothing can be said before it."""
-    fields(**given).check_wishes("at.", is_streamed=True)
+    fields(**given).check_options("at.", is_streamed=True)
     with pytest.raises(RequestError) as caught:
-        fields(**given).check_wishes("at.", is_streamed=False)
+        fields(**given).check_options("at.", is_streamed=False)
     assert caught.value.refusal.param == param
 
 
@@ -84,13 +89,13 @@ def test_wish_for_a_stream_is_refused_when_the_answer_is_none(given: dict[str, A
 def test_wish_is_refused_when_another_does_not_go_with_it(given: dict[str, Any], param: str) -> None:
     """It would have no effect."""
     with pytest.raises(RequestError) as caught:
-        fields(**given).check_wishes("at.", is_streamed=True)
+        fields(**given).check_options("at.", is_streamed=True)
     assert caught.value.refusal.param == param
 
 
-def test_little_is_asked_of_wishes_when_the_answer_is_plain() -> None:
+def test_little_is_asked_of_options_when_the_answer_is_plain() -> None:
     """It too has an id, and may have a reader that is slow."""
-    fields(slow_client="drop", stream_id="a", on_disconnect="cancel").check_wishes("", is_streamed=False)
+    fields(slow_client="drop", stream_id="a", on_disconnect="cancel").check_options("", is_streamed=False)
 
 
 def test_id_of_a_header_is_taken_when_it_can_stand_in_a_path() -> None:

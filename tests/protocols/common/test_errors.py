@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from sluiceway.errors import Refusal
-from sluiceway.protocols.openai.errors import error_body, error_type, model_not_found, refusal_for_status
+from sluiceway.protocols.common.errors import error_body, error_type, model_not_found, refusal_for_status
 
 
 def test_envelope_has_all_four_keys_when_no_field_is_at_fault() -> None:

@@ -1,0 +1,227 @@
+"""The fields that every request for tokens has, with their ranges, and `check`, which validates a body by its fields.
+
+Strict: a boolean or a string is no number, 1.5 is no integer. An explicit null is the same as leaving the field out.
+Fields with an inner structure are parsed by functions that raise an error with the exact path.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails
+
+from sluiceway import ranges
+from sluiceway.errors import RequestError, invalid
+from sluiceway.protocols.common.values import (
+    MAX_NAMED,
+    MAX_TOKEN_ID,
+    join_path,
+    listed,
+    lower_each,
+    require_filled_text,
+    require_list,
+    require_number,
+    require_token_ids,
+    shorten,
+    together,
+    wrong,
+)
+from sluiceway.ranges import Range
+from sluiceway.types import SamplingParams, Speculation
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 1024
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIASES = 1024
+
+GREEDY_BELOW = 1e-4
+"""Temperatures below this act as 0: the best token has all the probability, and dividing by them overflows."""
+
+MAX_LOGPROBS = ranges.LOGPROBS.high
+
+
+def _lower_stop(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (_stop_text(value, "stop"),)
+    items = require_list(value, "stop", expected="a string or a list of strings", max_items=MAX_STOPS)
+    return lower_each(lambda one: _stop_text(one[1], f"stop[{one[0]}]"), enumerate(items))
+
+
+def _stop_text(value: object, path: str) -> str:
+    text = require_filled_text(value, path)
+    if len(text) > MAX_STOP_CHARACTERS:
+        raise invalid(f"`{path}` may have at most {MAX_STOP_CHARACTERS} characters, not {len(text)}.", path)
+    return text
+
+
+def _lower_stop_token_ids(value: object) -> tuple[int, ...]:
+    items = require_list(value, "stop_token_ids", expected="a list of token ids", max_items=MAX_STOP_TOKEN_IDS)
+    return require_token_ids(items, "stop_token_ids")
+
+
+def _lower_logit_bias(value: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, dict):
+        raise wrong(value, "logit_bias", "an object of token ids and numbers")
+    if len(value) > MAX_LOGIT_BIASES:
+        raise invalid(f"`logit_bias` may have at most {MAX_LOGIT_BIASES} entries, not {len(value)}.", "logit_bias")
+    biases = lower_each(_bias_of, value.items())
+    n_of = Counter(token_id for token_id, _ in biases)
+    repeated = [str(token_id) for token_id, n in n_of.items() if n > 1]  # "5" and "05"
+    if repeated:
+        raise invalid(f"`logit_bias` has more than one key for the token {listed(repeated)}.", "logit_bias")
+    return biases
+
+
+def _bias_of(item: tuple[str, object]) -> tuple[int, float]:
+    key, bias = item
+    return _bias_token_id(key), _bias(key, bias)
+
+
+def _bias_token_id(key: str) -> int:
+    if key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID)) and int(key) <= MAX_TOKEN_ID:
+        return int(key)
+    path = join_path("logit_bias", key)
+    raise invalid(f"`logit_bias` has the key {shorten(key)}, which is no token id.", path)
+
+
+def _bias(key: str, value: object) -> float:
+    bounds = ranges.LOGIT_BIAS
+    return require_number(value, join_path("logit_bias", key), low=bounds.low, high=bounds.high)
+
+
+def _nullable(lower: Any) -> PlainValidator:
+    return PlainValidator(lambda value: None if value is None else lower(value))
+
+
+def within(bounds: Range) -> Any:
+    """The field of a number in this range."""
+    if bounds.is_above:
+        return Field(gt=bounds.low, le=bounds.high)
+    return Field(ge=bounds.low, le=bounds.high)
+
+
+TokenCount = Annotated[int, within(ranges.MAX_TOKENS)]
+_Penalty = Annotated[float, within(ranges.PENALTY)]
+LogprobCount = Annotated[int, within(ranges.LOGPROBS)]
+
+
+class StrictFields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+class SamplingFields(StrictFields):
+    """How tokens are chosen and where the answer ends: in every request for tokens."""
+
+    without_limit: ClassVar[str] = "leave it out for no limit"
+    """What to do instead of giving a `max_tokens` of -1."""
+    closed_objects: ClassVar[Mapping[str, type[BaseModel]]] = MappingProxyType({})
+    """The fields that are objects without unknown keys."""
+
+    max_tokens: TokenCount | None = None
+    min_tokens: Annotated[int, within(ranges.MIN_TOKENS)] | None = None
+    temperature: Annotated[float, within(ranges.TEMPERATURE)] | None = None
+    top_p: Annotated[float, within(ranges.TOP_P)] | None = None
+    top_k: Annotated[int, within(ranges.TOP_K)] | None = None
+    min_p: Annotated[float, within(ranges.MIN_P)] | None = None
+    seed: Annotated[int, within(ranges.SEED)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, within(ranges.REPETITION_PENALTY)] | None = None
+    logit_bias: Annotated[tuple[tuple[int, float], ...] | None, _nullable(_lower_logit_bias)] = None
+    ignore_eos: bool | None = None
+    stop: Annotated[tuple[str, ...] | None, _nullable(_lower_stop)] = None
+    stop_token_ids: Annotated[tuple[int, ...] | None, _nullable(_lower_stop_token_ids)] = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most tokens of one choice; None is up to the end of the context."""
+        return self.max_tokens
+
+    @property
+    @abstractmethod
+    def n_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are told with each; None is not even its own log-probability."""
+
+    def sampling(self, speculation: Speculation | None) -> SamplingParams:
+        """The fields, lowered."""
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return SamplingParams(
+            temperature=0.0 if temperature < GREEDY_BELOW else temperature,
+            top_p=self.top_p or 1.0,
+            top_k=max(self.top_k or 0, 0),
+            min_p=self.min_p or 0.0,
+            seed=self.seed,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            logit_bias=self.logit_bias or (),
+            ignore_eos=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            max_tokens=self.token_limit,
+            stop_token_ids=self.stop_token_ids or (),
+            speculation=speculation,
+            logprobs=self.n_logprobs,
+        )
+
+    def check_together(self) -> None:
+        """What no single field shows. Raises `RequestError`."""
+        if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
+            raise wrong(self.min_tokens, "min_tokens", f"at most the token limit, {self.token_limit}")
+
+
+# Where pydantic speaks of Python. Of ranges it speaks well.
+_EXPECTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "model_type": "an object",
+}
+
+FieldsT = TypeVar("FieldsT", bound=SamplingFields)
+
+
+def check(fields: type[FieldsT], body: Mapping[str, Any], hints: Mapping[str, str] = MappingProxyType({})) -> FieldsT:
+    """The validated fields of a body. Raises one `RequestError` for all of them that are wrong.
+
+    `hints` say of unknown fields, by name, what to write instead.
+    """
+    _refuse_unknown(fields, body, "", hints)
+    for name, options in fields.closed_objects.items():
+        _refuse_unknown(options, body.get(name), name, {})
+    try:
+        checked = fields.model_validate(body)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False)
+        raise together([_refused(one, fields) for one in details]) from None
+    checked.check_together()
+    return checked
+
+
+def _refuse_unknown(fields: type[BaseModel], body: object, path: str, hints: Mapping[str, str]) -> None:
+    """By hand, since pydantic makes an object of its own of each unknown key, and there may be thousands."""
+    if not isinstance(body, Mapping):
+        return
+    if fields.model_config.get("extra") == "forbid":
+        unknown = [key for key in body if key not in fields.model_fields]
+        if unknown:
+            are = "is not an option" if len(unknown) == 1 else "are not options"
+            param = join_path(path, unknown[0])
+            advice = "".join(f"; {hints[key]}" for key in unknown[:MAX_NAMED] if key in hints)
+            raise invalid(f"{listed(unknown, path)} {are} of this server{advice}.", param, code="unsupported_parameter")
+
+
+def _refused(error: ErrorDetails, fields: type[SamplingFields]) -> RequestError:
+    param = ""
+    for key in error["loc"]:
+        param = join_path(param, key)
+    if error["type"] == "missing":
+        return invalid(f"`{param}` is required.", param, code="missing_required_parameter")
+    expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
+    if param in ("max_tokens", "max_completion_tokens") and isinstance(error["input"], int) and error["input"] < 0:
+        expected += f" ({fields.without_limit})"
+    return wrong(error["input"], param, expected)

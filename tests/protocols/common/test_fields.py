@@ -1,0 +1,325 @@
+"""Fields that every request for tokens has: their ranges, and the errors that name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.ipc.messages.to_tokenizer import TextPrompt
+from sluiceway.protocols.common.fields import (
+    GREEDY_BELOW,
+    MAX_LOGIT_BIASES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    check,
+)
+from sluiceway.protocols.common.stream_options import StreamOptions
+from sluiceway.protocols.openai.schema import (
+    COMPLETION_MAX_TOKENS,
+    ChatFields,
+    CompletionFields,
+)
+from sluiceway.types import SamplingParams
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+COMPLETION: dict[str, Any] = {"model": "m", "prompt": "x"}
+
+
+def chat(**fields: Any) -> ChatFields:
+    return check(ChatFields, {**CHAT, **fields})
+
+
+def completion(**fields: Any) -> CompletionFields:
+    return check(CompletionFields, {**COMPLETION, **fields})
+
+
+def sampling(**fields: Any) -> SamplingParams:
+    return chat(**fields).request(()).sampling
+
+
+def refusal_of(call: Any, **fields: Any) -> Refusal:
+    with pytest.raises(RequestError) as caught:
+        call(**fields)
+    assert caught.value.refusal.status == 400
+    return caught.value.refusal
+
+
+def test_null_is_the_default_when_given_for_any_optional_field() -> None:
+    """SDKs send null for what their user did not set."""
+    for call, required in ((chat, CHAT), (completion, COMPLETION)):
+        fields = type(call()).model_fields
+        nulls = dict.fromkeys(fields.keys() - required.keys())
+        assert call(**nulls).request(()) == call().request(())
+
+
+def test_fields_are_lowered_when_all_are_given() -> None:
+    """Each in its place."""
+    fields = chat(
+        n=2,
+        stream=True,
+        stream_options={"include_usage": True, "include_obfuscation": False},
+        max_tokens=9,
+        min_tokens=3,
+        temperature=0.5,
+        top_p=0.25,
+        top_k=40,
+        min_p=0.125,
+        seed=7,
+        presence_penalty=1,
+        frequency_penalty=-2,
+        repetition_penalty=1.5,
+        logit_bias={"5": -100, "006": 0.5},
+        ignore_eos=True,
+        stop=["a", "b"],
+        stop_token_ids=[1, 2],
+        return_token_ids=True,
+        logprobs=True,
+        top_logprobs=3,
+        sluiceway={"speculation": "ngram", "resumable": True, "stream_id": "mine"},
+    )
+    lowered = fields.request((TextPrompt("x"),))
+    assert lowered.include_usage
+    assert lowered.return_token_ids
+    assert (lowered.n, lowered.n_choices, lowered.stop, lowered.stream) == (2, 2, ("a", "b"), True)
+    assert lowered.stream_options == StreamOptions(resumable=True, stream_id="mine")
+    assert lowered.sampling == SamplingParams(
+        temperature=0.5,
+        top_p=0.25,
+        top_k=40,
+        min_p=0.125,
+        seed=7,
+        presence_penalty=1.0,
+        frequency_penalty=-2.0,
+        repetition_penalty=1.5,
+        logit_bias=((5, -100.0), (6, 0.5)),
+        ignore_eos=True,
+        min_tokens=3,
+        max_tokens=9,
+        stop_token_ids=(1, 2),
+        speculation="ngram",
+        logprobs=3,
+    )
+
+
+GOOD: list[tuple[str, Any]] = [
+    ("n", 1),
+    ("n", 128),
+    ("max_tokens", 1),
+    ("max_tokens", 2**31 - 1),
+    ("max_completion_tokens", 1),
+    ("min_tokens", 0),
+    ("temperature", 0),
+    ("temperature", 2),
+    ("top_p", 1e-4),
+    ("top_p", 1),
+    ("top_k", -1),
+    ("top_k", 0),
+    ("min_p", 0),
+    ("min_p", 1),
+    ("seed", -(2**63)),
+    ("seed", 2**64 - 1),
+    ("presence_penalty", -2),
+    ("frequency_penalty", 2.0),
+    ("repetition_penalty", 1e-3),
+    ("repetition_penalty", 2),
+    ("logit_bias", {}),
+    ("logit_bias", {"0": 100}),
+    ("logit_bias", {str(i): 1 for i in range(MAX_LOGIT_BIASES)}),
+    ("stop", "x"),
+    ("stop", []),
+    ("stop", ["\0"]),
+    ("stop", ["x"] * MAX_STOPS),
+    ("stop", "x" * MAX_STOP_CHARACTERS),
+    ("stop_token_ids", []),
+    ("stop_token_ids", [0] * MAX_STOP_TOKEN_IDS),
+    ("stream_options", None),
+    ("logprobs", True),
+    ("logprobs", False),
+    ("top_logprobs", 0),
+    ("sluiceway", {}),
+    ("sluiceway", {"speculation": None}),
+    ("sluiceway", {"speculation": "off"}),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), GOOD)
+def test_value_passes_when_it_is_at_the_edge_of_its_range(field: str, value: Any) -> None:
+    """Edges that belong to the range."""
+    chat(**{field: value})
+
+
+COUNTS: list[Any] = [0, -1, 2**31, 10**400, 1e18, 1.5, 2.0, "10", True, [], {}]
+FLOATS: list[Any] = ["0.5", True, [], {}, float("inf"), float("-inf"), float("nan"), 10**400]
+FLAGS: list[Any] = ["true", 1, 0, [], {}]
+
+
+def each(field: str, *values: Any) -> list[tuple[str, Any]]:
+    return [(field, value) for value in values]
+
+
+BAD: list[tuple[str, Any]] = [
+    *each("n", *COUNTS, 129, 10**9),
+    *each("max_tokens", *COUNTS),
+    *each("max_completion_tokens", *COUNTS),
+    *each("min_tokens", *COUNTS[1:]),
+    *each("temperature", *FLOATS, -0.1, 2.1),
+    *each("top_p", *FLOATS, 0, -1, 1.1),
+    *each("top_k", -2, 2**31, 1.5, "1", True),
+    *each("min_p", *FLOATS, -0.1, 1.1),
+    *each("seed", -(2**63) - 1, 2**64, 10**400, 1.5, "x", True),
+    *each("presence_penalty", *FLOATS, -2.1, 2.1),
+    *each("frequency_penalty", *FLOATS, -2.1, 2.1),
+    *each("repetition_penalty", *FLOATS, 0, -1, 2.1),
+    *each("ignore_eos", *FLAGS),
+    *each("stream", *FLAGS),
+    *each("return_token_ids", *FLAGS),
+    *each("logprobs", *FLAGS),
+    *each("top_logprobs", *COUNTS[1:], 1, 20, 21),
+    *each("model", None, 1, [], "\ud800"),
+    *each("logit_bias", [], "x", 1, {str(i): 1 for i in range(MAX_LOGIT_BIASES + 1)}),
+    *each("stop", 1, {}, True, "", "x" * (MAX_STOP_CHARACTERS + 1), ["x"] * (MAX_STOPS + 1)),
+    ("stop", ["x"] * 500_000),
+    *each("stop_token_ids", "x", 1, {}, [0] * (MAX_STOP_TOKEN_IDS + 1)),
+    *each("sluiceway", [], "x", True),
+    *each("stream_options", [], "x", True),
+    ("stream_options", {}),
+    ("stream_options", {"include_usage": True}),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda value: repr(value)[:40])
+def test_field_is_named_when_its_value_is_wrong(field: str, value: Any) -> None:
+    """The message says which field, what it was, and is short whatever it was."""
+    refusal = refusal_of(chat, **{field: value})
+    assert refusal.param == field
+    assert f"`{field}`" in refusal.message
+    assert len(refusal.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("stop", ["x", ""], "stop[1]"),
+        ("stop", ["x", 1], "stop[1]"),
+        ("stop", [None], "stop[0]"),
+        ("stop", ["x", "y", "\ud800"], "stop[2]"),
+        ("stop", ["x" * (MAX_STOP_CHARACTERS + 1)], "stop[0]"),
+        ("stop_token_ids", [1, -1], "stop_token_ids[1]"),
+        ("stop_token_ids", [True], "stop_token_ids[0]"),
+        ("logit_bias", {"abc": 1}, "logit_bias.abc"),
+        ("logit_bias", {"-1": 1}, "logit_bias.-1"),
+        ("logit_bias", {"": 1}, "logit_bias."),
+        ("logit_bias", {"١": 1}, "logit_bias.١"),
+        ("logit_bias", {"2147483648": 1}, "logit_bias.2147483648"),
+        ("logit_bias", {"9" * 5000: 1}, "logit_bias." + "9" * 64),
+        ("logit_bias", {"5": 1e9}, "logit_bias.5"),
+        ("logit_bias", {"5": "1"}, "logit_bias.5"),
+        ("logit_bias", {"5": True}, "logit_bias.5"),
+        ("logit_bias", {"5": None}, "logit_bias.5"),
+        ("stream_options", {"include_usage": "yes"}, "stream_options.include_usage"),
+        ("stream_options", {"include_usage": 1}, "stream_options.include_usage"),
+        ("sluiceway", {"speculation": "on"}, "sluiceway.speculation"),
+        ("sluiceway", {"speculation": True}, "sluiceway.speculation"),
+        ("sluiceway", {"speculation": {}}, "sluiceway.speculation"),
+        ("sluiceway", {"speculation": "ngram", "speed": 2}, "sluiceway.speed"),
+        ("sluiceway", {"slow_client": 7}, "sluiceway.slow_client"),
+        ("sluiceway", {"stream_id": "a/b"}, "sluiceway.stream_id"),
+        ("sluiceway", {"grace_s": -1}, "sluiceway.grace_s"),
+        ("sluiceway", {"on_disconnect": "detach"}, "sluiceway.on_disconnect"),
+        ("sluiceway", {"progress": "events"}, "sluiceway.progress"),
+    ],
+)
+def test_path_is_whole_when_the_fault_is_inside_a_field(field: str, value: Any, param: str) -> None:
+    """Index or key of the entry."""
+    assert refusal_of(chat, stream=True, **{field: value}).param == param
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-10, GREEDY_BELOW / 2])
+def test_temperature_is_greedy_when_it_is_next_to_nothing(temperature: float) -> None:
+    """Dividing by it would overflow; the best token has all the probability anyway."""
+    assert sampling(temperature=temperature).temperature == 0.0
+    assert sampling(temperature=GREEDY_BELOW).temperature == GREEDY_BELOW
+
+
+def test_top_k_is_off_when_it_is_minus_one() -> None:
+    """Two customs, one meaning."""
+    assert sampling(top_k=-1).top_k == sampling(top_k=0).top_k == 0
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_negative_limit_is_refused_with_how_to_have_none(field: str) -> None:
+    """As -1 is no limit elsewhere. Without one, a completion has 16 tokens."""
+    assert "(leave it out for no limit), not -1" in refusal_of(chat, **{field: -1}).message
+    assert "no limit" not in refusal_of(chat, **{field: 0}).message
+    assert "(give a large number for no limit), not -1" in refusal_of(completion, max_tokens=-1).message
+
+
+def test_least_is_refused_when_it_is_over_the_most() -> None:
+    """In chat only where there is a limit, in completions always."""
+    assert refusal_of(chat, min_tokens=6, max_tokens=5).param == "min_tokens"
+    assert refusal_of(completion, min_tokens=COMPLETION_MAX_TOKENS + 1).param == "min_tokens"
+    assert sampling(min_tokens=6).min_tokens == 6
+    assert sampling(min_tokens=5, max_tokens=5).min_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("n", "10", '`n` must be an integer, not "10".'),
+        ("top_p", True, "`top_p` must be a number, not true."),
+        ("stream", "yes", '`stream` must be true or false, not "yes".'),
+        ("stream_options", [1, 2], "`stream_options` must be an object, not a list of 2."),
+        ("temperature", 3, "`temperature` must be less than or equal to 2, not 3."),
+        ("sluiceway", {"speculation": "on"}, "`sluiceway.speculation` must be 'off' or 'ngram', not \"on\"."),
+        ("sluiceway", {"speed": 2}, "`sluiceway.speed` is not an option of this server."),
+        ("sluiceway", {"slow_client": 7}, "`sluiceway.slow_client` must be the name of a policy or an object, not 7."),
+        ("sluiceway", {"progress": "events"}, "`sluiceway.progress` must be 'comments', not \"events\"."),
+        ("sluiceway", {"progress": "comments"}, "`sluiceway.progress` may only be given for a streamed answer."),
+        ("sluiceway", {"resumable": True}, "`sluiceway.resumable` may only be given for a streamed answer."),
+    ],
+)
+def test_message_says_what_would_be_right_when_a_value_is_wrong(field: str, value: Any, message: str) -> None:
+    """In words of JSON, for people who may never have seen Python."""
+    assert refusal_of(chat, **{field: value}).message == message
+
+
+def test_token_is_named_when_two_keys_of_the_biases_mean_it() -> None:
+    """Which of them counts would be a guess, as with two equal keys."""
+    refusal = refusal_of(chat, logit_bias={"5": 1, "05": 2, "6": 1, "7": 1, "007": 1})
+    assert refusal.param == "logit_bias"
+    assert refusal.message == "`logit_bias` has more than one key for the token `5` and `7`."
+
+
+def test_all_keys_are_named_when_several_biases_are_wrong() -> None:
+    """Keys that are no token ids, and values that are no biases."""
+    refusal = refusal_of(chat, logit_bias={"x": 1, "5": 2, "y": 1, "6": 101})
+    assert refusal.param == "logit_bias.x"
+    assert all(word in refusal.message for word in ('"x"', '"y"', "`logit_bias.6`")) and '"5"' not in refusal.message
+
+
+def test_all_entries_are_named_when_several_stop_strings_are_wrong() -> None:
+    refusal = refusal_of(chat, stop=["a", "", 5])
+    assert refusal.param == "stop[1]" and "`stop[1]`" in refusal.message and "`stop[2]`" in refusal.message
+
+
+def test_all_fields_are_named_when_several_are_wrong() -> None:
+    """The code and the field are those of the first."""
+    refusal = refusal_of(chat, temperature=9, top_p=True)
+    assert all(f"`{field}`" in refusal.message for field in ("temperature", "top_p"))
+
+
+@pytest.mark.parametrize("n", [1, 3, 4000])
+def test_unknown_options_are_named_and_counted(n: int) -> None:
+    """However many there are, ten of them have a name in the message."""
+    refusal = refusal_of(chat, sluiceway={f"k{i}": 0 for i in range(n)})
+    assert (refusal.code, refusal.param) == ("unsupported_parameter", "sluiceway.k0")
+    assert f"`sluiceway.k{min(n, 10) - 1}`" in refusal.message and "`sluiceway.k10`" not in refusal.message
+    assert len(refusal.message) < 400
+
+
+def test_a_missing_field_is_named() -> None:
+    refusal = refusal_of(check, fields=ChatFields, body={"messages": CHAT["messages"]})
+    assert (refusal.param, refusal.code) == ("model", "missing_required_parameter")
