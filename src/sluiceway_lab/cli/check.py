@@ -42,7 +42,7 @@ Total = Annotated[
     float,
     option("--total", "Seconds for all questions. Those left then are not asked.", min=1.0, callback=finite),
 ]
-ListQuestions = Annotated[bool, option("--list", "List the questions.")]
+ListQuestions = Annotated[bool, option("--list", "List the questions that `check` asks.")]
 
 
 @command

@@ -39,7 +39,7 @@ Smoke = Annotated[
 LabUrl = Annotated[str | None, option("--url", "A running server, if the experiment needs no flags.")]
 LabKey = Annotated[str | None, option("--api-key", "Sent to --url as a bearer token.")]
 LabSeed = Annotated[int, option("--seed", "Seed of the prompts.")]
-ListExperiments = Annotated[bool, option("--list", "List the experiments.")]
+ListExperiments = Annotated[bool, option("--list", "List the names of all experiments.")]
 
 
 @command
