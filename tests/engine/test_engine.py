@@ -188,7 +188,7 @@ def test_abort_is_applied_when_it_arrives_while_the_step_is_computed() -> None:
 
 
 def test_abort_does_nothing_when_the_id_is_unknown() -> None:
-    """Whoever sent it has had, or will have, its terminal from elsewhere."""
+    """Its sender gets the end of the sequence from elsewhere."""
     assert (
         Bench().step(
             [

@@ -1,4 +1,4 @@
-"""The engine's loop, between pipes: what it says, whom it obeys, and whom it lets go."""
+"""The loop of the engine between its pipes: its messages, its orders, and what it releases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Neighbour:
         self.to_engine = around.outlet(around.addresses.tokenizer_to_engine, bind=True)
         self.from_engine = around.inlet(around.addresses.engine_to_tokenizer, FromEngine, bind=True)
         self.faults: list[Exception] = []
-        # Like a model's, its steps let go of the interpreter: else the loop says more than the test can hear.
+        # Its steps release the interpreter lock, as a model does: else the loop sends more than the test can read.
         runner = FakeRunner(n_blocks=CONFIG.n_blocks, block_tokens=CONFIG.block_tokens, step_s=0.001, sleep=time.sleep)
         engine = Engine(
             CONFIG,
@@ -108,7 +108,7 @@ def test_a_sequence_ends_when_it_is_aborted(neighbour: Neighbour) -> None:
     assert neighbour.ends(1)[1].reason is FinishReason.SLOW_CLIENT
 
 
-def test_everything_is_let_go_when_the_tokenizer_dies(neighbour: Neighbour) -> None:
+def test_everything_is_released_when_the_tokenizer_dies(neighbour: Neighbour) -> None:
     """Nobody could turn its tokens into text any more, or cancel it. What comes after that is served."""
     neighbour.submit(1, max_tokens=None)
     neighbour.submit(2, max_tokens=None)
@@ -123,7 +123,7 @@ def test_everything_is_let_go_when_the_tokenizer_dies(neighbour: Neighbour) -> N
     "order", [PeerDown(Role.TOKENIZER, hung=True), PeerDown(Role.API), PeerUp(Role.API), Drain(1.0)]
 )
 def test_it_goes_on_when_it_hears_anything_else(neighbour: Neighbour, order: PeerDown | PeerUp | Drain) -> None:
-    """Whoever hangs may come back; cancels for the clients of a dead API process come from the tokenizer."""
+    """A process that hangs may recover; the tokenizer sends the cancels for a dead API process."""
     neighbour.submit(1, max_tokens=None)
     neighbour.around.order(order, PeerUp(Role.TOKENIZER))
     received(neighbour.from_engine, EngineUp)  # the answer to the second order: the first was heard

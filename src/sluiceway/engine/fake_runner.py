@@ -1,18 +1,18 @@
-"""A runner without a model: instant, deterministic, and strict about what a plan promises.
+"""A runner without a model: instant, deterministic, and strict about the plans that it gets.
 
 The text. The next token is a function of the known tokens, of how many of them are the prompt, and of the seed (greedy
 rows leave the seed out): a letter or a space, consonants and vowels in turn, so that a byte tokenizer shows something
-like words. A token lost, repeated or computed from the wrong blocks changes all that follows. Of the sampling
-parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period`
-the text has a refrain: of so many tokens all but the last are the same each time, whatever came before.
+like words. A token that is lost, repeated or computed from the wrong blocks changes all that follow. Of the sampling
+parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period` the
+text has a refrain: of that many tokens all but the last are the same each time.
 
-The log-probabilities. The likeliest token has half of the probability, the next one half of the rest, and so on. The
+The logprobs. The likeliest token has half of the probability, the next one half of the rest, and so on. The
 token of a greedy row is the likeliest, that of another row one of the first few, by its number; all other tokens are
 capital letters.
 
 The checks. For each block it remembers which tokens were written there, from which position on, and after what. A row
-is computed only from blocks that hold exactly its own earlier tokens. Whatever does not fit (a stale, reused or shared
-block, a position skipped or done twice) raises `InvariantError`: a bug of whoever made the plan.
+is computed only from blocks that hold exactly its own earlier tokens. Anything else (a stale, reused or shared block, a
+position skipped or computed twice) raises `InvariantError`: the planner has a bug.
 """
 
 from __future__ import annotations
@@ -52,11 +52,10 @@ class _Block:
 
 
 class FakeRunner:
-    """A `Runner` over imagined blocks, `n_blocks` of them or any number. Computes when a step is waited for.
+    """A `Runner` over imagined blocks, `n_blocks` or any number. It computes when a step is waited for.
 
     `eos_every` n makes every n-th generated token of a sequence the end token `eos_token_id`; 0 is never. `period` n
-    makes n - 1 of n generated tokens a refrain; 0 is no refrain. `step_s` is how long a step takes, and `sleep` what
-    makes it so.
+    makes n - 1 of n generated tokens a refrain; 0 is no refrain. A step takes `step_s` seconds, by `sleep`.
     """
 
     def __init__(

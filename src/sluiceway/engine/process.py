@@ -106,7 +106,7 @@ class EngineLoop:
                     # Nobody can turn tokens into text any more, nor tell us of a client that left.
                     self._orphans += [Abort(rid, FinishReason.DISCONNECTED) for rid in self._engine.live_rids()]
                 case PeerUp(Role.TOKENIZER | Role.API):
-                    # Whoever starts again has not heard it; the tokenizer passes it on to the API process.
+                    # A process that has started again has not got it; the tokenizer passes it on to the API process.
                     self._publish(EngineUp(self._facts))
                 case PeerDown() | PeerUp() | ProcessFigures() | Drain():
                     pass

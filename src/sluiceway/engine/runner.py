@@ -1,4 +1,4 @@
-"""The one seam between the engine and whatever computes: a model in torch, or a fake for tests and the lab."""
+"""The interface between the engine and what computes: a model in torch, or a fake runner."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Step(Protocol):
     """A launched step."""
 
     def wait(self) -> StepResult:
-        """The sampled tokens; blocks until they exist. Called once."""
+        """Return the sampled tokens; blocks until they exist. Called once."""
 
 
 class Runner(Protocol):
     """Computes plans over a paged cache of `n_blocks` blocks that it owns.
 
-    `launch` may compute at once or in the background; steps are waited for in the order of their launch. Everything
-    that the plan refers to stays as it is until `wait` returns. A runner never depends on which rows share a batch:
-    the same row gives the same token alone and in a crowd, and after drafts the one that it gives where they are known.
+    `launch` may compute immediately or in the background; steps are waited for in the order of their launch. Everything
+    that the plan refers to stays unchanged until `wait` returns. A result never depends on the other rows of a batch:
+    a row gives the same token alone and in a batch, and the same after drafts as after known tokens.
     """
 
     def launch(self, plan: Plan) -> Step: ...

@@ -67,7 +67,7 @@ def test_blocks_are_fenced_until_the_last_step_that_may_write_them_has_settled()
 
 
 def test_row_in_flight_keeps_its_list_when_the_lease_ends() -> None:
-    """Lists are let go of, never cleared."""
+    """Lists are replaced, never cleared."""
     _, books = leases()
     books.open(1)
     books.grow(1, 2)

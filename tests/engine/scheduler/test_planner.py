@@ -74,7 +74,7 @@ def test_prompt_is_cut_to_a_chunk_when_streams_share_the_step() -> None:
 
 
 def test_prompts_are_cut_to_a_chunk_when_several_wait_for_their_first_token() -> None:
-    """The first of them shall not wait for the last."""
+    """The first prompt does not wait for the last."""
     table = table_with(request(1, n_prompt=10, arrival=0), request(2, n_prompt=10, arrival=1))
     assert shape(fill(table, 32, chunk_tokens=12)) == [(1, 0, 10, True), (2, 0, 2, False)]
 
@@ -165,7 +165,7 @@ def test_answer_gets_another_block_when_it_outgrows_its_own() -> None:
     assert len(row.block_ids) == 2
 
 
-def test_youngest_gives_way_when_the_pool_runs_out() -> None:
+def test_the_youngest_is_preempted_when_the_pool_runs_out() -> None:
     """Each holds one block of three; the oldest needs a second, and is served in this very step."""
     requests = [request(rid, arrival=rid) for rid in range(3)]
     table = table_with(*requests, n_blocks=3)
@@ -180,7 +180,7 @@ def test_youngest_gives_way_when_the_pool_runs_out() -> None:
     assert requests[2].n_computed == 0 and table.queue.first() is requests[2]
 
 
-def test_paused_one_gives_way_first_when_the_pool_runs_out() -> None:
+def test_a_paused_sequence_is_preempted_first_when_the_pool_runs_out() -> None:
     """Although it is the oldest; it is parked, since it may not be scheduled."""
     paused, needy = request(1, arrival=0), request(2, arrival=1)
     table = table_with(paused, needy, n_blocks=2)
@@ -193,7 +193,7 @@ def test_paused_one_gives_way_first_when_the_pool_runs_out() -> None:
     assert shape(draft) == [(2, 4, 1, True)]
 
 
-def test_young_one_waits_with_what_it_has_when_only_older_ones_could_give_way() -> None:
+def test_a_young_sequence_waits_when_only_older_ones_could_be_preempted() -> None:
     """It keeps its block, and nobody who waits is seated before it."""
     old, needy, waiting = (request(rid, arrival=rid, n_prompt=n) for rid, n in ((1, 3), (2, 4), (3, 1)))
     table = table_with(old, needy, n_blocks=2)

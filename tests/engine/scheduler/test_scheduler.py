@@ -102,7 +102,7 @@ def test_an_end_is_news_until_it_is_drained() -> None:
 
 
 def test_a_refusal_is_news() -> None:
-    """It shall not wait for a step of others."""
+    """It does not wait for a step of other sequences."""
     scheduler = scheduler_with(1, max_running=1, max_waiting=0)
     scheduler.submit([submission(2)])
     assert scheduler.has_urgent_messages

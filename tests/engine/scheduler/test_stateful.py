@@ -218,7 +218,7 @@ class UnguardedPool(BlockPool):
 
 
 class UnguardedLeases(Leases):
-    """Forgets that something was given back: whoever asks again gives it again."""
+    """Forgets that blocks were released, so that they can be released again."""
 
     def __init__(self, pool: BlockPool) -> None:
         super().__init__(UnguardedPool(pool.n_blocks))

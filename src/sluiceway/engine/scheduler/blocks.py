@@ -1,4 +1,4 @@
-"""The pool of cache blocks: which of them are free."""
+"""The pool of free cache blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def blocks_for(n_tokens: int, block_tokens: int) -> int:
 
 
 class BlockPool:
-    """Free blocks `0 .. n_blocks - 1`. Taking and giving k blocks costs O(k)."""
+    """Holds the free blocks of `0 .. n_blocks - 1`. Taking or giving k blocks costs O(k)."""
 
     def __init__(self, n_blocks: int) -> None:
         self.n_blocks = n_blocks
@@ -30,7 +30,7 @@ class BlockPool:
         return iter(self._free)
 
     def take(self, n: int) -> list[BlockId]:
-        """Remove n free blocks. Raises `InvariantError` if there are fewer: ask `n_free` first."""
+        """Take n free blocks. Raises `InvariantError` if there are fewer; `n_free` says how many there are."""
         if n > len(self._free):
             raise InvariantError(f"{n} blocks were asked for and {len(self._free)} are free")
         cut = len(self._free) - n
@@ -41,7 +41,7 @@ class BlockPool:
         return taken
 
     def give(self, block_ids: Collection[BlockId]) -> None:
-        """Return blocks. Raises `InvariantError` at the first that is free already."""
+        """Give blocks back. Raises `InvariantError` at the first one that is free already."""
         for block_id in block_ids:
             if self._is_free[block_id]:
                 raise InvariantError(f"block {block_id} is given back a second time")

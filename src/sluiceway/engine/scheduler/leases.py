@@ -1,11 +1,11 @@
-"""What each sequence holds, and the one way to give it back.
+"""Which sequence holds which blocks, and the one way to release them.
 
-A lease is opened when a sequence is admitted and retired when it ends, once: a second release raises. In between it
-grows, and it may be vacated (its blocks are given back, the lease stays) and grow again.
+A lease opens when a sequence is accepted and is retired when the sequence finishes, once: a second release raises. In
+between it grows. It may also be vacated (its blocks are released, the lease stays) and grow again.
 
-Blocks that a step in flight may still write do not return to the pool with the release: they are fenced with the number
-of the last launched step, and return when that step has settled. Block lists are only appended to, or replaced, never
-cleared: a row in flight refers to the list that it was planned with.
+Blocks that a step in flight may still write do not return to the pool when they are released. They are fenced with the
+number of the last launched step, and return when that step has settled. Lists of blocks are appended to or replaced,
+never cleared: a row in flight refers to the list with which it was planned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluiceway.types import BlockId, Rid, StepId
 
 
 class Leases:
-    """The books of who holds which block. `settled` is the last step that nobody waits for any more."""
+    """Records the blocks of each sequence. `settled` is the last step that is over."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
@@ -30,7 +30,7 @@ class Leases:
         self.n_leased = 0
         self.n_fenced = 0
         self.released_total = 0
-        """Retired leases whose blocks, if any, are all back in the pool."""
+        """Retired leases whose blocks are all back in the pool."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -39,7 +39,7 @@ class Leases:
         return rid in self._held
 
     def open(self, rid: Rid) -> None:
-        """A lease that holds nothing yet. Raises `InvariantError` if there is one."""
+        """Open an empty lease. Raises `InvariantError` if the sequence has one."""
         if rid in self._held:
             raise InvariantError(f"sequence {rid} has a lease already")
         self._held[rid] = _no_blocks()
@@ -49,24 +49,24 @@ class Leases:
         return self._lease(rid)
 
     def grow(self, rid: Rid, n: int) -> None:
-        """Add n blocks of the pool. Raises `InvariantError` if the pool has fewer."""
+        """Add n free blocks. Raises `InvariantError` if the pool has fewer."""
         self._lease(rid).extend(self._pool.take(n))
         self.n_leased += n
 
     def vacate(self, rid: Rid, fence: StepId) -> None:
-        """Give the blocks back and keep the lease."""
+        """Release the blocks, and keep the lease."""
         blocks = self._lease(rid)
         self._held[rid] = _no_blocks()
         self._release(blocks, fence, is_final=False)
 
     def retire(self, rid: Rid, fence: StepId) -> None:
-        """Give everything back, for good. Raises `InvariantError` the second time."""
+        """Release the blocks and end the lease. Raises `InvariantError` the second time."""
         blocks = self._lease(rid)
         del self._held[rid]
         self._release(blocks, fence, is_final=True)
 
     def settle(self, step_id: StepId) -> None:
-        """That step writes no more. Steps settle one by one, in the order of their launch."""
+        """Note that a step writes no more. Steps settle one by one, in the order of their launch."""
         if step_id != self.settled + 1:
             raise InvariantError(f"step {step_id} cannot settle after step {self.settled}")
         self.settled = step_id
@@ -86,7 +86,7 @@ class Leases:
     def _lease(self, rid: Rid) -> array[BlockId]:
         blocks = self._held.get(rid)
         if blocks is None:
-            raise InvariantError(f"sequence {rid} has no lease, or has given it back already")
+            raise InvariantError(f"sequence {rid} has no lease, or its lease was retired")
         return blocks
 
     def _release(self, blocks: array[BlockId], fence: StepId, *, is_final: bool) -> None:
@@ -103,5 +103,5 @@ class Leases:
 
 
 def _no_blocks() -> array[BlockId]:
-    """Blocks as 32-bit numbers: those of a step are joined as memory, however long the sequences are."""
+    """An empty list of 32-bit block ids: those of a step are joined as memory, however long the sequences are."""
     return array("i")

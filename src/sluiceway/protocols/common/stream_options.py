@@ -18,7 +18,7 @@ from sluiceway.errors import invalid
 from sluiceway.ranges import WAIT_S
 
 STREAM_ID_HEADER = "x-stream-id"
-"""Of a request: the id that its stream shall have. Of an answer: the id that it has."""
+"""In a request: the id that the client chooses for its stream. In a response: the id of the stream."""
 
 MAX_THRESHOLDS = 32
 """Keys of `slow_client`: more than there are thresholds, and few enough to name those that are none."""

@@ -29,7 +29,7 @@ def _lower_one_prompt(value: object) -> Prompt | None:
 
 
 class NativeFields(SamplingFields, StreamOptionFields):
-    """Closed, unlike the requests of other protocols: whoever writes one writes it for this server."""
+    """Refuses unknown fields, unlike the other protocols: such a request is written for this server alone."""
 
     model_config = ConfigDict(extra="forbid")
 
