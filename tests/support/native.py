@@ -47,8 +47,8 @@ def rounded(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 @contextmanager
 def chosen(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
     """Models that are loaded during the `with` compute with this set."""
-    from sluiceway.model import forms
+    from sluiceway.model import weight_format
 
     kernels = kernel_set(name)
-    monkeypatch.setattr(forms, "best_kernels", lambda: kernels)
+    monkeypatch.setattr(weight_format, "best_kernels", lambda: kernels)
     yield

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sluiceway.config import Dtype, ModelFiles, ModelKind
 from sluiceway.errors import ModelSourceError
+from sluiceway.model.backends import Backend
 from sluiceway.model.checkpoint import (
     EMBEDDING,
     HEAD,
@@ -23,11 +24,10 @@ from sluiceway.model.checkpoint import (
     layer_name,
 )
 from sluiceway.model.config import ModelConfig
-from sluiceway.model.forms import Form, NativeForm, TorchForm, choose_form
 from sluiceway.model.gguf import GgufCheckpoint
 from sluiceway.model.hf_config import read_directory_config
-from sluiceway.model.passes import Pass
 from sluiceway.model.safetensors import SafetensorsCheckpoint
+from sluiceway.model.weight_format import NativeFormat, TorchFormat, WeightFormat, choose_format
 from sluiceway.model.weights import DecoderWeights, LayerWeights, Product
 
 Progress = Callable[[int, int], None]
@@ -39,7 +39,7 @@ class LoadedModel:
     """`start(n_blocks)` gives a pass with a cache of its own over the same weights. One of them computes at a time."""
 
     config: ModelConfig
-    start: Callable[[int], Pass]
+    start: Callable[[int], Backend]
 
 
 def load_model(files: ModelFiles, dtype: Dtype, on_progress: Progress | None = None) -> LoadedModel:
@@ -50,20 +50,23 @@ def load_model(files: ModelFiles, dtype: Dtype, on_progress: Progress | None = N
     checkpoint, config = open_checkpoint(files)
     check_shapes(expected_shapes(config), checkpoint.shapes, files.path)
     divisors = checkpoint.frequency_divisors()
-    match choose_form(dtype, config):
-        case NativeForm() as native:
+    match choose_format(dtype, config):
+        case NativeFormat() as native:
             packed = load_weights(checkpoint, config, native, on_progress)
-            return LoadedModel(config, native.passes(config, packed, divisors))
-        case TorchForm() as plain:
+            return LoadedModel(config, native.backend(config, packed, divisors))
+        case TorchFormat() as plain:
             weights = load_weights(checkpoint, config, plain, on_progress)
-            return LoadedModel(config, plain.passes(config, weights, divisors))
+            return LoadedModel(config, plain.backend(config, weights, divisors))
 
 
 def load_weights(
-    checkpoint: Checkpoint, config: ModelConfig, form: Form[Product], on_progress: Progress | None = None
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    weight_format: WeightFormat[Product],
+    on_progress: Progress | None = None,
 ) -> DecoderWeights[Product]:
-    """In the form that is wanted. The checkpoint has what `expected_shapes` asks for."""
-    return _Loading(checkpoint, config, form, on_progress).weights()
+    """Load the weights in this format. The checkpoint has the tensors that `expected_shapes` lists."""
+    return _Loading(checkpoint, config, weight_format, on_progress).weights()
 
 
 def open_checkpoint(files: ModelFiles) -> tuple[Checkpoint, ModelConfig]:
@@ -83,11 +86,15 @@ class _Loading(Generic[Product]):
     """One pass over the tensors of a checkpoint, in the order of the decoder."""
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, form: Form[Product], on_progress: Progress | None
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        weight_format: WeightFormat[Product],
+        on_progress: Progress | None,
     ) -> None:
         self._checkpoint = checkpoint
         self._config = config
-        self._form = form
+        self._format = weight_format
         self._shapes = expected_shapes(config)
         self._on_progress = on_progress
         self._done_bytes = 0
@@ -95,9 +102,9 @@ class _Loading(Generic[Product]):
 
     def weights(self) -> DecoderWeights[Product]:
         embedding = self._matrix([EMBEDDING])
-        head = self._form.pack(embedding if self._config.is_tied else self._matrix([HEAD]), None)
+        head = self._format.pack(embedding if self._config.is_tied else self._matrix([HEAD]), None)
         return DecoderWeights(
-            embedding=self._form.embedding(embedding, is_tied=self._config.is_tied),
+            embedding=self._format.embedding(embedding, is_tied=self._config.is_tied),
             layers=tuple(self._layer(index) for index in range(self._config.n_layers)),
             norm=self._vector([NORM]),
             head=head,
@@ -107,13 +114,13 @@ class _Loading(Generic[Product]):
         has_qk_norm = self._config.has_qk_norm
         return LayerWeights(
             attention_norm=self._vector([layer_name(index, "input_layernorm.weight")]),
-            qkv=self._form.pack(*self._linear(index, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+            qkv=self._format.pack(*self._linear(index, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
             q_norm=self._vector([layer_name(index, "self_attn.q_norm.weight")]) if has_qk_norm else None,
             k_norm=self._vector([layer_name(index, "self_attn.k_norm.weight")]) if has_qk_norm else None,
-            out=self._form.pack(*self._linear(index, "self_attn.o_proj")),
+            out=self._format.pack(*self._linear(index, "self_attn.o_proj")),
             mlp_norm=self._vector([layer_name(index, "post_attention_layernorm.weight")]),
-            gate_up=self._form.pack_gate_up(*self._linear(index, "mlp.gate_proj", "mlp.up_proj")),
-            down=self._form.pack(*self._linear(index, "mlp.down_proj")),
+            gate_up=self._format.pack_gate_up(*self._linear(index, "mlp.gate_proj", "mlp.up_proj")),
+            down=self._format.pack(*self._linear(index, "mlp.down_proj")),
         )
 
     def _linear(self, layer: int, *parts: str) -> tuple[Tensor, Tensor | None]:
@@ -122,10 +129,10 @@ class _Loading(Generic[Product]):
         return weight, self._vector(biases) if biases[0] in self._shapes else None
 
     def _matrix(self, names: list[str]) -> Tensor:
-        return self._joined(names, self._form.matrix_dtype)
+        return self._joined(names, self._format.matrix_dtype)
 
     def _vector(self, names: list[str]) -> Tensor:
-        return self._joined(names, self._form.vector_dtype)
+        return self._joined(names, self._format.vector_dtype)
 
     def _joined(self, names: list[str], dtype: torch.dtype) -> Tensor:
         """These tensors one below the other, each read into its place."""
@@ -139,7 +146,7 @@ class _Loading(Generic[Product]):
                 self._checkpoint.read_into(name, mapped[first : first + n_part])
                 first += n_part
         self._report(names)
-        return mapped.to(self._form.device)
+        return mapped.to(self._format.device)
 
     def _report(self, names: list[str]) -> None:
         self._done_bytes += sum(self._checkpoint.source_bytes(name) for name in names)

@@ -12,10 +12,10 @@ from torch import Tensor
 from sluiceway.config import BLOCK_TOKENS, ModelFiles, ModelKind
 from sluiceway.model.checkpoint import Shape, check_shapes, expected_shapes
 from sluiceway.model.config import ModelConfig
-from sluiceway.model.forms import TorchForm, resolve_dtype
 from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.load import load_weights, open_checkpoint
 from sluiceway.model.rope import Rope
+from sluiceway.model.weight_format import TorchFormat, resolve_dtype
 from sluiceway_lab.load.decoding import (
     CPU,
     DecodeMethod,
@@ -45,7 +45,7 @@ _SPREAD = 0.1
 
 def model_of(files: ModelFiles, seed: int) -> DecoderModel:
     """Load the model in the dtype that is best here without native matrix products. Raises `ModelSourceError`."""
-    form = TorchForm(resolve_dtype("auto", CPU), CPU)
+    form = TorchFormat(resolve_dtype("auto", CPU), CPU)
     checkpoint, config = (RandomCheckpoint(seed), _TINY) if files.kind is ModelKind.FAKE else open_checkpoint(files)
     check_shapes(expected_shapes(config), checkpoint.shapes, files.path)
     weights = load_weights(checkpoint, config, form)

@@ -81,8 +81,8 @@ def weights_of(
 
 def _weights(files: ModelFiles, dtype: Dtype, device: torch.device) -> Weights:
     from sluiceway.model.checkpoint import EMBEDDING, expected_shapes
-    from sluiceway.model.forms import resolve_dtype
     from sluiceway.model.load import open_checkpoint
+    from sluiceway.model.weight_format import resolve_dtype
 
     _, config = open_checkpoint(files)
     resolved = resolve_dtype(dtype, device)

@@ -12,7 +12,7 @@ import torch
 from sluiceway.config import Dtype
 from sluiceway.engine.scheduler.plan import NO_TOKEN
 from sluiceway.model.kernels import decoder as native
-from sluiceway.model.kernels.decoder import NativePass, StepArrays
+from sluiceway.model.kernels.decoder import NativeBackend, StepArrays
 from support.native import SETS, chosen
 from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row
 
@@ -49,7 +49,7 @@ def test_logits_follow_those_of_transformers(
     reference = reference_model(family, **settings)
     with chosen(monkeypatch, "plain"):
         model = loaded(reference, tmp_path, dtype)
-    assert isinstance(model.start(1), NativePass)
+    assert isinstance(model.start(1), NativeBackend)
     ours = Stepper(model).step(row(PROMPT, 0, 200, 0))[0]
     expected = reference_logits(reference, PROMPT[:200])[-1]
     assert (ours - expected).abs().max() < ERRORS[dtype] * expected.abs().max()
@@ -126,7 +126,7 @@ def test_what_an_earlier_owner_left_in_a_block_changes_nothing(tmp_path: Path, m
     with chosen(monkeypatch, "plain"):
         model = loaded(reference_model(head_dim=32), tmp_path, "bfloat16")
     clean, dirty = model.start(8), model.start(8)
-    assert isinstance(dirty, NativePass)
+    assert isinstance(dirty, NativeBackend)
     dirty.cache.fill(float("nan"))
     for a, b in ((0, 5), (5, 37), (37, 38)):
         rows = [row(PROMPT, a, b - a, 2)]

@@ -14,12 +14,12 @@ import torch
 
 from sluiceway.config import BLOCK_TOKENS
 from sluiceway.engine.scheduler.plan import Row
+from sluiceway.model.backends import ForwardOutput
 from sluiceway.model.batch import sampled_tokens
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kernels import binding
 from sluiceway.model.kernels.loader import pool
 from sluiceway.model.kernels.packing import PackedProduct, address
-from sluiceway.model.passes import Outcome
 from sluiceway.model.rope import Rope
 from sluiceway.model.weights import DecoderWeights, LayerWeights
 
@@ -107,7 +107,7 @@ class NativeDecoder:
         self._workspace = kernels.open()
         weakref.finalize(self, kernels.close, self._workspace)
 
-    def forward(self, rows: Sequence[Row], cache: NativeCache, logits_of: Sequence[int]) -> Outcome:
+    def forward(self, rows: Sequence[Row], cache: NativeCache, logits_of: Sequence[int]) -> ForwardOutput:
         """Writes the keys and values of the rows' tokens into the cache."""
         arrays = StepArrays.of(rows)
         largest = np.empty(len(arrays.sampled), dtype=np.int32)
@@ -126,15 +126,15 @@ class NativeDecoder:
         )
         if self._run(step):
             raise MemoryError("the kernels found no memory for their workspace")
-        return Outcome(largest, logits)
+        return ForwardOutput(largest, logits)
 
     def _run(self, step: binding.Step) -> int:
         status: int = self._kernels.forward(self._workspace, self._model, step, pool(torch.get_num_threads()))
         return status
 
 
-class NativePass:
-    """Implements `Pass` on the CPU, in bf16 or int8."""
+class NativeBackend:
+    """Implements `Backend` on the CPU, in bf16 or int8."""
 
     def __init__(self, decoder: NativeDecoder, config: ModelConfig, n_blocks: int) -> None:
         self._decoder = decoder
@@ -144,7 +144,7 @@ class NativePass:
     def cache_bytes(self) -> int:
         return self.cache.n_bytes
 
-    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> Outcome:
+    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> ForwardOutput:
         return self._decoder.forward(rows, self.cache, logits_of)
 
 

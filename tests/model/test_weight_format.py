@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sluiceway.errors import ConfigError
-from sluiceway.model import forms
-from sluiceway.model.forms import NativeForm, TorchForm, choose_form, has_native_bfloat16, resolve_dtype
+from sluiceway.model import weight_format
 from sluiceway.model.kernels.binding import Kernels
+from sluiceway.model.weight_format import NativeFormat, TorchFormat, choose_format, has_native_bfloat16, resolve_dtype
 from support.tiny_config import tiny_config
 
 CPU = torch.device("cpu")
@@ -20,20 +20,20 @@ CONFIG = tiny_config()
 @pytest.fixture
 def has_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     kernels = Kernels()
-    monkeypatch.setattr(forms, "best_kernels", lambda: kernels)
+    monkeypatch.setattr(weight_format, "best_kernels", lambda: kernels)
     return kernels
 
 
 @pytest.fixture
 def has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "best_kernels", lambda: None)
+    monkeypatch.setattr(weight_format, "best_kernels", lambda: None)
 
 
 def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Always on a GPU; on a CPU by its instructions; what is asked for is what one gets."""
     assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(forms, "has_native_bfloat16", lambda native=native: native)
+        monkeypatch.setattr(weight_format, "has_native_bfloat16", lambda native=native: native)
         assert resolve_dtype("auto", CPU) == expected
         assert resolve_dtype("float32", CPU) == torch.float32
         assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
@@ -52,46 +52,46 @@ def test_native_bfloat16_is_told_by_the_instruction_set(
 @pytest.mark.usefixtures("has_kernels")
 def test_float32_is_torch_s_own_also_where_there_are_kernels() -> None:
     """Its products keep every bit, and its answers are those of transformers."""
-    assert choose_form("float32", CONFIG) == TorchForm(torch.float32, CPU)
+    assert choose_format("float32", CONFIG) == TorchFormat(torch.float32, CPU)
 
 
 def test_halves_and_bytes_are_native_where_there_are_kernels(has_kernels: Kernels) -> None:
     """On a CPU."""
-    assert choose_form("bfloat16", CONFIG) == NativeForm(has_kernels, is_int8=False)
-    assert choose_form("int8", CONFIG) == NativeForm(has_kernels, is_int8=True)
+    assert choose_format("bfloat16", CONFIG) == NativeFormat(has_kernels, is_int8=False)
+    assert choose_format("int8", CONFIG) == NativeFormat(has_kernels, is_int8=True)
 
 
 @pytest.mark.usefixtures("has_kernels")
 def test_a_gpu_computes_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels are for the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_form("auto", CONFIG) == TorchForm(torch.bfloat16, torch.device("cuda"))
+    assert choose_format("auto", CONFIG) == TorchFormat(torch.bfloat16, torch.device("cuda"))
     with pytest.raises(ConfigError, match="dtype"):
-        choose_form("int8", CONFIG)
+        choose_format("int8", CONFIG)
 
 
 @pytest.mark.usefixtures("has_no_kernels")
 def test_torch_serves_where_nothing_was_built() -> None:
     """But for int8, which is refused: taking it for something else would be a surprise."""
-    assert choose_form("bfloat16", CONFIG) == TorchForm(torch.bfloat16, CPU)
+    assert choose_format("bfloat16", CONFIG) == TorchFormat(torch.bfloat16, CPU)
     with pytest.raises(ConfigError, match="dtype"):
-        choose_form("int8", CONFIG)
+        choose_format("int8", CONFIG)
 
 
 @pytest.mark.usefixtures("has_kernels")
 def test_heads_too_wide_for_the_kernels_are_computed_in_torch() -> None:
     """256 is the widest that they take."""
-    assert isinstance(choose_form("bfloat16", replace(CONFIG, head_dim=256)), NativeForm)
-    assert choose_form("bfloat16", replace(CONFIG, head_dim=258)) == TorchForm(torch.bfloat16, CPU)
+    assert isinstance(choose_format("bfloat16", replace(CONFIG, head_dim=256)), NativeFormat)
+    assert choose_format("bfloat16", replace(CONFIG, head_dim=258)) == TorchFormat(torch.bfloat16, CPU)
 
 
 def test_the_head_has_the_embedding_of_a_tied_model_only_in_the_same_numbers(has_kernels: Kernels) -> None:
     """In bf16 one matrix serves both; in int8 the embedding keeps its precision."""
     table = torch.ones(4, 2)
-    assert NativeForm(has_kernels, is_int8=False).embedding(table, is_tied=True) is None
+    assert NativeFormat(has_kernels, is_int8=False).embedding(table, is_tied=True) is None
     for kept in (
-        NativeForm(has_kernels, is_int8=False).embedding(table, is_tied=False),
-        NativeForm(has_kernels, is_int8=True).embedding(table, is_tied=True),
+        NativeFormat(has_kernels, is_int8=False).embedding(table, is_tied=False),
+        NativeFormat(has_kernels, is_int8=True).embedding(table, is_tied=True),
     ):
         assert kept is not None and torch.equal(kept, table.to(torch.bfloat16))
-    assert TorchForm(torch.float32, CPU).embedding(table, is_tied=True) is table
+    assert TorchFormat(torch.float32, CPU).embedding(table, is_tied=True) is table

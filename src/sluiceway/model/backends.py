@@ -1,4 +1,4 @@
-"""The seam between the runner and what computes: forward passes over a paged cache, in torch or in native code."""
+"""The interface between the runner and what computes: forward passes over a paged cache, in torch or native code."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ IntArray = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of each token that is sampled, row by row: `largest` is the first of the largest logits, or `NO_TOKEN`."""
+class ForwardOutput:
+    """For each sampled token, row by row: `largest` is the token with the largest logit, or `NO_TOKEN`.
+
+    Of equal logits the first counts.
+    """
 
     largest: IntArray
     logits: Tensor
-    """(those that were asked for, vocab_size) on the CPU, float32, the caller's to change."""
+    """Shape (requested tokens, vocab_size), float32, on the CPU. The caller may change it."""
 
 
-class Pass(Protocol):
-    """A model with a cache of its own, which `compute` writes keys and values into."""
+class Backend(Protocol):
+    """A model with its own cache, to which `compute` writes keys and values."""
 
     @property
     def cache_bytes(self) -> int:
-        """Of the whole cache; memory is taken as blocks are used for the first time."""
+        """Bytes of the whole cache. The system takes memory when a block is used for the first time."""
         ...
 
-    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> Outcome:
-        """At least one row. Rows do not interact. `logits_of` are numbers of sampled tokens, in rising order."""
+    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> ForwardOutput:
+        """Compute one or more rows, which do not interact. `logits_of`: ascending indices of sampled tokens."""
         ...
 
 
-class TorchPass:
-    """Implements `Pass` on any device, in any dtype."""
+class TorchBackend:
+    """Implements `Backend` on any device, in any dtype."""
 
     def __init__(
         self, decoder: Decoder, config: ModelConfig, n_blocks: int, dtype: torch.dtype, device: torch.device
@@ -58,19 +61,19 @@ class TorchPass:
     def cache_bytes(self) -> int:
         return self._cache.n_bytes
 
-    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> Outcome:
+    def compute(self, rows: Sequence[Row], *, logits_of: Sequence[int]) -> ForwardOutput:
         with torch.inference_mode():
             batch = build_batch(rows, self._config, self._dtype, self._device)
             logits = self._decoder.forward(batch, self._cache)
             largest = largest_of(logits)
             wanted = logits[list(logits_of)].float().cpu()
-        return Outcome(largest, wanted)
+        return ForwardOutput(largest, wanted)
 
 
 def largest_of(logits: Tensor) -> IntArray:
-    """For each row of logits (rows, vocab_size) the first of the largest; NaN counts as minus infinity.
+    """The index of the largest value in each row of logits (rows, vocab_size); of equal values the first.
 
-    A row that has nothing above minus infinity gives `NO_TOKEN`.
+    NaN counts as minus infinity. A row without a value above minus infinity gives `NO_TOKEN`.
     """
     largest = logits.argmax(dim=-1)
     values = logits.gather(-1, largest[:, None])[:, 0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sluiceway.engine.scheduler.plan import NO_TOKEN
-from sluiceway.model.passes import largest_of
+from sluiceway.model.backends import largest_of
 from support.tiny_models import loaded, reference_logits, reference_model, row
 
 PROMPT = [(3 * i * i + i) % 160 for i in range(40)]

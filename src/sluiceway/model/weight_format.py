@@ -1,4 +1,4 @@
-"""The forms that weights can have, each with what computes them: torch's own products, or native panels."""
+"""The formats of weights, each with the backend that computes them: torch's products, or native kernels."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 
 from sluiceway.config import Dtype
 from sluiceway.errors import ConfigError
+from sluiceway.model.backends import Backend, TorchBackend
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.kernels.binding import Kernels
-from sluiceway.model.kernels.decoder import NativeDecoder, NativePass, is_supported
+from sluiceway.model.kernels.decoder import NativeBackend, NativeDecoder, is_supported
 from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.kernels.packing import PackedProduct, interleave, pack_bf16, pack_int8
 from sluiceway.model.linear import Linear, pack
 from sluiceway.model.llama import Decoder
-from sluiceway.model.passes import Pass, TorchPass
 from sluiceway.model.rope import Rope
 from sluiceway.model.weights import DecoderWeights
 
 Packed = TypeVar("Packed", covariant=True)
 
 
-class Form(Protocol[Packed]):
-    """How the tensors of a file are wanted."""
+class WeightFormat(Protocol[Packed]):
+    """Says in which type and layout each tensor of a file is loaded."""
 
     @property
     def device(self) -> torch.device: ...
@@ -39,21 +39,21 @@ class Form(Protocol[Packed]):
     def vector_dtype(self) -> torch.dtype: ...
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> Packed:
-        """The product with this weight (outputs, inputs)."""
+        """Pack a weight of shape (outputs, inputs) for its matrix product."""
         ...
 
     def pack_gate_up(self, weight: Tensor, bias: Tensor | None) -> Packed:
-        """The same for gates and then ups."""
+        """Pack the gate and the up projection, whose rows follow each other in `weight`."""
         ...
 
     def embedding(self, embedding: Tensor, *, is_tied: bool) -> Tensor | None:
-        """What is kept of it beside the head; None: nothing, as the head has all of it."""
+        """The embedding to keep beside the head; None if the head has it already."""
         ...
 
 
 @dataclass(frozen=True)
-class TorchForm:
-    """Any device; float32 or bfloat16 throughout."""
+class TorchFormat:
+    """Keeps all tensors in float32, or all in bfloat16, on any device."""
 
     dtype: torch.dtype
     device: torch.device
@@ -75,16 +75,16 @@ class TorchForm:
     def embedding(self, embedding: Tensor, *, is_tied: bool) -> Tensor:
         return embedding
 
-    def passes(
+    def backend(
         self, config: ModelConfig, weights: DecoderWeights[Linear], divisors: Tensor | None
-    ) -> Callable[[int], Pass]:
+    ) -> Callable[[int], Backend]:
         decoder = Decoder(config, weights, Rope(config, self.device, self.dtype, divisors))
-        return lambda n_blocks: TorchPass(decoder, config, n_blocks, self.dtype, self.device)
+        return lambda n_blocks: TorchBackend(decoder, config, n_blocks, self.dtype, self.device)
 
 
 @dataclass(frozen=True)
-class NativeForm:
-    """On the CPU; matrices in bf16 or int8, everything small in float32."""
+class NativeFormat:
+    """Keeps matrices in bf16 or int8 for the native kernels, and small tensors in float32, on the CPU."""
 
     kernels: Kernels
     is_int8: bool
@@ -102,33 +102,33 @@ class NativeForm:
         return self.pack(interleave(weight), None if bias is None else interleave(bias))
 
     def embedding(self, embedding: Tensor, *, is_tied: bool) -> Tensor | None:
-        """In int8 the embedding stays in bf16 beside the head: it costs one row a token, and is worth its precision."""
+        """In int8 the embedding is kept in bf16 too: a token reads only one row of it, and its precision matters."""
         return None if is_tied and not self.is_int8 else embedding.to(torch.bfloat16)
 
-    def passes(
+    def backend(
         self, config: ModelConfig, weights: DecoderWeights[PackedProduct], divisors: Tensor | None
-    ) -> Callable[[int], Pass]:
+    ) -> Callable[[int], Backend]:
         rope = Rope(config, self.device, torch.float32, divisors)
         decoder = NativeDecoder(config, weights, rope, self.kernels)
-        return functools.partial(NativePass, decoder, config)
+        return functools.partial(NativeBackend, decoder, config)
 
 
-def choose_form(dtype: Dtype, config: ModelConfig) -> TorchForm | NativeForm:
-    """Raises `ConfigError` for int8 where nothing computes it."""
+def choose_format(dtype: Dtype, config: ModelConfig) -> TorchFormat | NativeFormat:
+    """Choose the format for this machine. Raises `ConfigError` if it cannot compute int8."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kernels = best_kernels() if device.type == "cpu" and is_supported(config) else None
     resolved = resolve_dtype(dtype, device)
     if resolved == torch.float32:
-        return TorchForm(resolved, device)
+        return TorchFormat(resolved, device)
     if kernels is not None:
-        return NativeForm(kernels, is_int8=resolved == torch.int8)
+        return NativeFormat(kernels, is_int8=resolved == torch.int8)
     if resolved == torch.int8:
         raise ConfigError("dtype", "int8 needs a CPU and the native kernels, which this installation or model lacks")
-    return TorchForm(resolved, device)
+    return TorchFormat(resolved, device)
 
 
 def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the hardware multiplies it natively, else float32: emulated it is slower than that."""
+    """The torch type of a `--dtype`. `auto`: bfloat16 if the hardware multiplies it natively, else float32."""
     match dtype:
         case "float32":
             return torch.float32
@@ -141,6 +141,6 @@ def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
 
 
 def has_native_bfloat16() -> bool:
-    """Whether this CPU has bfloat16 products in AVX-512 or AMX."""
+    """True when this CPU has bfloat16 products in AVX-512 or AMX."""
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
