@@ -1,4 +1,4 @@
-"""From files to a model that is ready to run."""
+"""Loads a model from its files."""
 
 from __future__ import annotations
 
@@ -31,21 +31,25 @@ from sluiceway.model.weight_format import NativeFormat, TorchFormat, WeightForma
 from sluiceway.model.weights import DecoderWeights, LayerWeights, Product
 
 Progress = Callable[[int, int], None]
-"""Bytes of the files' tensors that are loaded, and all of them."""
+"""Called with the bytes of tensors that are loaded so far, and with the bytes of all tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """`start(n_blocks)` gives a pass with a cache of its own over the same weights. One of them computes at a time."""
+    """A loaded model. `start(n_blocks)` makes a backend with its own cache. All backends share the weights.
+
+    Only one backend may compute at a time.
+    """
 
     config: ModelConfig
     start: Callable[[int], Backend]
 
 
 def load_model(files: ModelFiles, dtype: Dtype, on_progress: Progress | None = None) -> LoadedModel:
-    """Raises `ModelSourceError` for files that cannot be read, `ModelConfigError` for a model that is not supported.
+    """Load a model.
 
-    On the CPU each matrix exists once, packed for its kernel; in the files' own dtype nothing is copied before that.
+    On the CPU each matrix exists once, packed for its kernel; files of the same type are not copied before that.
+    Raises `ModelSourceError` for unreadable files and `ModelConfigError` for a model that is not supported.
     """
     checkpoint, config = open_checkpoint(files)
     check_shapes(expected_shapes(config), checkpoint.shapes, files.path)
@@ -83,7 +87,7 @@ def open_checkpoint(files: ModelFiles) -> tuple[Checkpoint, ModelConfig]:
 
 
 class _Loading(Generic[Product]):
-    """One pass over the tensors of a checkpoint, in the order of the decoder."""
+    """Reads the tensors of a checkpoint once, in the order of the decoder."""
 
     def __init__(
         self,
@@ -135,7 +139,7 @@ class _Loading(Generic[Product]):
         return self._joined(names, self._format.vector_dtype)
 
     def _joined(self, names: list[str], dtype: torch.dtype) -> Tensor:
-        """These tensors one below the other, each read into its place."""
+        """Read these tensors into one, row after row."""
         mapped = self._checkpoint.mapped(names[0], dtype) if len(names) == 1 else None
         if mapped is None:
             n_rows = sum(self._shapes[name][0] for name in names)

@@ -1,4 +1,4 @@
-"""Which tokens each sequence has, counted once and kept: a step costs its new tokens, not its history."""
+"""Penalties for tokens that a sequence has already. Each token is counted once, so a step costs only its new tokens."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def has_penalties(sampling: SamplingParams) -> bool:
 
 
 class Seen(NamedTuple):
-    """Distinct tokens, and how often each was generated."""
+    """The distinct tokens of a sequence, and how often each was generated."""
 
     ids: npt.NDArray[np.int64]
     generated: FloatRow
 
 
 def lower_seen(logits: FloatRows, seen: Sequence[tuple[int, Seen, SamplingParams]]) -> None:
-    """Lowers the logits (rows, vocab_size) of tokens that were there, in place, each sequence in the row it names."""
+    """Apply penalties to logits (rows, vocab_size) in place. Each entry of `seen` names the row of its sequence."""
     if not seen:
         return
     lengths = [len(each.ids) for _, each, _ in seen]
@@ -42,7 +42,7 @@ def lower_seen(logits: FloatRows, seen: Sequence[tuple[int, Seen, SamplingParams
         )
     )
     values = logits[places]
-    with np.errstate(over="ignore", invalid="ignore"):  # to infinity or NaN, which the choice of a token can take
+    with np.errstate(over="ignore", invalid="ignore"):  # sampling can handle infinity and NaN
         values = np.where(values > 0, values / repetition, values * repetition)
         values -= frequency * generated
         values -= presence * (generated > 0)
@@ -50,7 +50,7 @@ def lower_seen(logits: FloatRows, seen: Sequence[tuple[int, Seen, SamplingParams
 
 
 class TokenCounts:
-    """The distinct tokens of one sequence and how often each was generated (0: it is in the prompt only)."""
+    """Counts how often each distinct token of one sequence was generated (0: it is in the prompt only)."""
 
     def __init__(self) -> None:
         self.n_seen = 0
@@ -59,13 +59,13 @@ class TokenCounts:
         self._generated = np.empty(64, dtype=np.float32)
 
     def advance(self, known: Sequence[TokenId], n_known: int, n_prompt: int) -> None:
-        """Counts `known` up to `n_known`; a sequence only ever grows."""
+        """Count `known` up to `n_known`. Tokens are only appended to a sequence."""
         for position in range(self.n_seen, n_known):
             self._count(known[position], 1 if position >= n_prompt else 0)
         self.n_seen = n_known
 
     def with_drafts(self, drafts: Sequence[TokenId] = ()) -> Seen:
-        """What was there, as if the drafts were generated too; a copy where there are any, else good until it grows."""
+        """The counts as if the drafts were generated. With drafts a copy; else valid until the next `advance`."""
         n_distinct = len(self._index_of)
         for token_id in drafts:
             self._count(token_id, 1)
@@ -92,7 +92,7 @@ class TokenCounts:
 
 
 class PenaltyTable:
-    """The counts of all sequences that have penalties, until they are forgotten."""
+    """Keeps the counts of sequences with penalties until `forget`."""
 
     def __init__(self) -> None:
         self._counts: dict[Rid, TokenCounts] = {}
@@ -101,7 +101,7 @@ class PenaltyTable:
         return len(self._counts)
 
     def counts_of(self, rid: Rid, known: Sequence[TokenId], n_known: int, n_prompt: int) -> TokenCounts:
-        """Up to date with `known[:n_known]`; counted from the start for a sequence that is new here."""
+        """The counts of `known[:n_known]`. A new sequence is counted from its start."""
         counts = self._counts.get(rid)
         if counts is None or counts.n_seen > n_known:
             counts = self._counts[rid] = TokenCounts()
@@ -109,6 +109,6 @@ class PenaltyTable:
         return counts
 
     def forget(self, rids: Iterable[Rid]) -> None:
-        """Any id, known or not."""
+        """Drop the counts of these sequences. Unknown ids are ignored."""
         for rid in rids:
             self._counts.pop(rid, None)

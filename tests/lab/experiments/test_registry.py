@@ -53,6 +53,6 @@ def test_experiments_go_by_their_names() -> None:
     assert [one.name for one in experiments()] == list(NAMES)
 
 
-def test_unknown_name_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_name_is_refused_with_the_known_names() -> None:
     with pytest.raises(ConfigError, match="must be one of overlap.* not 'nothing'"):
         experiment_of("nothing")

@@ -83,7 +83,7 @@ async def test_other_server_has_its_address_for_a_name() -> None:
         assert await server.samples() == {} and server.usages() == {}
 
 
-async def test_processes_are_those_that_a_server_of_ours_tells() -> None:
+async def test_our_server_names_its_processes() -> None:
     gauges = plain(200, b"sluiceway_requests_running 0\nsluiceway_requests_waiting 0\n", "text/plain")
     stats = plain(200, json.dumps({"processes": {"api": os.getpid()}}).encode())
     async with scripted_server(routes(metrics=[gauges], stats=[stats])) as script:
@@ -95,7 +95,7 @@ async def test_processes_are_those_that_a_server_of_ours_tells() -> None:
         assert elsewhere.processes == server.processes
 
 
-async def test_processes_of_another_server_are_those_below_the_one_given() -> None:
+async def test_the_children_of_another_server_are_found_by_its_pid() -> None:
     async with scripted_server(routes()) as script:
         server = await meet(script.target, pid=os.getpid())
         assert os.getpid() in server.processes

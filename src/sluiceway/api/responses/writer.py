@@ -103,7 +103,7 @@ class AsgiWriter:
                     woken.clear()
                 self._is_direct = False
             while pending := self._last or await self._next():
-                if not pending.is_last:  # the last write of an ended response is watched already
+                if not pending.is_last:  # after the end, the registry looks at the response with each tick
                     response.watch()  # `send` may take any time
                 body = bytes(pending.data)
                 await self._send({"type": "http.response.body", "body": body, "more_body": not pending.is_last})
