@@ -75,14 +75,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot say: the token is impossible."""
+"""Used for minus infinity, which JSON cannot express: the token is impossible."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Natural logarithms of probabilities in the place of one token: its own, and those of the likeliest tokens there.
+    """The logprob of one token, and those of the likeliest tokens at its position.
 
-    By the model's logits as they are: before temperature, penalties, biases and bans. The likeliest comes first, of
-    equal ones that with the lowest id. None is less than `LEAST_LOGPROB`.
+    They are natural logarithms, from the unchanged logits: before temperature, penalties, biases and bans. The
+    likeliest token comes first; of equal ones, the one with the lowest id. No value is below `LEAST_LOGPROB`.
     """
 
     logprob: float
@@ -91,10 +91,10 @@ class Logprobs(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class LikelyToken(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A token in some place of an answer, and how likely it was there.
+    """A token, and its logprob at one position of an answer.
 
-    `data` is what it adds to a text, as UTF-8; nothing if it is a special one. `shown` is the token by itself, for
-    people: what is no UTF-8 by itself is escaped, and a special one has its name.
+    `data` is what it adds to a text, as UTF-8; nothing for a special token. `shown` is the token alone, for people:
+    bytes that are not UTF-8 are escaped, and a special token is shown by its name.
     """
 
     token_id: TokenId
@@ -104,11 +104,12 @@ class LikelyToken(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """A generated token with its log-probability, those of the likeliest ones in its place, and its place in the text.
+    """A generated token with its logprob, the likeliest tokens at its position, and its place in the text.
 
-    Its text begins after `text_start` characters and is out when the text has `text_end`. Those of one character may
-    lie in several tokens: each of them begins where the character does, and is out with it. `text_end` None: it has
-    ended the answer, and is no part of its text. The text may end before a token's, at a stop string.
+    Its text begins after `text_start` characters, and is complete when the text has `text_end` characters. One
+    character may be made of several tokens: each of them begins where the character begins and is complete with it.
+    `text_end` None: the token ended the answer and is not part of its text. A stop string may end the text before
+    `text_end`.
     """
 
     token: LikelyToken
@@ -118,7 +119,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of the engine, true when it was made; counters count from the engine's start."""
+    """A snapshot of the engine. Its counters count from the start of the engine."""
 
     step_id: int
     running: int
@@ -136,7 +137,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_total: int
     generated_tokens_total: int
     wasted_tokens_total: int
-    """Tokens that were computed for a sequence which had ended, or lost its blocks, meanwhile."""
+    """Tokens that were computed for a sequence that had finished or lost its blocks meanwhile."""
     draft_tokens_total: int
     """Tokens that speculation has proposed; those that were not accepted are neither generated nor wasted."""
     accepted_draft_tokens_total: int

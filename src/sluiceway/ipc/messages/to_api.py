@@ -22,7 +22,7 @@ from sluiceway.types import (
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """A sequence is admitted; from now on exactly one `Finished` follows for it."""
+    """The engine accepted a sequence. Exactly one `Finished` follows for it."""
 
     rid: Rid
     prompt_tokens: int
@@ -30,7 +30,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
-    """A whole request is refused; nothing more follows for any of its ids."""
+    """A whole request is refused. No other event follows for its sequences."""
 
     rids: tuple[Rid, ...]
     refusal: Refusal
@@ -50,7 +50,7 @@ class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False, omit_defaults=Tr
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):
-    """The one terminal of a sequence. All its text was sent in deltas before.
+    """The end of a sequence. All its text was sent in deltas before.
 
     `completion_tokens` are those that count for the client (up to and with the one that ended it). `stop_match` is the
     stop string that matched. `held` is what it gave back; one that had not reached the engine was `encoding`. `refusal`
@@ -66,14 +66,14 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", kw_only=True):
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """The request of this sequence, which is watched, is so far."""
+    """The progress of the watched request that this sequence belongs to."""
 
     rid: Rid
     progress: Progress
 
 
 class AuditReport(msgspec.Struct, frozen=True, tag="audit_report", kw_only=True):
-    """What the engine and the tokenizer hold."""
+    """What the engine and the tokenizer hold: the answer to an `AuditQuery`."""
 
     query_id: int
     engine: EngineStats
@@ -82,25 +82,25 @@ class AuditReport(msgspec.Struct, frozen=True, tag="audit_report", kw_only=True)
     tokenizer_encoding: int
     """Requests whose prompts are being encoded."""
     tokenizer_decoding: int
-    """Sequences with decode state."""
+    """Sequences whose tokens are turned into text."""
     encoding: tuple[Rid, ...] = ()
-    """Sequences of the requests that are being encoded: the engine has not heard of them yet."""
+    """Sequences whose prompts are being encoded. The engine does not know them yet."""
 
 
 Event: TypeAlias = Accepted | Rejected | Progressed | Delta | Finished
 
 
 class Events(msgspec.Struct, frozen=True, tag="events", kw_only=True):
-    """All events of one step, in order, and the engine's snapshot after it (None if the engine had no part in them)."""
+    """All events of one step, in order, and the snapshot of the engine after it (None: not from the engine)."""
 
     events: list[Event]
     stats: EngineStats | None = None
     wasted_tokens: int = 0
-    """Tokens of the step that are in no delta: they came after a stop string, or for a sequence that nobody knows."""
+    """Tokens of the step that are in no delta: they came after a stop string, or for an unknown sequence."""
 
 
 class EngineIsUp(msgspec.Struct, frozen=True, tag="engine_is_up"):
-    """An engine has started, for the first time or again. `length_bound` is the tokenizer's."""
+    """An engine has started, for the first time or again. The tokenizer adds its `length_bound`."""
 
     facts: EngineFacts
     length_bound: LengthBound = LengthBound()

@@ -9,7 +9,7 @@ import msgspec
 
 
 class Role(str, enum.Enum):
-    """The processes of a server; also their addresses on the control socket."""
+    """The processes of a server. The values are also their addresses on the control socket."""
 
     API = "api"
     TOKENIZER = "tokenizer"
@@ -17,21 +17,21 @@ class Role(str, enum.Enum):
 
 
 class PeerDown(msgspec.Struct, frozen=True, tag="peer_down"):
-    """That process died or hangs (`hung`, and may come back by itself). What it held is lost if it died."""
+    """That process died, or it hangs (`hung`) and may recover. What it held is lost if it died."""
 
     role: Role
     hung: bool = False
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
-    """That process serves (again). `pid` is for people, in the account of the server."""
+    """That process serves, perhaps again. `pid` is shown in `/stats`."""
 
     role: Role
     pid: int = 0
 
 
 class ProcessFigures(msgspec.Struct, frozen=True, tag="process_figures"):
-    """What another process (`process` is its role, or `supervisor`) reported of itself, for the metrics."""
+    """Figures of another process, for the metrics. `process` is its role, or `supervisor`."""
 
     process: str
     longest_gap_s: float
@@ -39,13 +39,13 @@ class ProcessFigures(msgspec.Struct, frozen=True, tag="process_figures"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Accept nothing new, let what runs finish for at most this long, then end it with `draining`; answer `Drained`."""
+    """Accept nothing new. Let what runs finish for at most this long, then end it with `draining`; answer `Drained`."""
 
     timeout_s: float
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Leave now, in order."""
+    """Exit now, in order."""
 
 
 ToChild: TypeAlias = PeerDown | PeerUp | ProcessFigures | Drain | Stop

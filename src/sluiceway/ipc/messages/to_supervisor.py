@@ -14,7 +14,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """The process works. A loop sends it when it turns; the engine process sends it from a thread beside its steps.
+    """The process works. A loop sends it in its turns; the engine process sends it from another thread than its steps.
 
     `step_s`: how long the step of the engine that runs now has taken so far; 0 while it computes nothing.
     `longest_gap_s`: the longest time in which the process' loop did not come round since it started.
@@ -27,11 +27,11 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
-    """The API process has answered every request it had."""
+    """The API process has answered every request that it had."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The process cannot start; one sentence for a person, and how the server ends if it has not served yet."""
+    """The process cannot start: one sentence for people, and the exit code of a server that has not served yet."""
 
     message: str
     exit_code: int = 1

@@ -31,19 +31,19 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
-    """Encoded as it is, with the special tokens that the tokenizer adds to a plain prompt."""
+    """A text prompt. It is encoded unchanged, with the special tokens that the tokenizer adds to plain prompts."""
 
     text: str
 
 
 class TokenPrompt(msgspec.Struct, frozen=True, tag="tokens"):
-    """Taken as it is."""
+    """A prompt of token ids, which is used unchanged."""
 
     token_ids: tuple[TokenId, ...]
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
-    """Rendered by the model's chat template, with the opening of the assistant's turn at its end."""
+    """A chat. The chat template of the model renders it, and opens the turn of the assistant at the end."""
 
     messages: tuple[ChatMessage, ...]
 
@@ -63,7 +63,7 @@ class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", kw_only=True):
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
     is_watched: bool = False
-    """Whether the client wants to know how far the request is before its first token."""
+    """True when the client wants the progress of the request until its first token."""
 
 
 class TokenizeEncoded(msgspec.Struct, frozen=True, tag="tokenize", kw_only=True):
@@ -80,20 +80,20 @@ class TokenizeEncoded(msgspec.Struct, frozen=True, tag="tokenize", kw_only=True)
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """End these sequences now. Any id, known or not, at any time."""
+    """Finish these sequences now. Any ids, known or not, at any time."""
 
     rids: tuple[Rid, ...]
     reason: FinishReason
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
-    """These sequences were lost between processes: drop what is kept of them. Nothing is answered."""
+    """Drop what is kept of these sequences, which were lost between processes. No message answers it."""
 
     rids: tuple[Rid, ...]
 
 
 class AuditQuery(msgspec.Struct, frozen=True, tag="audit_query"):
-    """Ask for the account of every table; goes on to the engine and comes back as an `AuditReport`."""
+    """Ask for an `AuditReport`. The tokenizer passes the query on to the engine."""
 
     query_id: int
 
@@ -126,7 +126,7 @@ class StepOut(msgspec.Struct, frozen=True, tag="step_out", kw_only=True, omit_de
 
 
 class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True):
-    """The engine's answer to an audit: what it holds, and every broken invariant as a sentence."""
+    """The part of the engine in an audit: what it holds, and every broken invariant as a sentence."""
 
     query_id: int
     stats: EngineStats
@@ -135,7 +135,7 @@ class EngineAudit(msgspec.Struct, frozen=True, tag="engine_audit", kw_only=True)
 
 
 class EngineUp(msgspec.Struct, frozen=True, tag="engine_up"):
-    """The first word of an engine; goes on to the API process."""
+    """The first message of an engine. The tokenizer passes it on to the API process."""
 
     facts: EngineFacts
 
