@@ -105,7 +105,7 @@ def test_second_release_raises_when_a_lease_is_retired_twice() -> None:
     _, books = leases()
     books.open(1)
     books.retire(1, fence=0)
-    with pytest.raises(InvariantError, match="given it back already"):
+    with pytest.raises(InvariantError, match="its lease was retired"):
         books.retire(1, fence=0)
 
 
