@@ -59,10 +59,11 @@ class Use(NamedTuple):
 
 
 def pages() -> Iterator[Path]:
-    """Every file that is written by hand."""
+    """Every file that is written by hand. An installation writes `*.egg-info`, perhaps from an older README."""
     for folder in _FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and path.suffix in _SUFFIXES and "__pycache__" not in path.parts:
+            is_made = "__pycache__" in path.parts or any(part.endswith(".egg-info") for part in path.parts)
+            if path.is_file() and path.suffix in _SUFFIXES and not is_made:
                 yield path
     for name in _PAGES:
         yield ROOT / name
