@@ -34,7 +34,7 @@ class Line:
         n_bytes = 0
         while not self.queue.is_full and n_bytes < 1 << 20:
             self.transport.write(EVENT)
-            self.queue.wrote(len(EVENT))
+            self.queue.look()
             n_bytes += len(EVENT)
         return n_bytes
 

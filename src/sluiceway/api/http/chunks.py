@@ -44,14 +44,13 @@ _LAST_PAUSE_S = 0.25
 class KernelQueue:
     """Watches one connection. It calls `when_sent` when the kernel was too full and has sent enough."""
 
-    __slots__ = ("_max_bytes", "_n_unasked", "_pause_s", "_transport", "_when_sent", "is_full")
+    __slots__ = ("_max_bytes", "_pause_s", "_transport", "_when_sent", "is_full")
 
     def __init__(self, transport: asyncio.Transport, max_bytes: int, when_sent: Callable[[], None]) -> None:
         """`max_bytes` 0: no bound, as on systems that cannot be asked."""
         self._transport = transport
         self._max_bytes = max_bytes if sys.platform == "linux" else 0
         self._when_sent = when_sent
-        self._n_unasked = 0
         self._pause_s = _FIRST_PAUSE_S
         self.is_full = False
 
@@ -68,11 +67,9 @@ class KernelQueue:
             return 0
         return int.from_bytes(answer, sys.byteorder)
 
-    def wrote(self, n_bytes: int) -> None:
-        """Count bytes that were given to the kernel. It is asked once for many of them: that takes a system call."""
-        self._n_unasked += n_bytes
-        if self._n_unasked * 2 >= self._max_bytes > 0 and not self.is_full:
-            self._n_unasked = 0
+    def look(self) -> None:
+        """Set `is_full` to whether the kernel holds too much, unless that is being watched already."""
+        if not self.is_full:
             self._pause_s = _FIRST_PAUSE_S
             self._look()
 
@@ -153,8 +150,8 @@ class ChunkWriter:
             self._transport.write(piece)
         self._n_unasked += len(piece)
         if self._n_unasked >= self._ask_after_bytes:
-            self._kernel.wrote(self._n_unasked)
             self._n_unasked = 0
+            self._kernel.look()
         return self.held_bytes if self._flow.write_paused or self._kernel.is_full else 0
 
     def _find_room(self) -> None:
