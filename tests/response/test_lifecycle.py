@@ -9,28 +9,14 @@ import pytest
 from sluiceway.errors import InvariantError
 from sluiceway.response import lifecycle
 from sluiceway.response.lifecycle import ENDED, LIVE, TRANSITIONS, Input, State, meaning_of_loss, next_state
+from support.state_tables import table_in
 
 WELCOME = (Input.WRITTEN, Input.LOST, Input.TICKED, Input.CLOSE)
 
 
-def documented() -> dict[tuple[State, Input], State]:
-    """The table of the module's docstring."""
-    assert lifecycle.__doc__ is not None
-    lines = lifecycle.__doc__.splitlines()
-    header = next(index for index, line in enumerate(lines) if line.startswith("input"))
-    states = [State(word) for word in lines[header].split()[1:]]
-    rows = itertools.takewhile(lambda line: not line.startswith("="), lines[header + 2 :])
-    return {
-        (state, Input(word)): State(cell)
-        for word, *cells in map(str.split, rows)
-        for state, cell in zip(states, cells, strict=True)
-        if cell != "-"
-    }
-
-
 def test_table_in_the_docstring_is_the_table_in_the_code() -> None:
-    """What a reader sees is what happens."""
-    assert documented() == TRANSITIONS
+    documented = table_in(lifecycle.__doc__, "input")
+    assert {(State(state), Input(given)): State(cell) for (given, state), cell in documented.items()} == TRANSITIONS
 
 
 @pytest.mark.parametrize(("state", "given_input"), list(itertools.product(State, Input)))

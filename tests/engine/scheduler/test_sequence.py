@@ -1,4 +1,4 @@
-"""The states of a request, and what its tokens mean."""
+"""The states of a sequence, and what its tokens mean."""
 
 from __future__ import annotations
 
@@ -14,29 +14,14 @@ from sluiceway.engine.scheduler.sequence import TRANSITIONS, Input, Sequence, St
 from sluiceway.errors import InvariantError
 from sluiceway.types import FinishReason
 from support.scheduling import EOS, request, sampling, submission
+from support.state_tables import table_in
 
-WISHES = (Input.PAUSE, Input.RESUME, Input.PARK, Input.FINISH)
-
-
-def documented() -> dict[tuple[State, Input], State]:
-    """The second table of the module's docstring."""
-    assert module.__doc__ is not None
-    lines = module.__doc__.splitlines()
-    header = next(index for index, line in enumerate(lines) if line.split()[:2] == ["state", "schedule"])
-    inputs = [Input(word) for word in lines[header].split()[1:]]
-    rows = itertools.takewhile(lambda line: not line.startswith("="), lines[header + 2 :])
-    cells = [line.split() for line in rows]
-    return {
-        (State(state), given_input): State(word)
-        for state, *words in cells
-        for given_input, word in zip(inputs, words, strict=True)
-        if word != "-"
-    }
+COMMANDS = (Input.PAUSE, Input.RESUME, Input.PARK, Input.FINISH)
 
 
 def test_table_in_the_docstring_is_the_table_in_the_code() -> None:
-    """What a reader sees is what happens."""
-    assert documented() == TRANSITIONS
+    documented = table_in(module.__doc__, "state")
+    assert {(State(state), Input(given)): State(cell) for (state, given), cell in documented.items()} == TRANSITIONS
 
 
 @pytest.mark.parametrize(("state", "given_input"), list(itertools.product(State, Input)))
@@ -49,10 +34,10 @@ def test_every_pair_is_in_the_table_or_raises(state: State, given_input: Input) 
             next_state(state, given_input)
 
 
-@pytest.mark.parametrize(("state", "wish"), list(itertools.product(State, WISHES)))
-def test_wishes_are_in_the_table_for_every_state(state: State, wish: Input) -> None:
-    """Nobody outside has to know where a request stands."""
-    assert (state, wish) in TRANSITIONS
+@pytest.mark.parametrize(("state", "command"), list(itertools.product(State, COMMANDS)))
+def test_commands_are_in_the_table_for_every_state(state: State, command: Input) -> None:
+    """A client need not know the state of a sequence."""
+    assert (state, command) in TRANSITIONS
 
 
 @settings(derandomize=True, max_examples=200)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sluiceway.errors import Refusal, RequestError
 from sluiceway.ipc.messages.to_tokenizer import TextPrompt
 from sluiceway.protocols.common.fields import (
     GREEDY_BELOW,
@@ -20,31 +19,13 @@ from sluiceway.protocols.common.stream_options import StreamOptions
 from sluiceway.protocols.openai.schema import (
     COMPLETION_MAX_TOKENS,
     ChatFields,
-    CompletionFields,
 )
 from sluiceway.types import SamplingParams
-
-CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-COMPLETION: dict[str, Any] = {"model": "m", "prompt": "x"}
-
-
-def chat(**fields: Any) -> ChatFields:
-    return check(ChatFields, {**CHAT, **fields})
-
-
-def completion(**fields: Any) -> CompletionFields:
-    return check(CompletionFields, {**COMPLETION, **fields})
+from support.fields import CHAT, COMPLETION, chat, completion, refusal_of
 
 
 def sampling(**fields: Any) -> SamplingParams:
     return chat(**fields).request(()).sampling
-
-
-def refusal_of(call: Any, **fields: Any) -> Refusal:
-    with pytest.raises(RequestError) as caught:
-        call(**fields)
-    assert caught.value.refusal.status == 400
-    return caught.value.refusal
 
 
 def test_null_is_the_default_when_given_for_any_optional_field() -> None:

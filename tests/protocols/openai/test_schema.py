@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway.errors import Refusal, RequestError
+from sluiceway.errors import RequestError
 from sluiceway.protocols.common.fields import (
     MAX_LOGPROBS,
     check,
@@ -18,28 +18,11 @@ from sluiceway.protocols.openai.schema import (
     CompletionFields,
 )
 from sluiceway.types import SamplingParams
-
-CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-COMPLETION: dict[str, Any] = {"model": "m", "prompt": "x"}
-
-
-def chat(**fields: Any) -> ChatFields:
-    return check(ChatFields, {**CHAT, **fields})
-
-
-def completion(**fields: Any) -> CompletionFields:
-    return check(CompletionFields, {**COMPLETION, **fields})
+from support.fields import CHAT, chat, completion, refusal_of
 
 
 def sampling(**fields: Any) -> SamplingParams:
     return chat(**fields).request(()).sampling
-
-
-def refusal_of(call: Any, **fields: Any) -> Refusal:
-    with pytest.raises(RequestError) as caught:
-        call(**fields)
-    assert caught.value.refusal.status == 400
-    return caught.value.refusal
 
 
 def test_defaults_are_those_of_the_protocol_when_nothing_is_given() -> None:

@@ -1,0 +1,30 @@
+"""Fields of the OpenAI protocol, checked as the server checks them, for tests that look at the result or the error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import Refusal, RequestError
+from sluiceway.protocols.common.fields import check
+from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+COMPLETION: dict[str, Any] = {"model": "m", "prompt": "x"}
+
+
+def chat(**fields: Any) -> ChatFields:
+    return check(ChatFields, {**CHAT, **fields})
+
+
+def completion(**fields: Any) -> CompletionFields:
+    return check(CompletionFields, {**COMPLETION, **fields})
+
+
+def refusal_of(call: Any, **fields: Any) -> Refusal:
+    """The refusal that `call` raises for these fields; it must be a 400."""
+    with pytest.raises(RequestError) as caught:
+        call(**fields)
+    assert caught.value.refusal.status == 400
+    return caught.value.refusal
