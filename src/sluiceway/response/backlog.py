@@ -5,7 +5,7 @@ reader has one, and it moves forward. Whole events are evicted from the front. A
 first event that is held cannot go on. A plain response keeps no event that its reader has got; a response that can be
 resumed keeps a bounded window of them.
 
-Beside the events there may be a *status line*: a comment about the progress, for readers that have got every event. A
+There may also be a *status line*: a comment about the progress, for readers that have got every event. A
 new status line replaces the one before, and the next event removes it. It has no id and is never replayed.
 
 Each token counts exactly once: as *delivered* when the first reader gets the event that carries it, or as
@@ -57,7 +57,7 @@ class Window(NamedTuple):
 NOTHING = Window(0, 0)
 
 _SPARE = 8
-"""A full window is cut by this part at once. Cutting it event by event would cost time with every token."""
+"""A full window is cut by this part. Cutting it event by event would cost time with every token."""
 
 
 class Backlog:

@@ -9,7 +9,7 @@ from sluiceway_lab.check.question import Finding, Question
 from sluiceway_lab.load.record import Grade
 
 _STRETCH = 24
-"""A shared stretch of so many characters is no coincidence."""
+"""A longer stretch of text that two answers share is no coincidence."""
 
 
 async def _ask(context: CheckContext) -> Finding:

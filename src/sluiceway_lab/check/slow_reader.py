@@ -17,7 +17,7 @@ from sluiceway_lab.load.transcript import read_transcript
 _ROUNDS = 2
 _PATIENCE_S = 2.0
 _PATIENCE = 10.0
-"""The others hang if they take so many times as long as without the stopped reader, plus some seconds."""
+"""The others hang if they take this many times as long as without the stopped reader, plus some seconds."""
 _HARMLESS, _BEARABLE = 1.5, 4.0
 _MUCH_BYTES = 64e6
 _FILL_S = 10.0

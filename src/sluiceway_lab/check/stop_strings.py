@@ -8,7 +8,7 @@ from sluiceway_lab.load.transcript import ChoicePart
 
 _NEVER = "\u2603never said\u2603"
 _SPAN = 2
-"""So many characters of the pieces next to a border are part of the stop string."""
+"""How many characters of the pieces next to a border are part of the stop string."""
 
 
 async def _ask(context: CheckContext) -> Finding:

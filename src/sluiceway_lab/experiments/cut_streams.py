@@ -144,7 +144,7 @@ class _StreamPart:
 
 
 async def _part(server: TargetServer, request: bytes, cut: int | None, *, resets: bool) -> _StreamPart:
-    """Read until there are so many events, or to the end."""
+    """Read until this many events have come, or to the end."""
     started_s, first_s, raw = time.perf_counter(), 0.0, b""
     async with dial(server.target) as connection:
         await connection.send(request)

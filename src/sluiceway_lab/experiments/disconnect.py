@@ -175,7 +175,7 @@ async def _moment(
 
 
 async def _read_to(connection: RawConnection, reading: Reading, n_tokens: int) -> None:
-    """Read until so many tokens have come. Raises `LoadError` if they do not."""
+    """Read until this many tokens have come. Raises `LoadError` if they do not."""
     while reading.n_tokens < n_tokens:
         if not (raw := await connection.read_some(LIMIT_S)):
             raise LoadError(f"an answer ended before its {n_tokens} tokens")

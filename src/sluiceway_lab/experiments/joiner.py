@@ -51,7 +51,7 @@ async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> 
 
 
 def _joining(lab: Lab, scenario: str, level: int) -> list[str]:
-    """Return several short prompts, or one that takes more than a step."""
+    """Return several short prompts, or a prompt that takes more than a step."""
     name = f"joiner/{scenario}/{level}"
     if scenario == "long":
         return [long_prompt(lab.seed, name, _SMOKE_WORDS if lab.is_smoke else JOINER_WORDS)]
@@ -60,7 +60,7 @@ def _joining(lab: Lab, scenario: str, level: int) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _residents(lab: Lab, server: TargetServer, name: str, level: int) -> AsyncIterator[list[Call]]:
-    """Keep so many long streams running for the length of the block."""
+    """Keep this many long streams running for the length of the block."""
     texts = prompts(lab.seed, f"joiner/residents/{name}", level)
     calls = [await Call.open(server.target, server.request(text, _RESIDENT_TOKENS)) for text in texts]
     try:

@@ -97,7 +97,7 @@ def _choices(found: dict[str, TargetServer], scale: SilenceScale) -> list[tuple[
 
 
 async def _queued(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
-    """Queue all requests at the same time behind one that has the only slot."""
+    """Queue all requests at the same time behind a request that has the only slot."""
     choices = _choices(found, scale)
     texts = prompts(lab.seed, "keep-alive", len(choices))
     async with _occupied(server, scale.silence_s):

@@ -46,7 +46,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
-    """Run so many streams on one server, with another response class if one is named."""
+    """Run this many streams on one server, with another response class if a class is named."""
     habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
     flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
     async with lab.server(*flags, front=response) as server:

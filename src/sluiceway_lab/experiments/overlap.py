@@ -35,7 +35,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, repeat: int | str) -> Run:
-    """Run so many prompts together, or one after another."""
+    """Run this many prompts together, or one after another."""
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
     requests = [
         server.request(text, n_tokens) for text in prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)

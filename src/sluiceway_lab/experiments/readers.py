@@ -28,7 +28,7 @@ class Habit:
     sleep_s: float = 0.0
     """It sleeps so long after each read."""
     n_tokens: int | None = None
-    """It leaves after so many tokens; None: it reads to the end."""
+    """It leaves after this many tokens; None: it reads to the end."""
     n_reads: int | None = None
     """It leaves after so many reads."""
     for_s: float = 600.0

@@ -17,7 +17,7 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Cut after so many bytes of the answer's body, HTTP framing included."""
+    """Cut after this many bytes of the answer's body, HTTP framing included."""
 
     n_bytes: int
     resets: bool

@@ -21,7 +21,7 @@ _RESIDENT_TOKENS = 256
 _JOINER_TOKENS = 8
 _LEAVER_TOKENS = 600
 _SETTLED_READS = 8
-"""After so many reads a stream is well under way."""
+"""After this many reads a stream is well under way."""
 _POLL_S = 0.002
 _PATIENCE_S = 120.0
 

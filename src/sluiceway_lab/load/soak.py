@@ -15,7 +15,7 @@ from sluiceway_lab.load.workload import prompts
 SOAK_PARTS = 10
 _TOKENS = 4
 _MAX_ERRORS = 100
-"""A part ends after so many failed requests."""
+"""A part ends after this many failed requests."""
 
 
 async def soak(server: TargetServer, n_requests: int, streams: int, seed: int, part: int) -> Run:
