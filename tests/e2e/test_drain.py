@@ -125,12 +125,12 @@ def test_every_process_ends_in_order_when_the_terminal_interrupts_the_group(runt
 def test_many_signals_end_it_in_order(server: Server, runtime_home: Path, number: int) -> None:
     """The exit code is 0, however many signals come and however late."""
     connection, events = open_stream(server, completion(server, n_tokens=ENDLESS))
-    take(events, 1)
-    family = descendants(server.process.pid)
-    while server.process.poll() is None:
-        server.process.send_signal(number)
-    wait_gone(server, family, runtime_home)
-    connection.finish()
+    with connection:
+        take(events, 1)
+        family = descendants(server.process.pid)
+        while server.process.poll() is None:
+            server.process.send_signal(number)
+        wait_gone(server, family, runtime_home)
 
 
 @signals

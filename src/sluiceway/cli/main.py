@@ -8,6 +8,8 @@ import signal
 import sys
 from types import FrameType
 
+from sluiceway.runtime.signals import ignore_signals
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -35,7 +37,7 @@ def exit_in_order_on_signals() -> None:
     """
     for number in _SIGNALS:
         signal.signal(number, _exit)
-    atexit.register(_ignore)  # the interpreter resets handlers when it ends, but not ignored signals
+    atexit.register(ignore_signals, _SIGNALS)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -47,8 +49,3 @@ def _exit(number: int, frame: FrameType | None) -> None:
 def _exit_now(number: int, frame: FrameType | None) -> None:
     """Exit when a second signal comes during the cleanup after the first."""
     os._exit(0)
-
-
-def _ignore() -> None:
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)

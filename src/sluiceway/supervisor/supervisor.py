@@ -33,6 +33,7 @@ from sluiceway.ipc.pipes.junk import dropped_messages
 from sluiceway.obs.log import configure_log
 from sluiceway.runtime.listener import listen
 from sluiceway.runtime.loops import LongestGap
+from sluiceway.runtime.signals import ignore_signals
 from sluiceway.supervisor.child import CONFIG_FILE
 from sluiceway.supervisor.stand_in import StandIn
 from sluiceway.supervisor.supervision import (
@@ -229,9 +230,7 @@ def _signals_as_socket() -> Iterator[socket.socket]:
     try:
         yield reader
     finally:
-        # Ignored and not restored: the interpreter resets handlers when it ends, but not ignored signals.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals((signal.SIGTERM, signal.SIGINT))  # and do not restore the old handlers: this process ends now
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(old_fd)
         reader.close()
