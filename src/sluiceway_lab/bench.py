@@ -9,8 +9,8 @@ from typing import Literal, assert_never
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Run, Say, Weights, rounded
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, joiner, leaver, memory, prefill, start
 from sluiceway_lab.load.soak import SOAK_PARTS, soak
 from sluiceway_lab.load.streams import observe, one_by_one, split_costs, stream_run, together

@@ -12,7 +12,7 @@ import uvloop
 from sluiceway.config import Dtype, ModelFiles, ModelKind
 from sluiceway_lab.bench import BenchConfig, Contender, bench_runs, completed
 from sluiceway_lab.load import floor
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.machine import Measurement
 from sluiceway_lab.load.own_server import own_server
 from sluiceway_lab.load.record import Record, Run, Say, ServerFacts, Weights, compare

@@ -10,10 +10,9 @@ from dataclasses import replace
 import pytest
 
 from sluiceway_lab.experiments.cut_streams import Client, CutPlan, browser_client, library_client, own_client, resumed
-from sluiceway_lab.load.calls import Target, record
+from sluiceway_lab.load.client import Target, parse_reply, record
 from sluiceway_lab.load.nginx import ProxyRules, own_nginx, own_proxy
 from sluiceway_lab.load.relay import Cut, relay
-from sluiceway_lab.load.replies import parse_reply
 from sluiceway_lab.load.target_server import TargetServer, meet
 from support.mirror import ROOT
 from support.raw_http import RawConnection
@@ -140,7 +139,7 @@ async def test_a_broken_stream_differs_from_a_complete_one_only_over_http_1_1(
     """Over 1.0 the end of the connection is the end of the answer. Only the missing `[DONE]` shows the break."""
     server = await target_server_of(fake)
     async with relay(server.target, lambda line: Cut(300, resets=False)) as between:
-        with own_proxy(between.target, rules) as target:
+        with own_proxy(between, rules) as target:
             request = target.request("POST", COMPLETIONS, server.body("once", 64))
             reply = parse_reply((await record(target, request, 30.0)).reads)
     assert reply.is_whole is is_whole

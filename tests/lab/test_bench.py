@@ -10,8 +10,8 @@ import pytest
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.bench import ALL_SCENARIOS, BenchConfig, Contender, bench_runs, completed, jobs
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Run, Say
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.soak import SOAK_PARTS
 from support.records import run
 from support.scripted_http import ScriptedServer, completion_stream, plain, scripted_server

@@ -9,10 +9,8 @@ import pytest
 
 from sluiceway_lab.experiments.gauge import LIMIT_S
 from sluiceway_lab.experiments.native import generate_request, stream_request
-from sluiceway_lab.load.calls import get, record
+from sluiceway_lab.load.client import dial, get, record
 from sluiceway_lab.load.own_server import front_server, own_server
-from sluiceway_lab.load.raw_connection import dial
-from sluiceway_lab.load.replies import parse_reply
 from sluiceway_lab.load.target_server import TargetServer, meet
 
 KINDS = ["starlette", "write-only", "naive"]
@@ -33,13 +31,11 @@ async def fronted(kind: str) -> AsyncIterator[tuple[TargetServer, TargetServer]]
 async def test_responses_are_those_of_the_server_behind(kind: str) -> None:
     async with fronted(kind) as (front, behind):
         for make in (stream_request, generate_request):
-            replies = [
-                parse_reply((await record(one.target, make(one, "once upon", 9))).reads) for one in (front, behind)
-            ]
+            replies = [(await record(one.target, make(one, "once upon", 9))).reply() for one in (front, behind)]
             bodies = [reply.body.partition(b'"text"')[2] for reply in replies]
             assert replies[0].status == replies[1].status == 200 and bodies[0]
             assert bodies[0].count(b"text") == bodies[1].count(b"text")
-        refused = parse_reply((await record(front.target, generate_request(front, "x", -1))).reads)
+        refused = (await record(front.target, generate_request(front, "x", -1))).reply()
         assert refused.status == 400 and b"max_tokens" in refused.body
         assert (await get(front.target, "/v1/models")).body == (await get(behind.target, "/v1/models")).body
 
@@ -60,7 +56,7 @@ async def test_a_client_that_leaves_is_noticed_or_not(kind: str, is_streamed: bo
     async with fronted(kind) as (front, behind):
         make = stream_request if is_streamed else generate_request
         async with dial(front.target) as connection:
-            await connection.send(make(front, "once upon", n_tokens))
+            connection.send(make(front, "once upon", n_tokens))
             if is_streamed:
                 assert await connection.read_some(LIMIT_S)
             else:

@@ -16,9 +16,8 @@ from sluiceway.config import ModelFiles, ModelKind
 from sluiceway_lab import session
 from sluiceway_lab.bench import BenchConfig
 from sluiceway_lab.load import floor
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import LoadError, Target
 from sluiceway_lab.load.floor import FloorRequest, MachineFloor
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.session import OwnServer, RunningServer, Session
 from support.records import FLOOR, WEIGHTS
 from support.scripted_http import completion_stream, plain, scripted_server

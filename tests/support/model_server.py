@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from sluiceway_lab.check.context import CheckConfig, CheckContext, paced
 from sluiceway_lab.check.question import Finding, Question
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.target_server import meet
 from sluiceway_lab.load.workload import words
 from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, event, usage

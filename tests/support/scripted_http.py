@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 
 STALL = b""
 """An HTTP server that sends scripted pieces, with odd splits, stalls and broken streams."""

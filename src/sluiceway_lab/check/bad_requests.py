@@ -11,10 +11,8 @@ import msgspec
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults
-from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.raw_connection import RawConnection, keeping
+from sluiceway_lab.load.client import Connection, LoadError, Reply, Target, keeping
 from sluiceway_lab.load.record import Grade
-from sluiceway_lab.load.replies import LoadError, Reply
 from sluiceway_lab.load.workload import long_prompt
 
 _PATH = "/v1/completions"
@@ -99,7 +97,7 @@ class _ReopeningConnection:
 
     def __init__(self, context: CheckContext) -> None:
         self._context = context
-        self._line: RawConnection | None = None
+        self._line: Connection | None = None
         self.n_lost = 0
 
     async def ask(self, body: bytes) -> Reply:
@@ -110,7 +108,7 @@ class _ReopeningConnection:
             except LoadError:
                 self.close()
                 self.n_lost += 1
-        self._line = await RawConnection.open(self._context.server.target)
+        self._line = await Connection.open(self._context.server.target)
         try:
             return await self._ask_on(self._line, body)
         except LoadError:
@@ -122,8 +120,8 @@ class _ReopeningConnection:
             self._line.finish()
         self._line = None
 
-    async def _ask_on(self, connection: RawConnection, body: bytes) -> Reply:
-        await connection.send(post(self._context.server.target, body))
+    async def _ask_on(self, connection: Connection, body: bytes) -> Reply:
+        connection.send(post(self._context.server.target, body))
         return await connection.read_reply(self._context.limit_s)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults
-from sluiceway_lab.load.raw_connection import HungUp, dial, keeping
-from sluiceway_lab.load.replies import LoadError, Reply
+from sluiceway_lab.load.client import HungUp, LoadError, Reply, dial, keeping
 from sluiceway_lab.load.transcript import read_plain, read_transcript
 
 _TOKENS = 8
@@ -45,7 +44,7 @@ async def _in_turn(context: CheckContext, is_streamed: tuple[bool, bool]) -> Non
     async with dial(context.server.target) as connection:
         for prompt, is_stream in zip(context.prompts("connections", 2), is_streamed, strict=True):
             request = context.server.request(prompt, _TOKENS) if is_stream else context.plain_request(prompt, _TOKENS)
-            await connection.send(keeping(request))
+            connection.send(keeping(request))
             reply = _kept(await connection.read_reply(context.limit_s))
             read_transcript(reply) if is_stream else read_plain(reply)
 
@@ -58,9 +57,7 @@ async def _sent_together(context: CheckContext) -> bool:
     (prompt,) = context.prompts("connections/together", 1)
     target = context.server.target
     async with dial(target) as connection:
-        await connection.send(
-            keeping(context.plain_request(prompt, _TOKENS)) + keeping(target.request("GET", "/v1/models"))
-        )
+        connection.send(keeping(context.plain_request(prompt, _TOKENS)) + keeping(target.request("GET", "/v1/models")))
         answers = [await connection.read_reply(context.limit_s), await connection.read_reply(context.limit_s)]
     return b'"choices"' in answers[0].body and b'"choices"' not in answers[1].body
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.load.calls import Call
-from sluiceway_lab.load.polling import until
-from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
+from sluiceway_lab.load.client import Connection, LoadError, Recording, until
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.transcript import ChoicePart, Transcript, read_plain, read_transcript
@@ -98,7 +96,7 @@ class CheckContext:
 
         Raises `Silence` if the server sends nothing for too long. An answer that is only slow continues.
         """
-        call = await Call.open(self.server.target, request)
+        call = await Connection.open(self.server.target, request)
         ending = asyncio.ensure_future(call.end())
         try:
             n_reads = -1
@@ -114,7 +112,7 @@ class CheckContext:
     async def stream(self, prompt: str, n_tokens: int, **fields: Any) -> Transcript:
         """Stream a greedy completion. Raises `LoadError` for a refusal and for a silence."""
         raw = self.server.request(prompt, n_tokens, **fields)
-        return read_transcript(parse_reply((await self.record(raw)).reads))
+        return read_transcript((await self.record(raw)).reply())
 
     async def streams(self, texts: Sequence[str], n_tokens: int) -> list[Transcript]:
         """Stream all of them at the same time, each on its own connection. Raises the first `LoadError`."""
@@ -123,7 +121,7 @@ class CheckContext:
     async def plain(self, prompt: str, n_tokens: int, **fields: Any) -> ChoicePart:
         """Request the same answer without streaming."""
         raw = self.plain_request(prompt, n_tokens, **fields)
-        return read_plain(parse_reply((await self.record(raw)).reads))
+        return read_plain((await self.record(raw)).reply())
 
     def plain_request(self, prompt: str, n_tokens: int, **fields: Any) -> bytes:
         return self.server.request(prompt, n_tokens, **{"stream": False, "stream_options": None} | fields)

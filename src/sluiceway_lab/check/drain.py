@@ -10,8 +10,7 @@ import time
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.overload import REFUSED, SERVED, outcome_of
 from sluiceway_lab.check.question import Finding, Question, by_faults, unknown
-from sluiceway_lab.load.calls import Call
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.client import Connection, LoadError
 from sluiceway_lab.load.streams import Outcome
 
 _STREAMS = 4
@@ -28,7 +27,7 @@ async def _ask(context: CheckContext) -> Finding:
         return unknown("it stops the server, so it is asked only with --drain-pid")
     target = context.server.target
     texts = context.prompts("drain", _STREAMS)
-    calls = [await Call.open(target, context.server.request(text, context.config.tokens * 2)) for text in texts]
+    calls = [await Connection.open(target, context.server.request(text, context.config.tokens * 2)) for text in texts]
     while any(call.n_reads < _SETTLED_READS and not call.is_over for call in calls):  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
     os.kill(context.drain_pid, signal.SIGTERM)
@@ -68,7 +67,7 @@ async def _late_request(context: CheckContext) -> Outcome:
         return fault
 
 
-async def _end_of(call: Call, limit_s: float) -> Outcome:
+async def _end_of(call: Connection, limit_s: float) -> Outcome:
     try:
         return await call.end(limit_s)
     except LoadError as fault:
@@ -79,7 +78,7 @@ async def _gone_s(context: CheckContext, signalled_s: float) -> float | None:
     """Return the seconds until the server stops listening; None if it still listens at the limit."""
     while (now_s := time.perf_counter()) - signalled_s < context.limit_s:
         try:
-            (await Call.open(context.server.target, b"")).leave()
+            (await Connection.open(context.server.target, b"")).finish()
         except LoadError:
             return now_s - signalled_s
         await asyncio.sleep(_POLL_S)

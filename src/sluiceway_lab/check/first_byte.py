@@ -9,8 +9,8 @@ from http import HTTPStatus
 
 from sluiceway_lab.check.context import CheckContext, Silence
 from sluiceway_lab.check.question import Finding, Question, unknown
+from sluiceway_lab.load.client import Recording
 from sluiceway_lab.load.record import Grade
-from sluiceway_lab.load.replies import Recording, parse_reply
 from sluiceway_lab.load.transcript import read_transcript
 from sluiceway_lab.load.workload import long_prompt
 
@@ -61,7 +61,7 @@ async def _silence_among(context: CheckContext, name: str, n: int) -> Finding:
     if not waiting:
         return unknown(_ALL_REFUSED)
     longest_s = max(_longest_silence_s(one) for one in waiting)
-    n_comments = sum(read_transcript(parse_reply(one.reads)).n_comments for one in waiting)
+    n_comments = sum(read_transcript(one.reply()).n_comments for one in waiting)
     return judge_silence(longest_s, n_comments)
 
 
@@ -96,12 +96,12 @@ async def _waiting_streams(context: CheckContext, name: str, n: int) -> list[Rec
     texts = [long_prompt(context.config.seed, one, context.config.prompt_words) for one in names]
     requests = [context.server.request(text, context.config.tokens // 4) for text in texts]
     recordings = await asyncio.gather(*(context.record(request) for request in requests))
-    served = [one for one in recordings if parse_reply(one.reads).status == HTTPStatus.OK]
+    served = [one for one in recordings if one.reply().status == HTTPStatus.OK]
     return sorted(served, key=_first_token_s, reverse=True)
 
 
 def _first_token_s(one: Recording) -> float:
-    deltas = read_transcript(parse_reply(one.reads)).deltas
+    deltas = read_transcript(one.reply()).deltas
     return deltas[0].at_s - one.started_s if deltas else 0.0
 
 

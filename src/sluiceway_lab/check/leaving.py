@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from sluiceway_lab.check.context import FIRST_LOOKS_S, CheckContext
 from sluiceway_lab.check.question import Finding, Question, graded, unknown
-from sluiceway_lab.load.raw_connection import RawConnection, dial
+from sluiceway_lab.load.client import Connection, LoadError, dial
 from sluiceway_lab.load.record import Grade
-from sluiceway_lab.load.replies import LoadError
 
 _EVENTS_FIRST = 8
 _LEAVERS = 4
@@ -25,7 +24,7 @@ _PROMPT, _LATE = 0.25, 0.6
 _QUIET_S = 1.5
 """Some servers check their connections once a second while they wait for an event. This is longer."""
 
-Leave = Callable[[RawConnection], None]
+Leave = Callable[[Connection], None]
 
 
 async def _leave_stream(context: CheckContext, leave: Leave, name: str) -> Finding:
@@ -39,11 +38,11 @@ async def _leave_stream(context: CheckContext, leave: Leave, name: str) -> Findi
 
 
 async def _ask_fin(context: CheckContext) -> Finding:
-    return await _leave_stream(context, RawConnection.finish, "fin")
+    return await _leave_stream(context, Connection.finish, "fin")
 
 
 async def _ask_rst(context: CheckContext) -> Finding:
-    return await _leave_stream(context, RawConnection.reset, "rst")
+    return await _leave_stream(context, Connection.reset, "rst")
 
 
 async def _ask_plain(context: CheckContext) -> Finding:
@@ -52,7 +51,7 @@ async def _ask_plain(context: CheckContext) -> Finding:
         return hindrance
     (prompt,) = context.prompts("plain", 1)
     async with dial(context.server.target) as connection:
-        await connection.send(context.plain_request(prompt, context.config.long_tokens))
+        connection.send(context.plain_request(prompt, context.config.long_tokens))
         await context.until_busy()
         connection.finish()
         return await _until_idle(context, 1, context.config.long_tokens)
@@ -134,16 +133,16 @@ def quiet_within(rest_s: float) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _under_way(context: CheckContext, name: str, n: int) -> AsyncIterator[Sequence[RawConnection]]:
+async def _under_way(context: CheckContext, name: str, n: int) -> AsyncIterator[Sequence[Connection]]:
     """Request long streams. They are not read yet."""
     async with contextlib.AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(dial(context.server.target)) for _ in range(n)]
         for connection, prompt in zip(connections, context.prompts(name, n), strict=True):
-            await connection.send(context.server.request(prompt, context.config.long_tokens))
+            connection.send(context.server.request(prompt, context.config.long_tokens))
         yield connections
 
 
-async def _read_events(connection: RawConnection, limit_s: float) -> int:
+async def _read_events(connection: Connection, limit_s: float) -> int:
     """Read until the stream is under way, and return the number of events. Raises `LoadError` if it ends before."""
     n_events = 0
     while n_events < _EVENTS_FIRST:

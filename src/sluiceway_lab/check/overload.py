@@ -9,7 +9,7 @@ from collections import Counter
 
 from sluiceway_lab.check.context import CheckContext, Silence
 from sluiceway_lab.check.question import Finding, Question, by_faults
-from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
+from sluiceway_lab.load.client import LoadError, Recording
 from sluiceway_lab.load.streams import Outcome
 from sluiceway_lab.load.transcript import read_transcript
 
@@ -66,7 +66,7 @@ def outcome_of(outcome: Outcome) -> str:
     try:
         if isinstance(outcome, LoadError):
             raise outcome
-        reply = parse_reply(outcome.reads)
+        reply = outcome.reply()
         if reply.status in _BUSY:
             return REFUSED if "retry-after" in reply.headers else _WITHOUT_TIME
         said = read_transcript(reply)

@@ -13,10 +13,9 @@ import uvloop
 from sluiceway_lab.check.card import answered, run_of
 from sluiceway_lab.check.context import CheckConfig, CheckContext, fitted, paced
 from sluiceway_lab.check.question import Finding, Question, unknown
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import LoadError, Target
 from sluiceway_lab.load.machine import Measurement
 from sluiceway_lab.load.record import Grade, Record, Say
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.target_server import meet
 
 TOTAL_S = 1800.0

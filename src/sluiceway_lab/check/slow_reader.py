@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, graded
-from sluiceway_lab.load.raw_connection import RawConnection, dial
+from sluiceway_lab.load.client import Connection, LoadError, dial, parse_reply
 from sluiceway_lab.load.record import Grade
-from sluiceway_lab.load.replies import LoadError, parse_reply
 from sluiceway_lab.load.transcript import read_transcript
 
 _ROUNDS = 2
@@ -68,7 +67,7 @@ def judge(n_others: int, ratio: float, stopped: Stopped) -> Finding:
 
 async def _beside_reader(context: CheckContext, name: str) -> float:
     async with dial(context.server.target, is_narrow=True) as connection:
-        await connection.send(_long_request(context, name))
+        connection.send(_long_request(context, name))
         reading = asyncio.create_task(connection.read_rest(context.limit_s))
         try:
             await _fill(context)
@@ -84,7 +83,7 @@ async def _beside_stopped(context: CheckContext, name: str, limit_s: float) -> t
     before_bytes = _rss_bytes(context)
     async with dial(context.server.target, is_narrow=True) as connection:
         connection.stall()
-        await connection.send(_long_request(context, name))
+        connection.send(_long_request(context, name))
         await _fill(context)
         try:
             took_s = await _healthy_s(context, name, limit_s)
@@ -123,7 +122,7 @@ async def _healthy_s(context: CheckContext, name: str, limit_s: float | None) ->
     return time.perf_counter() - started_s
 
 
-async def _end_of(connection: RawConnection, limit_s: float) -> tuple[str, int]:
+async def _end_of(connection: Connection, limit_s: float) -> tuple[str, int]:
     """Return how the stream ends when the reader reads on, and how many bytes it gets."""
     try:
         raw = await connection.read_rest(limit_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sluiceway_lab.check.context import CheckContext
 from sluiceway_lab.check.question import Finding, Question, by_faults
-from sluiceway_lab.load.replies import parse_reply
 from sluiceway_lab.load.transcript import Transcript, read_transcript
 
 _CHAT = "/v1/chat/completions"
@@ -44,7 +43,7 @@ async def _chat(context: CheckContext, prompt: str) -> Transcript | None:
         **context.server.extras,
     }
     body = {"messages": [{"role": "user", "content": prompt}], **fields}
-    reply = parse_reply((await context.record(context.server.target.request("POST", _CHAT, body))).reads)
+    reply = (await context.record(context.server.target.request("POST", _CHAT, body))).reply()
     return read_transcript(reply) if reply.status == 200 else None
 
 

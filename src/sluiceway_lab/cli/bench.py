@@ -117,7 +117,7 @@ def bench(
     written in both cases.
     """
     from sluiceway_lab.bench import SCENARIOS, BenchConfig
-    from sluiceway_lab.load.calls import Target
+    from sluiceway_lab.load.client import Target
     from sluiceway_lab.session import RunningServer, Session
 
     config = BenchConfig(

@@ -66,7 +66,7 @@ def check(
     from sluiceway_lab.check.context import CheckConfig
     from sluiceway_lab.check.registry import chosen
     from sluiceway_lab.check.session import CheckSession
-    from sluiceway_lab.load.calls import Target
+    from sluiceway_lab.load.client import Target
 
     questions = chosen(only or [])
     if list_questions:

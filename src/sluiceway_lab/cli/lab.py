@@ -107,7 +107,7 @@ def _first(
 ) -> OwnServer | RunningServer:
     """Return the running server, or what it takes to start one. Raises `ConfigError` for flags without effect."""
     from sluiceway.cli.pull import fetch
-    from sluiceway_lab.load.calls import Target
+    from sluiceway_lab.load.client import Target
     from sluiceway_lab.session import OwnServer, RunningServer
 
     if url is not None:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import Habit, read
-from sluiceway_lab.load.raw_connection import dial
+from sluiceway_lab.load.client import LoadError, dial
 from sluiceway_lab.load.record import Verdict
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.session import OwnServer
@@ -64,7 +63,7 @@ async def _absorbed(server: TargetServer, n_tokens: int, event_bytes: float, is_
     wish = {"stream_id": stream_id, "slow_client": "unbounded"}
     async with dial(server.target, is_narrow=is_narrow) as connection:
         connection.stall()
-        await connection.send(server.request("once", n_tokens, sluiceway=wish))
+        connection.send(server.request("once", n_tokens, sluiceway=wish))
         n_written, grown_s, started_s = 0, time.perf_counter(), time.perf_counter()
         while (now_s := time.perf_counter()) - started_s < _LIMIT_S:
             n_generated, n_delivered = await _tokens(server, stream_id)

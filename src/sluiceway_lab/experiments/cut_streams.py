@@ -16,10 +16,9 @@ import msgspec
 from httpx_sse import EventSource, ServerSentEvent
 
 from sluiceway_lab.load.browser import Page, own_page
+from sluiceway_lab.load.client import LoadError, complaint, dial, parse_reply
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy
-from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.relay import Cut, relay
-from sluiceway_lab.load.replies import LoadError, complaint, parse_reply
 from sluiceway_lab.load.target_server import COMPLETIONS, TargetServer
 
 _SILENCE_S = 30.0
@@ -147,7 +146,7 @@ async def _part(server: TargetServer, request: bytes, cut: int | None, *, resets
     """Read until this many events have come, or to the end."""
     started_s, first_s, raw = time.perf_counter(), 0.0, b""
     async with dial(server.target) as connection:
-        await connection.send(request)
+        connection.send(request)
         while cut is None or _HEAD_END not in raw or raw.count(b"data: ") < cut:
             piece = await connection.read_some(_SILENCE_S)
             raw += piece
@@ -249,6 +248,6 @@ async def browser_client(server: TargetServer) -> AsyncIterator[tuple[TargetServ
         return left.pop(0) if left else None
 
     async with relay(server.target, choose) as between:
-        with own_proxy(between.target, ProxyRules(http_version="1.1")) as target:
+        with own_proxy(between, ProxyRules(http_version="1.1")) as target:
             async with own_page(target.url) as page:
                 yield replace(server, target=target), BrowserClient(page, cuts)

@@ -15,9 +15,8 @@ from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge
 from sluiceway_lab.experiments.native import generate_request, stream_request
 from sluiceway_lab.experiments.readers import Reading
-from sluiceway_lab.load.raw_connection import RawConnection, dial
+from sluiceway_lab.load.client import Connection, LoadError, dial
 from sluiceway_lab.load.record import Run, Verdict
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.statistics import percentile
 from sluiceway_lab.load.tables import Column
@@ -30,7 +29,7 @@ _STEP_TOKENS = 64
 _ENDLESS = 1500
 _QUEUED, _PREFILL, _FIRST, _MIDDLE, _END = "queued", "prefill", "first token", "middle", "end"
 _WHEN = (_QUEUED, _PREFILL, _FIRST, _MIDDLE, _END)
-_LEAVES: dict[str, Callable[[RawConnection], None]] = {"FIN": RawConnection.finish, "RST": RawConnection.reset}
+_LEAVES: dict[str, Callable[[Connection], None]] = {"FIN": Connection.finish, "RST": Connection.reset}
 _STREAMED, _PLAIN = "streamed", "plain"
 _OWN, _FRAMEWORK, _WRITE_ONLY = "own", "starlette", "write-only"
 _RELEASE, _NOTICED, _STEPS = "release_s", "noticed_to_release_s", "release_steps"
@@ -89,7 +88,7 @@ async def _decode_step_s(server: TargetServer) -> float:
     """Return the median ITL of a stream that runs alone."""
     reading = Reading(time.perf_counter())
     async with dial(server.target) as connection:
-        await connection.send(stream_request(server, "once", 32))
+        connection.send(stream_request(server, "once", 32))
         while raw := await connection.read_some(LIMIT_S):
             reading.take(raw)
     return statistics.median(reading.itls_s)
@@ -99,7 +98,7 @@ async def _prefill_step_s(lab: Lab, server: TargetServer, repeat: int) -> float:
     """Return the mean step of a long prompt. These steps have more tokens than others."""
     async with dial(server.target) as connection, dial(server.target) as own:
         before = await Gauge(server, own).samples()
-        await connection.send(generate_request(server, _prompt(lab, f"before {repeat}", is_long=True), 1))
+        connection.send(generate_request(server, _prompt(lab, f"before {repeat}", is_long=True), 1))
         await connection.read_reply(LIMIT_S)
         after = await Gauge(server, own).samples()
     seconds, steps = (
@@ -117,7 +116,7 @@ async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s:
         gauge = Gauge(server, own)
         (n_told, told_s), n_before = await gauge.told(), await gauge.computed()
         reading = Reading(time.perf_counter()) if case.kind == _STREAMED and not is_queued else None
-        await connection.send(_request(lab, server, case, stream_id))
+        connection.send(_request(lab, server, case, stream_id))
         await _moment(gauge, connection, case.when, stream_id, _n_tokens(lab), reading)
         # A client may leave at any time within a step.
         n_read = await _linger(gauge, connection, stream_id, reading, drawing.random() * step_s)
@@ -158,7 +157,7 @@ def _request(lab: Lab, server: TargetServer, case: Case, stream_id: str) -> byte
 
 
 async def _moment(
-    gauge: Gauge, connection: RawConnection, when: str, stream_id: str, n_tokens: int, reading: Reading | None
+    gauge: Gauge, connection: Connection, when: str, stream_id: str, n_tokens: int, reading: Reading | None
 ) -> None:
     """Wait until the client should leave: by what it reads, or else by the server's metrics."""
     if when == _QUEUED:
@@ -174,7 +173,7 @@ async def _moment(
     await _read_to(connection, reading, n_wanted)
 
 
-async def _read_to(connection: RawConnection, reading: Reading, n_tokens: int) -> None:
+async def _read_to(connection: Connection, reading: Reading, n_tokens: int) -> None:
     """Read until this many tokens have come. Raises `LoadError` if they do not."""
     while reading.n_tokens < n_tokens:
         if not (raw := await connection.read_some(LIMIT_S)):
@@ -182,9 +181,7 @@ async def _read_to(connection: RawConnection, reading: Reading, n_tokens: int) -
         reading.take(raw)
 
 
-async def _linger(
-    gauge: Gauge, connection: RawConnection, stream_id: str, reading: Reading | None, for_s: float
-) -> int:
+async def _linger(gauge: Gauge, connection: Connection, stream_id: str, reading: Reading | None, for_s: float) -> int:
     """Read on for some time, and return how many tokens there are then."""
     until_s = time.perf_counter() + for_s
     if reading is None:
@@ -201,7 +198,7 @@ async def _occupied(server: TargetServer, is_wanted: bool) -> AsyncIterator[None
     """Occupy the only slot for the length of the block."""
     async with dial(server.target) as connection:
         if is_wanted:
-            await connection.send(stream_request(server, "again", _ENDLESS))
+            connection.send(stream_request(server, "again", _ENDLESS))
             await _read_to(connection, Reading(time.perf_counter()), 1)
         yield
     if is_wanted:

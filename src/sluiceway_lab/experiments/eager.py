@@ -10,12 +10,9 @@ import statistics
 import msgspec
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Connection, LoadError, Target, dial, until
 from sluiceway_lab.load.held import FormatTime, Spoken
-from sluiceway_lab.load.polling import until
-from sluiceway_lab.load.raw_connection import RawConnection, dial
 from sluiceway_lab.load.record import Verdict
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
@@ -137,11 +134,11 @@ async def _of_the_server(lab: Lab, repeat: int) -> None:
 
 
 async def _ask_and_stall(
-    connection: RawConnection, server: TargetServer, prompt: str, n_tokens: int, stream_id: str
+    connection: Connection, server: TargetServer, prompt: str, n_tokens: int, stream_id: str
 ) -> None:
     connection.stall()
     wish = {"stream_id": stream_id, "slow_client": "unbounded"}
-    await connection.send(server.request(prompt, n_tokens, sluiceway=wish))
+    connection.send(server.request(prompt, n_tokens, sluiceway=wish))
 
 
 async def _until_generated(server: TargetServer, n_tokens: int) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
-from sluiceway_lab.load.polling import until
-from sluiceway_lab.load.raw_connection import dial
+from sluiceway_lab.load.client import dial, until
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.tables import Column
@@ -57,7 +56,7 @@ async def _full(lab: Lab, server: TargetServer, wish: Any) -> dict[str, float]:
         for request in residents[:_STALLED]:
             connection = await stack.enter_async_context(dial(server.target))
             connection.stall()
-            await connection.send(request)
+            connection.send(request)
         going_on = [
             asyncio.create_task(read(server.target, request, Habit(for_s=_PATIENCE_S)))
             for request in residents[_STALLED:]

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.load.polling import until
-from sluiceway_lab.load.raw_connection import RawConnection, keeping
+from sluiceway_lab.load.client import Connection, keeping, until
 from sluiceway_lab.load.scrape import Samples, parse_samples, total
 from sluiceway_lab.load.target_server import TargetServer
 
@@ -26,7 +25,7 @@ class Gauge:
     """Asks on one connection that stays open. Each `until` raises `LoadError` at the limit."""
 
     server: TargetServer
-    connection: RawConnection
+    connection: Connection
 
     async def stats(self) -> Stats:
         """Return `/stats`. The engine answers between two steps, so this waits for the end of a step."""
@@ -82,7 +81,7 @@ class Gauge:
         await until(look, "a release", limit_s=LIMIT_S, pause_s=0.0)
 
     async def _get(self, path: str) -> bytes:
-        await self.connection.send(keeping(self.server.target.request("GET", path)))
+        self.connection.send(keeping(self.server.target.request("GET", path)))
         return (await self.connection.read_reply(LIMIT_S)).body
 
 

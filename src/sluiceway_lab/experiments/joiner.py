@@ -9,13 +9,13 @@ import statistics
 from collections.abc import AsyncIterator, Sequence
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.answers import Answer, read_answer, text_times
-from sluiceway_lab.load.calls import Call, record
+from sluiceway_lab.load.client import Connection, record
 from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.scenarios import until_settled
 from sluiceway_lab.load.statistics import distribution
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.transcript import Answer, read_answer, text_times
 from sluiceway_lab.load.workload import JOINER_WORDS, long_prompt, prompts
 
 _RESIDENTS = (0, 8, 24)
@@ -59,16 +59,16 @@ def _joining(lab: Lab, scenario: str, level: int) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _residents(lab: Lab, server: TargetServer, name: str, level: int) -> AsyncIterator[list[Call]]:
+async def _residents(lab: Lab, server: TargetServer, name: str, level: int) -> AsyncIterator[list[Connection]]:
     """Keep this many long streams running for the length of the block."""
     texts = prompts(lab.seed, f"joiner/residents/{name}", level)
-    calls = [await Call.open(server.target, server.request(text, _RESIDENT_TOKENS)) for text in texts]
+    calls = [await Connection.open(server.target, server.request(text, _RESIDENT_TOKENS)) for text in texts]
     try:
         await until_settled(calls)
         yield calls
     finally:
         for call in calls:
-            call.leave()
+            call.finish()
 
 
 def joined_figures(scenario: str, joined: Sequence[Answer], residents: Sequence[Sequence[float]]) -> dict[str, float]:

@@ -16,12 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.calls import record
+from sluiceway_lab.load.client import LoadError, Recording, dial, parse_reply, record, until
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy, require_nginx
-from sluiceway_lab.load.polling import until
-from sluiceway_lab.load.raw_connection import dial
 from sluiceway_lab.load.record import Run, Verdict
-from sluiceway_lab.load.replies import LoadError, Recording, parse_reply
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import long_prompt, prompts
@@ -115,7 +112,7 @@ async def _queued(lab: Lab, server: TargetServer, found: dict[str, TargetServer]
 async def _occupied(server: TargetServer, for_s: float) -> AsyncIterator[None]:
     """Occupy the only slot for so long. As the first request of the server it runs before all others."""
     async with dial(server.target) as connection:
-        await connection.send(server.request("once", 100_000))
+        connection.send(server.request("once", 100_000))
         await connection.read_some(_LIMIT_S)
         left = asyncio.get_running_loop().call_later(for_s, connection.finish)
         try:
@@ -158,7 +155,7 @@ async def _unread(server: TargetServer, where: TargetServer, stream_id: str, sca
     wish = {"stream_id": stream_id, "keep_alive_s": scale.comments_s, "slow_client": "pause"}
     async with dial(where.target, is_narrow=True) as connection:
         connection.stall()
-        await connection.send(where.request("once", _PADDED_TOKENS, sluiceway=wish))
+        connection.send(where.request("once", _PADDED_TOKENS, sluiceway=wish))
         await asyncio.sleep(scale.stopped_s)
         connection.resume()
         raw = await connection.read_rest(_LIMIT_S)
@@ -182,7 +179,7 @@ async def _over(server: TargetServer, stream_id: str) -> dict[str, Any]:
 
 def figures_of(recording: Recording) -> dict[str, float]:
     """Return what a client saw of its stream. Raises `LoadError` if it was refused."""
-    reply = parse_reply(recording.reads)
+    reply = recording.reply()
     if reply.status not in (200, 504):
         raise LoadError(f"the server refused ({reply.status})")
     event_s = [at_s for at_s, raw in reply.pieces for _ in _EVENT.findall(raw)] if reply.status == 200 else []

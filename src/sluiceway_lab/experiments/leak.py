@@ -11,8 +11,8 @@ from typing import Any
 from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Habit, Reading, read
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Run, Verdict
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts

@@ -11,8 +11,7 @@ import msgspec
 
 from sluiceway.sse.decoder import EventDecoder
 from sluiceway.sse.event import ServerEvent
-from sluiceway_lab.load.calls import record
-from sluiceway_lab.load.replies import LoadError, Reply, complaint, parse_reply
+from sluiceway_lab.load.client import LoadError, Reply, complaint, record
 from sluiceway_lab.load.target_server import TargetServer
 
 _GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -94,7 +93,7 @@ def _request(server: TargetServer, path: str, prompt: str, n_tokens: int, fields
 
 
 async def _asked(server: TargetServer, request: bytes) -> Reply:
-    reply = parse_reply((await record(server.target, request)).reads)
+    reply = (await record(server.target, request)).reply()
     if reply.status != 200:
         raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
     return reply

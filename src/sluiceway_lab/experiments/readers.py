@@ -7,9 +7,7 @@ import re
 import time
 from dataclasses import dataclass, field
 
-from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.raw_connection import RawConnection, dial
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.client import Connection, LoadError, Target, dial
 
 _TEXT = b'"text":"'
 """In every event with a token, in every protocol but chat, and in no other event."""
@@ -80,7 +78,7 @@ async def read(target: Target, request: bytes, habit: Habit) -> Reading:
     """Read one stream in this way. Raises `LoadError` if no server listens, and for a silence of a minute."""
     reading = Reading(time.perf_counter())
     async with dial(target, is_narrow=habit.is_narrow) as connection:
-        await connection.send(request)
+        connection.send(request)
         await _read(connection, habit, reading)
         reading.ended_s = time.perf_counter()
         if reading.end == LEFT and habit.resets:
@@ -88,7 +86,7 @@ async def read(target: Target, request: bytes, habit: Habit) -> Reading:
     return reading
 
 
-async def _read(connection: RawConnection, habit: Habit, reading: Reading) -> None:
+async def _read(connection: Connection, habit: Habit, reading: Reading) -> None:
     n_reads = 0
     while not _has_enough(habit, reading, n_reads):
         left_s = reading.started_s + habit.for_s - time.perf_counter()

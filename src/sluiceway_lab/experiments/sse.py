@@ -11,9 +11,8 @@ from httpx_sse import EventSource
 
 from sluiceway_lab.experiments import native
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.calls import record
+from sluiceway_lab.load.client import Reply, record
 from sluiceway_lab.load.record import Verdict
-from sluiceway_lab.load.replies import Reply, parse_reply
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
@@ -58,7 +57,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 async def _both(server: TargetServer, text: str, n_tokens: int) -> tuple[Reply, dict[str, Any]]:
     request = native.stream_request(server, text, n_tokens, **_RESUMABLE)
-    reply = parse_reply((await record(server.target, request)).reads)
+    reply = (await record(server.target, request)).reply()
     return reply, await native.generate(server, text, n_tokens)
 
 

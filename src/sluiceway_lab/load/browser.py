@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.processes import stop
-from sluiceway_lab.load.replies import LoadError
 
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = (

@@ -16,6 +16,7 @@ from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.load import load_weights, open_checkpoint
 from sluiceway.model.rope import Rope
 from sluiceway.model.weight_format import TorchFormat, resolve_dtype
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.decoding import (
     CPU,
     DecodeMethod,
@@ -25,7 +26,6 @@ from sluiceway_lab.load.decoding import (
     NoAttention,
     TableAttention,
 )
-from sluiceway_lab.load.replies import LoadError
 
 _TINY = ModelConfig(
     architecture="llama",

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sluiceway.config import Dtype, ModelFiles
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Floor, Weights
-from sluiceway_lab.load.replies import LoadError
 
 if TYPE_CHECKING:
     import torch

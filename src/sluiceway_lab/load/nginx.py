@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import LoadError, Target
 from sluiceway_lab.load.own_server import free_port
 from sluiceway_lab.load.processes import stop
-from sluiceway_lab.load.replies import LoadError
 
 _START_S = 10.0
 _STOP_S = 10.0

@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from sluiceway_lab.load.calls import Target, get
+from sluiceway_lab.load.client import LoadError, Target, get
 from sluiceway_lab.load.processes import stop
-from sluiceway_lab.load.replies import LoadError
 
 START_S = 180.0
 """A large model on a slow disk may take minutes to load."""

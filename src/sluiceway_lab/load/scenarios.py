@@ -6,13 +6,11 @@ import itertools
 import time
 from collections.abc import Sequence
 
-from sluiceway_lab.load.answers import Answer, read_answer, text_times
-from sluiceway_lab.load.calls import Call
-from sluiceway_lab.load.polling import until
+from sluiceway_lab.load.client import Connection, LoadError, until
 from sluiceway_lab.load.record import Run, Weights
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.streams import observe, together
 from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.transcript import Answer, read_answer, text_times
 from sluiceway_lab.load.workload import JOINER_WORDS, PREFILL_WORDS, long_prompt, prompts
 
 PREFILL_PROMPTS = 4
@@ -46,17 +44,17 @@ async def prefill(server: TargetServer, weights: Weights | None, seed: int, repe
 async def joiner(server: TargetServer, seed: int, repeat: int) -> Run:
     """Let a prompt of 1,500 words join eight streams. Measure its TTFT, and their longest ITL."""
     residents = [
-        await Call.open(server.target, server.request(prompt, _RESIDENT_TOKENS))
+        await Connection.open(server.target, server.request(prompt, _RESIDENT_TOKENS))
         for prompt in prompts(seed, f"joiner/{repeat}", RESIDENTS)
     ]
     try:
         await until_settled(residents)
         joining = server.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
-        joined = read_answer(await (await Call.open(server.target, joining)).end())
+        joined = read_answer(await (await Connection.open(server.target, joining)).end())
         answers = [read_answer(await resident.end()) for resident in residents]
     finally:
         for resident in residents:
-            resident.leave()
+            resident.finish()
     return _run(server, "joiner", RESIDENTS, repeat, joiner_figures(joined, answers), [])
 
 
@@ -85,14 +83,14 @@ async def leaver(server: TargetServer, seed: int, repeat: int, *, is_streaming: 
     await _until_idle(server)
     prompt = prompts(seed, f"{scenario}/{repeat}", 1)[0]
     fields = {} if is_streaming else {"stream": False, "stream_options": None}
-    call = await Call.open(server.target, server.request(prompt, _LEAVER_TOKENS, **fields))
+    call = await Connection.open(server.target, server.request(prompt, _LEAVER_TOKENS, **fields))
     try:
         if is_streaming:
             await until_settled([call])
         else:
             await _until_busy(server)
     finally:
-        call.leave()
+        call.finish()
     left_s = time.perf_counter()
     await _until_idle(server)
     figures = {"until_idle_s": time.perf_counter() - left_s}
@@ -127,7 +125,7 @@ def _run(
     return Run(server=server.name, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=errors)
 
 
-async def until_settled(calls: Sequence[Call]) -> None:
+async def until_settled(calls: Sequence[Connection]) -> None:
     """Wait until all streams are well under way. Raises `LoadError` if one ends before."""
 
     async def look() -> bool:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluiceway_lab.load.answers import Answer, read_answer
-from sluiceway_lab.load.calls import record
+from sluiceway_lab.load.client import LoadError, Recording, record
 from sluiceway_lab.load.engine_work import engine_figures
 from sluiceway_lab.load.processes import ProcessUsage
 from sluiceway_lab.load.record import Run, Weights
-from sluiceway_lab.load.replies import LoadError, Recording
 from sluiceway_lab.load.statistics import distribution
 from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.transcript import Answer, read_answer
 
 Outcome = Recording | LoadError
 """What became of one request."""

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.load.calls import Target, get, record
+from sluiceway_lab.load.client import LoadError, Target, complaint, get, record
 from sluiceway_lab.load.processes import ProcessUsage, family, usage
 from sluiceway_lab.load.record import ServerFacts
-from sluiceway_lab.load.replies import LoadError, complaint, parse_reply
 from sluiceway_lab.load.scrape import Samples, kind_of, n_busy, parse_samples
 from sluiceway_lab.load.workload import completion
 
@@ -140,7 +139,7 @@ async def _understood(target: Target, model: str) -> dict[str, Any]:
     """Return the largest set of `_EXTRAS` that the server accepts."""
     for extras in _EXTRAS:
         body = completion(model, "once", 1, extras)
-        reply = parse_reply((await record(target, target.request("POST", COMPLETIONS, body))).reads)
+        reply = (await record(target, target.request("POST", COMPLETIONS, body))).reply()
         if reply.status == 200:
             return extras
         if reply.status not in (400, 422):

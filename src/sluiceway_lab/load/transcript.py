@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluiceway.sse.decoder import EventDecoder
-from sluiceway_lab.load.replies import LoadError, Read, Reply, complaint, message_of
+from sluiceway_lab.load.client import LoadError, Read, Recording, Reply, message_of
 
 _DONE = "[DONE]"
 _COMMENT = re.compile(rb"^:", re.MULTILINE)
@@ -87,8 +87,7 @@ class Transcript:
 
 def read_transcript(reply: Reply) -> Transcript:
     """Raises `LoadError` for a refusal, and for an event that is not a JSON object."""
-    if reply.status != 200:
-        raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
+    reply.require_ok()
     return events_of(reply)
 
 
@@ -99,12 +98,71 @@ def events_of(reply: Reply) -> Transcript:
 
 def read_plain(reply: Reply) -> ChoicePart:
     """Return the first choice of an answer that was not streamed. Raises `LoadError` for a refusal or another form."""
-    if reply.status != 200:
-        raise LoadError(f"the server refused ({reply.status}): {complaint(reply.body)}")
+    reply.require_ok()
     parts = Event(0.0, _object(reply.body)).parts
     if not reply.is_whole or not parts:
         raise LoadError("the server broke off its answer" if parts else "the server answered without a choice")
     return parts[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One completion. The token counts are those of the server's usage, None without one."""
+
+    started_s: float
+    chunk_s: tuple[float, ...]
+    """When each event with text arrived."""
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    n_bytes: int
+    """All bytes that the server sent, with headers and framing."""
+
+    @property
+    def n_tokens(self) -> int:
+        """The server's count; without one, the number of events with text."""
+        return len(self.chunk_s) if self.completion_tokens is None else self.completion_tokens
+
+    @property
+    def first_token_s(self) -> float:
+        """The TTFT, from before the connection was opened."""
+        return self.chunk_s[0] - self.started_s
+
+    @property
+    def itls_s(self) -> list[float]:
+        """The ITLs, between events with text."""
+        return [later - earlier for earlier, later in zip(self.chunk_s, self.chunk_s[1:], strict=False)]
+
+
+def read_answer(recording: Recording) -> Answer:
+    """Raises `LoadError` for a refusal, an error in the stream, an incomplete stream, and one without text."""
+    transcript = read_transcript(recording.reply())
+    for error in transcript.errors:
+        raise LoadError(f"the server broke off the answer: {error}")
+    if transcript.n_after_done is None:
+        raise LoadError("the server broke off the answer")
+    texts = [part for part in transcript.parts if part.text]
+    if not texts:
+        raise LoadError("the server answered without a text")
+    reasons = [part.finish_reason for part in transcript.parts if part.finish_reason]
+    # Some servers repeat the growing usage in every chunk. The last one counts.
+    usages = (event.usage for event in reversed(transcript.events))
+    usage: dict[str, Any] = next((usage for usage in usages if isinstance(usage, dict)), {})
+    return Answer(
+        started_s=recording.started_s,
+        chunk_s=tuple(part.at_s for part in texts),
+        text="".join(part.text for part in texts),
+        finish_reason=reasons[-1] if reasons else None,
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        n_bytes=recording.n_bytes,
+    )
+
+
+def text_times(recording: Recording) -> list[float]:
+    """Return when each event with text arrived, also for an answer that its client left."""
+    return [part.at_s for part in events_of(recording.reply()).parts if part.text]
 
 
 def _events(pieces: list[Read]) -> Iterator[Event]:

@@ -27,10 +27,9 @@ from sluiceway.config import StreamsConfig
 from sluiceway.ipc.messages.codec import Decoder, encode
 from sluiceway.ipc.messages.to_api import Delta, Events, ToApi
 from sluiceway.response.budget import Budget
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import LoadError, Target
 from sluiceway_lab.load.held import FormatTime, Spoken, WaitingEvents, framer_of, held
 from sluiceway_lab.load.processes import usage
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.workload import words
 
 _VOCABULARY = 49_152

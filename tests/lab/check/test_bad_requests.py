@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluiceway_lab.check.bad_requests import QUESTION, judge
+from sluiceway_lab.load.client import Reply
 from sluiceway_lab.load.record import Grade
-from sluiceway_lab.load.replies import Reply
 from support.model_server import ask, context_of, model_server
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sluiceway_lab.check import context as context_module
 from sluiceway_lab.check.context import CheckConfig, ServerPace, fitted, paced
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.client import LoadError
 from support.model_server import SMALL, context_of, model_server
 from support.scripted_http import DONE, completion_stream, scripted_server, stream, token
 from support.target_servers import target_server

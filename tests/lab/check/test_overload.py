@@ -6,8 +6,8 @@ import pytest
 
 from sluiceway_lab.check.context import Silence
 from sluiceway_lab.check.overload import QUESTION, answer_tokens, judge, outcome_of
+from sluiceway_lab.load.client import LoadError, Recording
 from sluiceway_lab.load.record import Grade
-from sluiceway_lab.load.replies import LoadError, Recording
 from sluiceway_lab.load.streams import Outcome
 from support.model_server import ask
 from support.scripted_http import chunk, completion_stream, event, plain, stream, token

@@ -16,9 +16,8 @@ from sluiceway_lab.check.context import CheckConfig, CheckContext
 from sluiceway_lab.check.question import Finding, Question
 from sluiceway_lab.check.registry import QUESTIONS
 from sluiceway_lab.check.session import CheckSession, finding
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import LoadError, Target
 from sluiceway_lab.load.record import SCHEMA, Grade, Record
-from sluiceway_lab.load.replies import LoadError
 from support.model_server import SMALL, context_of, model_server
 from support.server import Server
 

@@ -18,7 +18,7 @@ from sluiceway.cli.app import app
 from sluiceway.errors import ConfigError
 from sluiceway_lab.bench import BenchConfig
 from sluiceway_lab.cli.bench import parse_levels, report
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.processes import family
 from sluiceway_lab.load.record import SCHEMA, Record
 from sluiceway_lab.session import OwnServer, RunningServer, Session

@@ -16,7 +16,7 @@ from sluiceway_lab.check.question import Finding
 from sluiceway_lab.check.registry import QUESTIONS
 from sluiceway_lab.check.session import TOTAL_S, CheckSession
 from sluiceway_lab.cli.check import report
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.record import Grade, Record
 from support.check_records import check_record
 

@@ -16,7 +16,7 @@ from sluiceway_lab.cli.lab import report
 from sluiceway_lab.experiments import registry
 from sluiceway_lab.experiments.registry import NAMES
 from sluiceway_lab.experiments.session import LabSession
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.record import Record, Verdict
 from sluiceway_lab.session import OwnServer, RunningServer
 from support.labs import experiment

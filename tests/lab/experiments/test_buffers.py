@@ -6,7 +6,7 @@ import pytest
 
 from sluiceway_lab.experiments.buffers import verdicts
 from sluiceway_lab.experiments.experiment import Lab
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.session import RunningServer
 
 

@@ -14,7 +14,7 @@ from sluiceway.errors import ConfigError
 from sluiceway_lab.experiments import experiment
 from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.session import OwnServer, RunningServer
 from support.labs import lab_of

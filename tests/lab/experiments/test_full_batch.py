@@ -7,7 +7,7 @@ import pytest
 from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.experiments.full_batch import figures_of, verdicts
 from sluiceway_lab.experiments.readers import LEFT, WHOLE, Reading
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.session import RunningServer
 
 SERVED = Reading(1.0, token_s=[1.5, 1.6], end=WHOLE)

@@ -13,9 +13,7 @@ import pytest
 
 from sluiceway_lab.experiments import gauge as module
 from sluiceway_lab.experiments.gauge import Gauge, is_released
-from sluiceway_lab.load.calls import Target
-from sluiceway_lab.load.raw_connection import dial
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.client import LoadError, Target, dial
 from support.scripted_http import plain
 from support.target_servers import target_server
 

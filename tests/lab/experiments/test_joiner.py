@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from sluiceway_lab.experiments.joiner import joined_figures, verdicts
-from sluiceway_lab.load.answers import Answer
 from sluiceway_lab.load.record import Run
+from sluiceway_lab.load.transcript import Answer
 from support.labs import lab_of
 from support.records import run
 

@@ -10,8 +10,8 @@ from sluiceway.errors import ConfigError
 from sluiceway_lab.experiments import keep_alive as module
 from sluiceway_lab.experiments.keep_alive import EXPERIMENT, SilenceScale, figures_of, verdicts
 from sluiceway_lab.load import nginx
+from sluiceway_lab.load.client import LoadError, Recording
 from sluiceway_lab.load.record import Run, Verdict
-from sluiceway_lab.load.replies import LoadError, Recording
 from support.labs import lab_of
 from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, plain, token
 

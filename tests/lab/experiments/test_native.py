@@ -6,7 +6,7 @@ import pytest
 
 from sluiceway.sse.decoder import EventDecoder
 from sluiceway_lab.experiments import native
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.client import LoadError
 from support.labs import native_answer, native_event, native_events
 from support.scripted_http import plain, scripted_server
 from support.target_servers import target_server

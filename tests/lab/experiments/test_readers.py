@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Habit, Reading, read
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 
 EVENT = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
 DONE = b"data: [DONE]\n\n"

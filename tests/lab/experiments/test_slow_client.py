@@ -7,7 +7,7 @@ import pytest
 from sluiceway_lab.experiments.experiment import Lab
 from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Reading
 from sluiceway_lab.experiments.slow_client import HeldSample, ServerWatch, healthy_figures, slow_figures, verdicts
-from sluiceway_lab.load.calls import Target
+from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.session import RunningServer
 

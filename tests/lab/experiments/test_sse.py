@@ -8,7 +8,7 @@ import httpx_sse
 import pytest
 
 from sluiceway_lab.experiments.sse import CLAIMS, by_another_decoder, judged
-from sluiceway_lab.load.replies import Reply, parse_reply
+from sluiceway_lab.load.client import Reply, parse_reply
 from support.labs import native_answer, native_events
 
 FULL: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load import browser as module
 from sluiceway_lab.load.browser import own_page
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.client import LoadError
 from support.scripted_http import plain, scripted_server
 from support.server import is_alive
 from support.system import needs_browser

@@ -9,8 +9,8 @@ import torch
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway_lab.load import decode_methods
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.decode_methods import methods_of, model_of, torch_threads
-from sluiceway_lab.load.replies import LoadError
 from support.tiny_models import reference_model, row, saved
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")

@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway_lab.load import floor
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.floor import FloorRequest, answer, ask, weights_of
 from sluiceway_lab.load.record import Weights
-from sluiceway_lab.load.replies import LoadError
 
 SHAPES = {"embedding": (10, 4), "layer": (4, 4), "norm": (4,)}
 

@@ -10,9 +10,8 @@ import pytest
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load import nginx as module
-from sluiceway_lab.load.calls import Target, get
+from sluiceway_lab.load.client import LoadError, Target, get
 from sluiceway_lab.load.nginx import ProxyRules, own_proxy
-from sluiceway_lab.load.replies import LoadError
 from support.scripted_http import plain, scripted_server
 from support.system import needs_nginx
 from support.target_servers import NOWHERE

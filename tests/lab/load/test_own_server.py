@@ -7,10 +7,9 @@ import signal
 
 import pytest
 
-from sluiceway_lab.load.calls import get
+from sluiceway_lab.load.client import LoadError, get
 from sluiceway_lab.load.own_server import own_server
 from sluiceway_lab.load.processes import family
-from sluiceway_lab.load.replies import LoadError
 
 
 @pytest.mark.e2e

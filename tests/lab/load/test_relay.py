@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluiceway_lab.load.calls import record
+from sluiceway_lab.load.client import record
 from sluiceway_lab.load.relay import Cut, relay
-from sluiceway_lab.load.replies import parse_reply
 from support.scripted_http import STALL, ScriptedServer, plain, scripted_server
 
 BODY = b"0123456789" * 50
@@ -23,8 +22,8 @@ async def body_through(script: ScriptedServer, cut: Cut | None) -> bytes:
         return cut
 
     async with relay(script.target, choose) as between:
-        request = between.target.request("GET", "/long")
-        reply = parse_reply((await record(between.target, request, 10.0)).reads)
+        request = between.request("GET", "/long")
+        reply = (await record(between, request, 10.0)).reply()
     assert lines == ["GET /long HTTP/1.1"]
     return reply.body
 
@@ -45,7 +44,7 @@ async def test_reset_is_felt_as_one() -> None:
     async with scripted_server({"/long": [plain(200, BODY)]}) as script:
         async with relay(script.target, lambda line: Cut(100, resets=True)) as between:
             reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
-            writer.write(between.target.request("GET", "/long"))
+            writer.write(between.request("GET", "/long"))
             with pytest.raises(ConnectionResetError):
                 await asyncio.wait_for(reader.read(), 10.0)
                 await asyncio.wait_for(reader.read(), 10.0)
@@ -56,7 +55,7 @@ async def test_server_is_left_when_its_client_leaves() -> None:
     async with scripted_server({"/long": [b"HTTP/1.1 200 OK\r\n\r\n", b"once", STALL]}) as script:
         async with relay(script.target, lambda line: None) as between:
             reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
-            writer.write(between.target.request("GET", "/long"))
+            writer.write(between.request("GET", "/long"))
             assert await asyncio.wait_for(reader.readuntil(b"once"), 10.0)
             writer.close()
             await asyncio.wait_for(asyncio.gather(*script.answering), 10.0)
@@ -68,7 +67,7 @@ async def test_client_is_left_when_its_server_breaks_off() -> None:
     async with scripted_server({"/long": [b"HTTP/1.1 200"]}) as script:
         async with relay(script.target, lambda line: None) as between:
             reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
-            writer.write(between.target.request("GET", "/long"))
+            writer.write(between.request("GET", "/long"))
             assert await asyncio.wait_for(reader.read(), 10.0) == b""
             writer.close()
     assert faults == []
@@ -79,6 +78,6 @@ async def test_client_is_disconnected_if_no_server_listens() -> None:
         nobody = script.target
     async with relay(nobody, lambda line: None) as between:
         reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
-        writer.write(between.target.request("GET", "/long"))
+        writer.write(between.request("GET", "/long"))
         assert await asyncio.wait_for(reader.read(), 10.0) == b""
         writer.close()

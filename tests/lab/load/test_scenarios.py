@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sluiceway_lab.load import scenarios
-from sluiceway_lab.load.answers import Answer
-from sluiceway_lab.load.replies import LoadError
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.scenarios import joiner, joiner_figures, leaver, memory, prefill, start
+from sluiceway_lab.load.transcript import Answer
 from support.scripted_http import (
     STALL,
     STREAM_HEAD,

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluiceway_lab.load.answers import Answer
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.processes import ProcessUsage
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.streams import (
     Observed,
     cpu_figures,
@@ -19,6 +18,7 @@ from sluiceway_lab.load.streams import (
     stream_run,
     together,
 )
+from sluiceway_lab.load.transcript import Answer
 from support.scripted_http import completion_stream, plain, scripted_server, stream, token
 from support.target_servers import target_server
 

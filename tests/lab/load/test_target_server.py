@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway_lab.load.calls import Target, get
-from sluiceway_lab.load.replies import LoadError, Reply
+from sluiceway_lab.load.client import LoadError, Reply, Target, get
 from sluiceway_lab.load.target_server import meet
 from support.scripted_http import Answering, Pieces, completion_stream, plain, scripted_server
 

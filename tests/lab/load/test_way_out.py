@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from sluiceway.sse.decoder import EventDecoder
+from sluiceway_lab.load.client import LoadError, dial
 from sluiceway_lab.load.held import FormatTime
-from sluiceway_lab.load.raw_connection import dial
-from sluiceway_lab.load.replies import LoadError
 from sluiceway_lab.load.way_out import Spent, WayOutConfig, WriteBacklog, way_out
 
 pytestmark = pytest.mark.e2e
