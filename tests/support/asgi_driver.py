@@ -256,7 +256,7 @@ class _Chunks(ChunkWriter):
     """Writes to a driver while its client reads."""
 
     def __init__(self, driver: AsgiDriver) -> None:
-        self.on_writable = lambda: None
+        self.on_writable = self.on_lost = lambda: None
         self.is_watched = False
         self._driver = driver
 
@@ -271,6 +271,11 @@ class _Chunks(ChunkWriter):
     @property
     def unsent_bytes(self) -> int:
         return self._driver.unsent_bytes
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        self.on_lost = on_lost
+        if self._driver.has_left:
+            on_lost()
 
     def abort(self) -> None:
         self._driver.vanish()
@@ -362,6 +367,10 @@ class AsgiDriver:
     # The client's side.
 
     @property
+    def has_left(self) -> bool:
+        return self._has_left.is_set()
+
+    @property
     def reads(self) -> bool:
         """True while the client is connected and reads."""
         return not self._stalls and not self._has_left.is_set()
@@ -401,6 +410,7 @@ class AsgiDriver:
         self._has_left.set()
         self._stalls = False
         self._may_write.release()
+        self.chunks.on_lost()
 
     # What came.
 

@@ -58,7 +58,7 @@ def leave(streams: Registry, answer: Response, now_s: float = 1.0) -> bool:
 
 def settled(streams: Registry, answer: Response, now_s: float) -> bool:
     """Time goes by. Returns whether the response is still held."""
-    streams.at(now_s).changed(answer)
+    streams.at(now_s).changed(answer, is_over=answer.is_over)
     return streams.holds(answer)
 
 

@@ -86,7 +86,7 @@ class KernelQueue:
 
 
 class ChunkWriter:
-    """Writes the body of one response. Calls `on_writable` when there is room again, and when the client has left."""
+    """Writes the body of one response. Calls `on_writable` when there is room again, `on_lost` when the client leaves."""
 
     __slots__ = (
         "_ask_after_bytes",
@@ -96,6 +96,7 @@ class ChunkWriter:
         "_n_unasked",
         "_transport",
         "is_watched",
+        "on_lost",
         "on_writable",
     )
 
@@ -109,6 +110,7 @@ class ChunkWriter:
         """The kernel is asked once for several events, since that takes a system call."""
         self._n_unasked = 0
         self.on_writable: Callable[[], None] = _ignore
+        self.on_lost: Callable[[], None] = _ignore
         self.is_watched = False
         """True when the writer watches for a client that takes nothing; else the connection does."""
 
@@ -131,6 +133,14 @@ class ChunkWriter:
     def unsent_bytes(self) -> int:
         """Bytes that the transport and the kernel hold, at any moment but right after a write."""
         return self._transport.get_write_buffer_size() + self._kernel.unsent_bytes
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Call `on_lost` when the client leaves; immediately if it has left. Until then the connection is read."""
+        self.on_lost = on_lost
+        if self._cycle.disconnected:
+            on_lost()
+        else:
+            self._flow.resume_reading()
 
     def abort(self) -> None:
         """Break the connection off."""
@@ -183,7 +193,7 @@ def chunks_of(scope: Scope) -> ChunkWriter | None:
 
 
 def _ignore() -> None:
-    """Do nothing: `on_writable` before a writer is set."""
+    """Do nothing: what is called before a writer has set its own functions."""
 
 
 def takes_no_chunks(scope: Scope) -> bool:

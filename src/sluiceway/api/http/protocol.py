@@ -219,8 +219,8 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._lingering.discard(self)
         self._unparsed = b""
         self._unset_keepalive_if_required()
-        self._disconnect()
         super().connection_lost(exc)
+        self._disconnect()
 
     def eof_received(self) -> None:
         """The client has closed its side: it has left, even if bytes for it still wait to be sent."""
@@ -236,6 +236,8 @@ class WatchfulProtocol(HttpToolsProtocol):
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
+            if self._chunks is not None:
+                self._chunks.on_lost()
 
     def pause_writing(self) -> None:
         super().pause_writing()

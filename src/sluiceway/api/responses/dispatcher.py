@@ -215,22 +215,13 @@ class Dispatcher:
     def receive(self, message: ToApi) -> None:
         """Bring each event of a message to its response; then wake each response that has something to write, once."""
         match message:
-            case Events(events=events, stats=stats, wasted_tokens=n_wasted):
-                now_s = self.clock()
-                for event in events:
-                    try:
-                        if isinstance(event, Delta):  # nearly all are
-                            self._route_delta(event, now_s)
-                        elif isinstance(event, Finished):
-                            self._finish(event, now_s)
-                        else:
-                            self._route(event)
-                    except Exception as error:
-                        self._fail(event, error)
-                self._metrics.wasted_tokens.add(n_wasted)
+            case Events():
+                self._route_all(message.events)
                 self.registry.wake()
-                if stats is not None:
-                    self._metrics.engine_stepped(stats)
+                if message.wasted_tokens:
+                    self._metrics.wasted_tokens.add(message.wasted_tokens)
+                if message.stats is not None:
+                    self._metrics.engine_stepped(message.stats)
             case AuditReport():
                 self.audits.answered(message)
             case EngineIsUp(facts, length_bound):
@@ -401,22 +392,33 @@ class Dispatcher:
             if route is not None and route.cancel_reason is None:
                 route.response.close(FinishReason.ERROR, INTERNAL_ERROR)
 
-    def _route_delta(self, event: Delta, now_s: float) -> None:
-        route = self._routes.get(event.rid)
-        if route is None or route.cancel_reason is not None:
-            self._metrics.wasted_tokens.add(len(event.token_ids))
-            return
-        if event.token_ids:
-            if route.last_token_s is None:
-                self._metrics.time_to_first_token_seconds.observe(now_s - route.response.stream.opened_s)
-                route.response.token_came(now_s)
-            else:
-                self._metrics.inter_token_seconds.observe(now_s - route.last_token_s)
-            route.last_token_s = now_s
-        route.response.delta(route.index, event)
+    def _route_all(self, events: Iterable[Event]) -> None:
+        now_s = self.clock()
+        routes, metrics = self._routes, self._metrics
+        for event in events:
+            try:
+                if not isinstance(event, Delta):  # most events are deltas, so those take no further call here
+                    self._route(event, now_s)
+                    continue
+                route = routes.get(event.rid)
+                if route is None or route.cancel_reason is not None:
+                    metrics.wasted_tokens.add(len(event.token_ids))
+                    continue
+                if event.token_ids:
+                    if route.last_token_s is None:
+                        metrics.time_to_first_token_seconds.observe(now_s - route.response.stream.opened_s)
+                        route.response.token_came(now_s)
+                    else:
+                        metrics.inter_token_seconds.observe(now_s - route.last_token_s)
+                    route.last_token_s = now_s
+                route.response.delta(route.index, event)
+            except Exception as error:
+                self._fail(event, error)
 
-    def _route(self, event: Accepted | Rejected | Progressed) -> None:
+    def _route(self, event: Finished | Accepted | Rejected | Progressed, now_s: float) -> None:
         match event:
+            case Finished():
+                self._finish(event, now_s)
             case Accepted():
                 self._accept(event)
             case Rejected():

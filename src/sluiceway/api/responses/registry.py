@@ -70,7 +70,7 @@ class TimerWheel(Generic[T]):
     def set_next(self, item: T) -> None:
         """Set the only timer of this item to the next tick."""
         tick = self._last_tick + 1
-        if self.tick_of.get(item) != tick:  # this runs with each write to a slow reader
+        if self.tick_of.get(item) != tick:  # each write to a slow reader comes here
             self._put(item, tick)
 
     def drop(self, item: T) -> None:
@@ -199,9 +199,9 @@ class ResponseRegistry:
         self._open[response] = None
         self.empty.holds = False
 
-    def changed(self, response: Response) -> None:
+    def changed(self, response: Response, *, is_over: bool) -> None:
         """Keep, evict or watch a response that has changed."""
-        if not response.is_over:
+        if not is_over:
             self._timers.set(response, response.stream.quiet_until_s)
         elif self._is_kept(response):
             self._timers.set(response, response.stream.quiet_until_s)

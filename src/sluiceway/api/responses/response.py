@@ -106,8 +106,8 @@ class Registry(Protocol):
     def opened(self, response: Response) -> None:
         """Note that the response has a reader."""
 
-    def changed(self, response: Response) -> None:
-        """Note that the response may be over, or may have another time at which to look at it."""
+    def changed(self, response: Response, *, is_over: bool) -> None:
+        """Note whether the response is over. It may also have another time at which to look at it."""
 
     def watch(self, response: Response) -> None:
         """Look at the response at the next tick: something waits for a reader without room."""
@@ -362,12 +362,13 @@ class Response:
 
     def settle(self) -> None:
         """Log the end of the response if it is over, and tell the registry of the change."""
-        if not self._is_logged and self.is_over:
+        is_over = self.is_over
+        if is_over and not self._is_logged:
             self._is_logged = True
             if not self._is_streamed:
                 self.drop_gathered()
             self._log_end()
-        self._context.registry.changed(self)
+        self._context.registry.changed(self, is_over=is_over)
 
     def drop_gathered(self) -> None:
         """Drop what was gathered of a whole answer that no reader will get. Idempotent."""

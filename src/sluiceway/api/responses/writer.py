@@ -84,10 +84,12 @@ class AsgiWriter:
         suspended in `send`, runs no `finally` in time.
         """
         self._response, self._reader_id = response, reader_id
-        watch = asyncio.create_task(self._watch(receive))
         self._task = asyncio.current_task()
         woken, chunks = self._woken, self._chunks
+        watch = asyncio.create_task(self._watch(receive)) if chunks is None else None
         try:
+            if chunks is not None:
+                chunks.watch(self._leave)
             while response.head is None and self._is_read:
                 await woken.wait()
                 woken.clear()
@@ -112,7 +114,8 @@ class AsgiWriter:
                     return
         finally:
             response.leave(reader_id)
-            watch.cancel()
+            if watch is not None:
+                watch.cancel()
 
     @property
     def _is_read(self) -> bool:
@@ -144,11 +147,15 @@ class AsgiWriter:
         self.wake()
 
     async def _watch(self, receive: Receive) -> None:
-        """Leave as soon as the client has left, whatever the task waits for."""
+        """Leave when the client leaves, where the server does not offer `chunks`."""
         try:
             while (await receive())["type"] != "http.disconnect":
                 pass
         finally:
-            if self._response.writers.get(self._reader_id) is self:
-                self._response.leave(self._reader_id)
-                self.wake()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Leave when the client has left, whatever the task waits for."""
+        if self._response.writers.get(self._reader_id) is self:
+            self._response.leave(self._reader_id)
+            self.wake()

@@ -26,7 +26,9 @@ from sluiceway.types import FinishReason, Piece, TokenLogprobs
 
 _DONE = b"data: [DONE]\n\n"
 
-_FINISH: Mapping[FinishReason, str] = MappingProxyType({FinishReason.STOP: "stop", FinishReason.LENGTH: "length"})
+_FINISH: Mapping[FinishReason, bytes] = MappingProxyType(
+    {FinishReason.STOP: b'"stop"', FinishReason.LENGTH: b'"length"'}
+)
 
 
 class _ChoiceJson:
@@ -96,11 +98,16 @@ class _Framer(ABC):
         self._untold: list[list[int]] = [[] for _ in range(n_choices)]
         n_telling = n_choices if request.sampling.logprobs is not None else 0
         self._pending_logprobs = [PendingLogprobs() for _ in range(n_telling)] or None
+        self._is_plain = not (request.return_token_ids or n_telling)
+        """True when choices have text only, without token ids and logprobs."""
         self._choices: list[_ChoiceJson] = []
         """What was gathered."""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """At most one event; none for text of length zero, unless many tokens without any are to be told."""
+        if self._is_plain:
+            text = delta.text
+            return self._text_openings[index] + encode_json(text) + self._plain_closing if text else b""
         if self._return_token_ids:
             self._untold[index].extend(delta.token_ids)
         if self._pending_logprobs is not None:
@@ -109,14 +116,15 @@ class _Framer(ABC):
 
     def end(self, usage: TokenUsage) -> bytes:
         """The usage, if it was asked for, in a chunk without choices; then the end of the stream."""
-        return self._usage_event(usage) + _DONE
+        return self._usage_event(usage) + _DONE if self._include_usage else _DONE
 
     def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
         """Plain data with a top-level `error`, the form on which SDKs raise; an event name would hide it from some.
 
         The usage comes first, since a client that raises reads no further.
         """
-        return b"%bdata: %b\n\n%b" % (self._usage_event(usage), error_body(refusal), _DONE)
+        usage_event = self._usage_event(usage) if self._include_usage else b""
+        return b"%bdata: %b\n\n%b" % (usage_event, error_body(refusal), _DONE)
 
     def gather(self, index: int, delta: Delta) -> int:
         choice = (self._choices or self._begin_choices())[index]
@@ -164,7 +172,7 @@ class _Framer(ABC):
             else:
                 choice.add_logprobs(self._logprobs_fields(self._pending_logprobs[index].take_last("")))
                 yield from choice.take_logprobs()
-            yield b',"finish_reason":"%b"' % _finish_word(end).encode()
+            yield b',"finish_reason":%b' % _finish_reason(end)
             if self._return_token_ids:
                 yield from (b',"token_ids":[', *choice.token_ids.take(), b"]")
             yield b"}"
@@ -175,14 +183,12 @@ class _Framer(ABC):
         return self._pending_logprobs is not None and self._pending_logprobs[index].is_overdue
 
     def _usage_event(self, usage: TokenUsage) -> bytes:
-        if not self._include_usage:
-            return b""
         return b'%b],"usage":%b}\n\n' % (self._head, encode_json(_usage_fields(usage)))
 
     def _text_event(self, index: int, text: str) -> bytes:
         """A chunk of an unfinished choice."""
         closing = self._plain_closing
-        if self._return_token_ids or self._pending_logprobs is not None:
+        if not self._is_plain:
             logprobs = self._logprobs(index, text)
             closing = self._closing(self._text_closing, logprobs, b"null", self._take_ids(index))
         return self._text_openings[index] + encode_json(text) + closing
@@ -192,7 +198,9 @@ class _Framer(ABC):
         return b'%b,"logprobs":%b,"finish_reason":%b%b}%b' % fields
 
     def _finish_closing(self, content_closing: bytes, index: int, finished: Finished, text: str = "") -> bytes:
-        reason = b'"%b"' % _finish_word(finished).encode()
+        reason = _finish_reason(finished)
+        if self._is_plain:
+            return b'%b,"logprobs":null,"finish_reason":%b}%b' % (content_closing, reason, self._tail)
         logprobs = self._logprobs(index, text, is_last=True)
         return self._closing(content_closing, logprobs, reason, self._take_ids(index))
 
@@ -286,10 +294,11 @@ class CompletionFramer(_Framer):
         return completion_logprobs(told)
 
 
-def _finish_word(finished: Finished) -> str:
+def _finish_reason(finished: Finished) -> bytes:
+    """The finish reason as JSON."""
     word = _FINISH.get(finished.reason)
     if word is None:
-        raise InvariantError(f"an end by {finished.reason.value} is an error of the stream, not a finish reason")
+        raise InvariantError(f"{finished.reason.value} is an error of the stream, not a finish reason")
     return word
 
 
