@@ -22,6 +22,7 @@ from sluiceway import api
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Delta
+from sluiceway.protocols.common.body import QUICK_BYTES
 from support.asgi_driver import Api, AsgiDriver, completion, settle
 from support.awaits import Awaits, Place
 
@@ -42,6 +43,8 @@ TOO_LONG = Refusal(status=400, code="context_length_exceeded", message="Too long
 LAST_TURN = 60
 """Who is still there has no more to come, and leaves."""
 MOST_TURNS = 200
+PLACES = (0, 1, 2)
+"""The task that answers, and the tasks that it starts."""
 
 
 class Wary(AsgiDriver):
@@ -140,6 +143,7 @@ SCENARIOS = [
         for stalls, chunks in itertools.product((False, True), repeat=2)
     ),
     scenario("plain", "POST", POST, completion()),
+    scenario("a body for a worker process", "POST", POST, completion(prompt="x" * QUICK_BYTES)),
     scenario("body in pieces", "POST", POST, [completion(stream=True)[:9], completion(stream=True)[9:]]),
     scenario("rejected", "POST", POST, completion(stream=True), is_rejected=True),
     scenario("refused", "POST", POST, completion(max_tokens="many")),
@@ -292,11 +296,11 @@ def cancelled_at() -> set[Place]:
 
 
 @pytest.mark.parametrize("given", SCENARIOS, ids=lambda given: given.name)
-@pytest.mark.parametrize("place", [0, 1], ids=["task", "watch"])
+@pytest.mark.parametrize("place", PLACES, ids=["task", "first helper", "second helper"])
 async def test_nothing_is_held_wherever_a_cancellation_lands(
     given: Scenario, place: int, cancelled_at: set[Place]
 ) -> None:
-    """In the task that answers, or in the one that watches the client."""
+    """In the task that answers, or in one of the tasks that it has started."""
     cancelled_at |= await cancelled_everywhere(given, place)
 
 
@@ -310,7 +314,7 @@ async def test_nothing_is_held_wherever_a_connection_breaks(given: Scenario) -> 
 async def test_every_await_was_met(cancelled_at: set[Place]) -> None:
     """A new one, at which nobody has tried what happens, is named here."""
     if not cancelled_at:
-        for given, place in itertools.product(SCENARIOS, (0, 1)):
+        for given, place in itertools.product(SCENARIOS, PLACES):
             cancelled_at |= await cancelled_everywhere(given, place)
     assert sorted(AWAITS.all - cancelled_at) == []
     assert len(AWAITS.all) > 40

@@ -20,9 +20,8 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.api.app import build_app
 from sluiceway.api.context import AppContext
-from sluiceway.api.endpoints.intake import Intake
 from sluiceway.api.http.chunks import ChunkWriter, offer_chunks
-from sluiceway.api.http.request import BodyLimits
+from sluiceway.api.http.request import BodyLimits, Intake
 from sluiceway.api.responses.defaults import StreamDefaults
 from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.config import ModelFiles, ModelKind, ServeConfig, StreamsConfig

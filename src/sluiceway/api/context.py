@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from starlette.types import Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from sluiceway.api.endpoints.intake import Intake
 from sluiceway.api.http.head import ErrorBody, send_refusal
 from sluiceway.api.http.middleware import request_id_of
+from sluiceway.api.http.request import Intake
 from sluiceway.api.responses.defaults import StreamDefaults
 from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.errors import Refusal

@@ -21,9 +21,8 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.api.app import build_app
 from sluiceway.api.context import AppContext
-from sluiceway.api.endpoints.intake import Intake, worker_pool
 from sluiceway.api.http.protocol import SEND_TIMEOUT_S, Buffers
-from sluiceway.api.http.request import BodyLimits
+from sluiceway.api.http.request import BodyLimits, Intake, worker_pool
 from sluiceway.api.http.server import HttpServer
 from sluiceway.api.responses.defaults import StreamDefaults, policy_of
 from sluiceway.api.responses.dispatcher import QUIET_S, Dispatcher

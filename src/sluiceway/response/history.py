@@ -9,7 +9,6 @@ import msgspec
 
 from sluiceway.errors import ConfigError
 from sluiceway.response.shares import Shares
-from sluiceway.response.stream import Stream
 
 
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,35 +30,6 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     is_resumable: bool
     opened_s: float
     ended_s: float | None
-
-
-def record_of(
-    stream: Stream,
-    stream_id: str,
-    *,
-    prompt_tokens: int,
-    completion_tokens: int,
-    cached_tokens: int,
-    is_resumable: bool,
-) -> StreamRecord:
-    """The record of this response as it is now."""
-    backlog = stream.backlog
-    delivered, undelivered = backlog.n_delivered, backlog.n_undelivered
-    return StreamRecord(
-        stream_id=stream_id,
-        state=stream.state.value,
-        reason=None if stream.reason is None else stream.reason.value,
-        generated_tokens=delivered + undelivered + backlog.n_waiting,
-        delivered_tokens=delivered,
-        wasted_tokens=undelivered,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        cached_tokens=cached_tokens,
-        last_event_id=backlog.end.event_id,
-        is_resumable=is_resumable,
-        opened_s=stream.opened_s,
-        ended_s=stream.ended_s,
-    )
 
 
 class History:

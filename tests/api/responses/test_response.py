@@ -255,3 +255,21 @@ def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
     start, queued = EventDecoder().feed(written(answer))
     assert (start.event, start.last_event_id, queued.event, queued.last_event_id) == ("start", "1", "queued", "1")
     assert queued.data == '{"position":2}' and answer.stream.backlog.end.event_id + 1 == 2
+
+
+def test_a_record_tells_what_became_of_each_token() -> None:
+    """While the response runs, and after its client has left."""
+    answer = opened(parse_completion(completion(stream=True)), PLAIN)
+    answer.accepted(0, Accepted(10, 5, 2))
+    answer.delta(0, Delta(10, "x", (1, 2)))
+    written(answer)
+    answer.delta(0, Delta(10, "y", (3,)))
+    record = answer.record
+    assert (record.stream_id, record.state, record.reason, record.ended_s) == ("s-1", "open", None, None)
+    assert (record.prompt_tokens, record.completion_tokens, record.cached_tokens) == (5, 3, 2)
+    assert (record.generated_tokens, record.delivered_tokens, record.wasted_tokens) == (3, 2, 0)
+    assert (record.last_event_id, record.is_resumable) == (2, False)
+    answer.leave(1)
+    record = answer.record
+    assert (record.state, record.reason, record.ended_s) == ("closed", "disconnected", 0.0)
+    assert (record.generated_tokens, record.delivered_tokens, record.wasted_tokens) == (3, 2, 1)

@@ -86,7 +86,10 @@ class KernelQueue:
 
 
 class ChunkWriter:
-    """Writes the body of one response. Calls `on_writable` when there is room again, `on_lost` when the client leaves."""
+    """Writes the body of one response.
+
+    It calls `on_writable` when there is room again, and `on_lost` when the client leaves.
+    """
 
     __slots__ = (
         "_ask_after_bytes",

@@ -397,8 +397,11 @@ class Dispatcher:
         routes, metrics = self._routes, self._metrics
         for event in events:
             try:
+                if isinstance(event, Finished):
+                    self._finish(event, now_s)
+                    continue
                 if not isinstance(event, Delta):  # most events are deltas, so those take no further call here
-                    self._route(event, now_s)
+                    self._route(event)
                     continue
                 route = routes.get(event.rid)
                 if route is None or route.cancel_reason is not None:
@@ -415,10 +418,8 @@ class Dispatcher:
             except Exception as error:
                 self._fail(event, error)
 
-    def _route(self, event: Finished | Accepted | Rejected | Progressed, now_s: float) -> None:
+    def _route(self, event: Accepted | Rejected | Progressed) -> None:
         match event:
-            case Finished():
-                self._finish(event, now_s)
             case Accepted():
                 self._accept(event)
             case Rejected():

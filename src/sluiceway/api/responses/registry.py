@@ -209,7 +209,8 @@ class ResponseRegistry:
             self._timers.drop(response)
         if not self._open:
             self.empty.set(True)
-        self._note_timed()
+        if not self.timed.holds:
+            self._note_timed()  # a later tick notes that nothing is left to do
 
     def watch(self, response: Response) -> None:
         """Look at the response at the next tick."""
@@ -284,19 +285,18 @@ class ResponseRegistry:
         self._remove(response)
         if is_over:
             self._timers.drop(response)
-            self._note_timed()
 
     def _remove(self, response: Response) -> None:
         spec = response.spec
         self.budget.reclaim(response)
         response.count_tokens()
         del self._held[spec.caller, spec.stream_id]
-        if (
-            spec.has_key and response.is_broken
-        ):  # a client that sends the request again wants an answer, not the same error
+        if spec.has_key and response.is_broken:
+            # A client that sends the request again wants an answer, not the same error.
             self.forget_key(spec.stream_id, spec.caller)
         # A whole answer that was ended early has an error status, but it was generated, so it has a record.
-        if response.stream.is_accepted or not response.is_refused:
+        head = response.head
+        if head is None or head.status < 400 or response.stream.is_accepted:
             self._history.add(response.record, spec.caller, self._clock())
 
 

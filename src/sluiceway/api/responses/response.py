@@ -25,7 +25,7 @@ from sluiceway.protocols.common.progress import progress_comment, progress_event
 from sluiceway.refusals import INTERNAL_ERROR
 from sluiceway.response.backlog import Cursor
 from sluiceway.response.budget import Budget
-from sluiceway.response.history import StreamRecord, record_of
+from sluiceway.response.history import StreamRecord
 from sluiceway.response.lifecycle import (
     LIVE,
     CancelSequences,
@@ -225,13 +225,22 @@ class Response:
     @property
     def record(self) -> StreamRecord:
         """The state of the response now."""
-        return record_of(
-            self.stream,
-            self.spec.stream_id,
+        stream, backlog = self.stream, self.stream.backlog
+        delivered, undelivered = backlog.n_delivered, backlog.n_undelivered
+        return StreamRecord(
+            stream_id=self.spec.stream_id,
+            state=stream.state.value,
+            reason=None if stream.reason is None else stream.reason.value,
+            generated_tokens=delivered + undelivered + backlog.n_waiting,
+            delivered_tokens=delivered,
+            wasted_tokens=undelivered,
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             cached_tokens=self._cached_tokens,
+            last_event_id=backlog.end.event_id,
             is_resumable=self.is_numbered,
+            opened_s=stream.opened_s,
+            ended_s=stream.ended_s,
         )
 
     # Events of its sequences. `index` is the number of the choice.
@@ -338,9 +347,8 @@ class Response:
             return
         context = self._context
         was_open = self.stream.state is State.OPEN
-        effects = self.stream.lost(reader_id, context.clock())
-        if effects:
-            self._apply(effects)
+        if self.stream.state is not State.CLOSED:
+            self._apply(self.stream.lost(reader_id, context.clock()))
         if was_open and self.stream.state is State.DETACHED:
             context.metrics.stream_actions["detach"].add()
         self.settle()
@@ -362,7 +370,7 @@ class Response:
 
     def settle(self) -> None:
         """Log the end of the response if it is over, and tell the registry of the change."""
-        is_over = self.is_over
+        is_over = not self.writers and self.stream.state not in LIVE
         if is_over and not self._is_logged:
             self._is_logged = True
             if not self._is_streamed:

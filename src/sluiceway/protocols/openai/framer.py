@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 
@@ -26,6 +26,7 @@ from sluiceway.types import FinishReason, Piece, TokenLogprobs
 
 _DONE = b"data: [DONE]\n\n"
 
+# As JSON.
 _FINISH: Mapping[FinishReason, bytes] = MappingProxyType(
     {FinishReason.STOP: b'"stop"', FinishReason.LENGTH: b'"length"'}
 )
@@ -172,7 +173,7 @@ class _Framer(ABC):
             else:
                 choice.add_logprobs(self._logprobs_fields(self._pending_logprobs[index].take_last("")))
                 yield from choice.take_logprobs()
-            yield b',"finish_reason":%b' % _finish_reason(end)
+            yield b',"finish_reason":%b' % (_FINISH.get(end.reason) or _refuse_reason(end.reason))
             if self._return_token_ids:
                 yield from (b',"token_ids":[', *choice.token_ids.take(), b"]")
             yield b"}"
@@ -198,7 +199,7 @@ class _Framer(ABC):
         return b'%b,"logprobs":%b,"finish_reason":%b%b}%b' % fields
 
     def _finish_closing(self, content_closing: bytes, index: int, finished: Finished, text: str = "") -> bytes:
-        reason = _finish_reason(finished)
+        reason = _FINISH.get(finished.reason) or _refuse_reason(finished.reason)
         if self._is_plain:
             return b'%b,"logprobs":null,"finish_reason":%b}%b' % (content_closing, reason, self._tail)
         logprobs = self._logprobs(index, text, is_last=True)
@@ -294,12 +295,8 @@ class CompletionFramer(_Framer):
         return completion_logprobs(told)
 
 
-def _finish_reason(finished: Finished) -> bytes:
-    """The finish reason as JSON."""
-    word = _FINISH.get(finished.reason)
-    if word is None:
-        raise InvariantError(f"{finished.reason.value} is an error of the stream, not a finish reason")
-    return word
+def _refuse_reason(reason: FinishReason) -> NoReturn:
+    raise InvariantError(f"{reason.value} is an error of the stream, not a finish reason")
 
 
 def _usage_fields(usage: TokenUsage) -> dict[str, Any]:

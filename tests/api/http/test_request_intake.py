@@ -8,8 +8,7 @@ import json
 import pytest
 import structlog
 
-from sluiceway.api.endpoints.intake import Intake, worker_pool
-from sluiceway.api.http.request import BODIES_HELD, BodyLimits
+from sluiceway.api.http.request import BODIES_HELD, BodyLimits, Intake, worker_pool
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import EngineIsUp
 from sluiceway.ipc.messages.to_tokenizer import ChatPrompt, TextPrompt
