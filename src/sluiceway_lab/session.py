@@ -14,7 +14,7 @@ from sluiceway_lab.bench import BenchConfig, Contender, bench_runs, completed
 from sluiceway_lab.load import floor
 from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.machine import Measurement
-from sluiceway_lab.load.own_server import own_server
+from sluiceway_lab.load.processes import own_server
 from sluiceway_lab.load.record import Record, Run, Say, ServerFacts, Weights, compare
 from sluiceway_lab.load.target_server import meet
 

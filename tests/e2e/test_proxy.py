@@ -11,8 +11,7 @@ import pytest
 
 from sluiceway_lab.experiments.cut_streams import Client, CutPlan, browser_client, library_client, own_client, resumed
 from sluiceway_lab.load.client import Target, parse_reply, record
-from sluiceway_lab.load.nginx import ProxyRules, own_nginx, own_proxy
-from sluiceway_lab.load.relay import Cut, relay
+from sluiceway_lab.load.proxies import Cut, ProxyRules, own_nginx, own_proxy, relay
 from sluiceway_lab.load.target_server import TargetServer, meet
 from support.mirror import ROOT
 from support.raw_http import RawConnection

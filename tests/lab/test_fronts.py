@@ -10,7 +10,7 @@ import pytest
 from sluiceway_lab.experiments.gauge import LIMIT_S
 from sluiceway_lab.experiments.native import generate_request, stream_request
 from sluiceway_lab.load.client import dial, get, record
-from sluiceway_lab.load.own_server import front_server, own_server
+from sluiceway_lab.load.processes import front_server, own_server
 from sluiceway_lab.load.target_server import TargetServer, meet
 
 KINDS = ["starlette", "write-only", "naive"]

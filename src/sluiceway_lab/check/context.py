@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from sluiceway_lab.load.client import Connection, LoadError, Recording, until
-from sluiceway_lab.load.scrape import total
-from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.target_server import TargetServer, total
 from sluiceway_lab.load.transcript import ChoicePart, Transcript, read_plain, read_transcript
 from sluiceway_lab.load.workload import prompts
 

@@ -17,8 +17,7 @@ from httpx_sse import EventSource, ServerSentEvent
 
 from sluiceway_lab.load.browser import Page, own_page
 from sluiceway_lab.load.client import LoadError, complaint, dial, parse_reply
-from sluiceway_lab.load.nginx import ProxyRules, own_proxy
-from sluiceway_lab.load.relay import Cut, relay
+from sluiceway_lab.load.proxies import Cut, ProxyRules, own_proxy, relay
 from sluiceway_lab.load.target_server import COMPLETIONS, TargetServer
 
 _SILENCE_S = 30.0

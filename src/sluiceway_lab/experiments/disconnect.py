@@ -16,11 +16,9 @@ from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge
 from sluiceway_lab.experiments.native import generate_request, stream_request
 from sluiceway_lab.experiments.readers import Reading
 from sluiceway_lab.load.client import Connection, LoadError, dial
-from sluiceway_lab.load.record import Run, Verdict
-from sluiceway_lab.load.scrape import total
-from sluiceway_lab.load.statistics import percentile
+from sluiceway_lab.load.record import Run, Verdict, percentile
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.target_server import TargetServer, total
 from sluiceway_lab.load.workload import long_prompt
 
 _REPEATS, _TOKENS, _PROMPT_WORDS = 5, 100, 400

@@ -13,9 +13,8 @@ from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.client import Connection, LoadError, Target, dial, until
 from sluiceway_lab.load.held import FormatTime, Spoken
 from sluiceway_lab.load.record import Verdict
-from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.target_server import TargetServer, total
 from sluiceway_lab.load.way_out import WayOutConfig, way_out
 from sluiceway_lab.load.workload import prompts
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.load.own_server import front_server, own_server
+from sluiceway_lab.load.processes import front_server, own_server
 from sluiceway_lab.load.record import Figures, Run, Say, ServerFacts, Verdict, rounded
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer, meet

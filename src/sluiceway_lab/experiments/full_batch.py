@@ -12,9 +12,8 @@ from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
 from sluiceway_lab.load.client import dial, until
 from sluiceway_lab.load.record import Verdict
-from sluiceway_lab.load.scrape import total
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.target_server import TargetServer, total
 from sluiceway_lab.load.workload import prompts
 
 _SLOTS, _STALLED, _FAST = 8, 4, 4

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from sluiceway_lab.load.client import Connection, keeping, until
-from sluiceway_lab.load.scrape import Samples, parse_samples, total
-from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.target_server import Samples, TargetServer, parse_samples, total
 
 LIMIT_S = 20.0
 _POLL_S = 0.002

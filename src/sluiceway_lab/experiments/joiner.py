@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.client import Connection, record
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Run, Verdict, distribution
 from sluiceway_lab.load.scenarios import until_settled
-from sluiceway_lab.load.statistics import distribution
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.transcript import Answer, read_answer, text_times

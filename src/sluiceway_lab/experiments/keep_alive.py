@@ -17,7 +17,7 @@ from typing import Any
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.client import LoadError, Recording, dial, parse_reply, record, until
-from sluiceway_lab.load.nginx import ProxyRules, own_proxy, require_nginx
+from sluiceway_lab.load.proxies import ProxyRules, own_proxy, require_nginx
 from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer

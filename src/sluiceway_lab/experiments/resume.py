@@ -20,7 +20,7 @@ from sluiceway_lab.experiments.cut_streams import (
 )
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.browser import browser_command
-from sluiceway_lab.load.nginx import ProxyRules, nginx_command, own_proxy
+from sluiceway_lab.load.proxies import ProxyRules, nginx_command, own_proxy
 from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer

@@ -12,11 +12,9 @@ from typing import Any
 from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import CUT, Habit, Reading, read
-from sluiceway_lab.load.record import Verdict
-from sluiceway_lab.load.scrape import total
-from sluiceway_lab.load.statistics import percentile
+from sluiceway_lab.load.record import Verdict, percentile
 from sluiceway_lab.load.tables import Column
-from sluiceway_lab.load.target_server import TargetServer
+from sluiceway_lab.load.target_server import TargetServer, total
 from sluiceway_lab.load.workload import prompts
 from sluiceway_lab.session import OwnServer
 

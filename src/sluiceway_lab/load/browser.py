@@ -1,26 +1,26 @@
-"""Starts a headless Chromium, and controls it over a pipe.
+"""Starts a headless Chromium, and controls it by the protocol of its developer tools.
 
-The protocol is https://chromedevtools.github.io/devtools-protocol/: one JSON object per message, ended by a NUL.
+https://chromedevtools.github.io/devtools-protocol/: one JSON object per message of a WebSocket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from websockets import connect
+from websockets.exceptions import WebSocketException
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.load.client import LoadError
-from sluiceway_lab.load.processes import stop
+from sluiceway_lab.load.client import LoadError, Target, dial, until
+from sluiceway_lab.load.processes import StartedProcess, started
 
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = (
@@ -37,16 +37,14 @@ _FLAGS = (
     "--disable-features=Translate,OptimizationHints,MediaRouter",
     "--no-first-run",
     "--no-default-browser-check",
-    "--remote-debugging-pipe",
+    "--remote-debugging-port=0",
 )
 """The browser opens pages of this machine only, and makes no requests of its own. It needs no sandbox for that, and
 many test machines do not permit one."""
 _ANSWER_S = 30.0
 _STOP_S = 10.0
+_POLL_S = 0.02
 _LIMIT_BYTES = 64 << 20
-_MOVE = "import os, sys; told, heard = map(int, sys.argv[1:3]); os.dup2(told, 3); os.dup2(heard, 4); "
-_MOVE += "os.closerange(5, 1 << 16); os.execv(sys.argv[3], sys.argv[3:])"
-"""The browser reads commands from descriptor 3, and writes answers to descriptor 4."""
 
 
 def browser_command() -> str | None:
@@ -54,36 +52,15 @@ def browser_command() -> str | None:
     return next(filter(None, map(shutil.which, _COMMANDS)), None)
 
 
-def require_browser() -> str:
-    """Raises `ConfigError` if no browser is installed."""
-    command = browser_command()
-    if command is None:
-        raise ConfigError("NAME", "needs Chromium; on Debian and Ubuntu: apt-get install chromium")
-    return command
-
-
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page in a browser. Created by `own_page`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.WriteTransport) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._session: str | None = None
-
-    async def open(self, url: str) -> None:
-        """Raises `LoadError` if the page cannot be shown."""
-        target = await self._call("Target.createTarget", url="about:blank")
-        attached = await self._call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        self._session = attached["sessionId"]
-        shown = await self._call("Page.navigate", url=url)
-        if "errorText" in shown:
-            raise LoadError(f"the browser does not show {url}: {shown['errorText']}")
+    socket_url: str
 
     async def evaluate(self, expression: str, limit_s: float) -> Any:
         """Return the value of an expression; if it is a promise, wait for it. Raises `LoadError` for an exception."""
-        answer = await self._call(
+        answer = await self.call(
             "Runtime.evaluate", limit_s, expression=expression, awaitPromise=True, returnByValue=True
         )
         if "exceptionDetails" in answer:
@@ -91,28 +68,16 @@ class Page:
             raise LoadError(f"in the browser: {thrown.get('exception', {}).get('description') or thrown['text']}")
         return answer["result"].get("value")
 
-    async def hear(self) -> None:
-        """Pass answers to their callers, until the browser has ended."""
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while True:
-                answer = msgspec.json.decode((await self._reader.readuntil(b"\0"))[:-1])
-                waiting = self._waiting.pop(answer.get("id"), None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
-        for waiting in self._waiting.values():
-            waiting.set_exception(LoadError("the browser has ended"))
-
-    async def _call(self, method: str, limit_s: float = _ANSWER_S, **params: Any) -> dict[str, Any]:
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._writer.write(msgspec.json.encode(message) + b"\0")
+    async def call(self, method: str, limit_s: float = _ANSWER_S, **params: Any) -> dict[str, Any]:
+        """Call a method on a connection of its own, on which nothing but the answer comes. Raises `LoadError`."""
         try:
-            answer = await asyncio.wait_for(self._waiting[number], limit_s)
+            async with asyncio.timeout(limit_s), connect(self.socket_url, max_size=_LIMIT_BYTES) as socket:
+                await socket.send(msgspec.json.encode({"id": 1, "method": method, "params": params}), text=True)
+                answer = msgspec.json.decode(await socket.recv())
         except TimeoutError:
             raise LoadError(f"the browser did not answer {method} within {limit_s:g} s") from None
+        except (OSError, WebSocketException) as fault:
+            raise LoadError(f"the browser has ended: {fault}") from None
         if "error" in answer:
             raise LoadError(f"the browser refused {method}: {answer['error']['message']}")
         result: dict[str, Any] = answer["result"]
@@ -125,48 +90,37 @@ async def own_page(url: str) -> AsyncIterator[Page]:
 
     Raises `ConfigError` if no browser is installed, and `LoadError` if it does not do what it is asked to.
     """
-    command = require_browser()
+    command = browser_command()
+    if command is None:
+        raise ConfigError("NAME", "needs Chromium; on Debian and Ubuntu: apt-get install chromium")
     with tempfile.TemporaryDirectory(prefix="sluiceway-browser-", ignore_cleanup_errors=True) as folder:
-        told, telling = os.pipe()
-        hearing, heard = os.pipe()
-        process = _start(command, folder, told, heard)
-        try:
-            async with _page(hearing, telling) as page:
-                await page.open(url)
-                yield page
-        finally:
-            await asyncio.to_thread(stop, process, _STOP_S)
+        # The browser writes only to `folder`.
+        environment = ["env", f"HOME={folder}"]
+        with started([*environment, command, *_FLAGS, f"--user-data-dir={folder}"], _STOP_S) as browser:
+            page = await _first_page(browser, Path(folder, "DevToolsActivePort"))
+            shown = await page.call("Page.navigate", url=url)
+            if "errorText" in shown:
+                raise LoadError(f"the browser does not show {url}: {shown['errorText']}")
+            yield page
 
 
-def _start(command: str, folder: str, told: int, heard: int) -> subprocess.Popen[bytes]:
-    """Start the browser. It writes only to `folder`, and owns these ends of the two pipes."""
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-c", _MOVE, str(told), str(heard), command, *_FLAGS, f"--user-data-dir={folder}"],
-            pass_fds=(told, heard),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"HOME": folder},
-        )
-    finally:
-        os.close(told)
-        os.close(heard)
+async def _first_page(browser: StartedProcess, port_file: Path) -> Page:
+    """Wait until the browser listens, and open an empty page."""
+
+    async def look() -> Target | None:
+        if browser.process.poll() is not None:
+            raise LoadError(f"the browser has ended: {browser.log_tail()}")
+        return _written(port_file)
+
+    target = await until(look, "the browser to listen", limit_s=_ANSWER_S, pause_s=_POLL_S)
+    assert target is not None
+    async with dial(target, target.request("PUT", "/json/new?about:blank")) as connection:
+        reply = await connection.read_reply(_ANSWER_S)
+    reply.require_ok()
+    return Page(msgspec.json.decode(reply.body)["webSocketDebuggerUrl"])
 
 
-@contextlib.asynccontextmanager
-async def _page(hearing: int, telling: int) -> AsyncIterator[Page]:
-    """Create the page on these ends of the two pipes, and close them after the block."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_LIMIT_BYTES)
-    incoming, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(hearing, "rb"))
-    outgoing, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(telling, "wb"))
-    page = Page(reader, outgoing)
-    hears = asyncio.create_task(page.hear())
-    try:
-        yield page
-    finally:
-        hears.cancel()
-        outgoing.close()
-        incoming.close()
-        await asyncio.gather(hears, return_exceptions=True)
+def _written(port_file: Path) -> Target | None:
+    """Return where the browser listens, once it has written that to the first of two lines."""
+    lines = port_file.read_text().splitlines() if port_file.exists() else []
+    return Target("127.0.0.1", int(lines[0])) if len(lines) > 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluiceway_lab.load.record import Weights
-from sluiceway_lab.load.scrape import Samples, total
+from sluiceway_lab.load.target_server import Samples, total
 
 _SECONDS = "sluiceway_engine_seconds_total"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
-
-from sluiceway_lab.load.statistics import Spread, spread_of
 
 _SIGNIFICANT_DIGITS = 6
 SCHEMA = "sluiceway.lab/2"
@@ -19,6 +19,20 @@ Figures = dict[str, float]
 
 Say = Callable[[str], None]
 """Shows a line of progress."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """The spread of a figure over `n` repeats."""
+
+    min: float
+    median: float
+    max: float
+    n: int
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """Needs at least one value."""
+    return Spread(min(values), statistics.median(values), max(values), len(values))
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,3 +238,17 @@ def _series(runs: Sequence[Run]) -> dict[str, list[float]]:
     """Return the values of each figure, from the runs that have it."""
     names = dict.fromkeys(name for run in runs for name in run.figures)
     return {name: [run.figures[name] for run in runs if name in run.figures] for name in names}
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the least value that at least `percent` of the values do not exceed. Needs at least one value."""
+    rank = math.ceil(len(values) * percent / 100)
+    return sorted(values)[max(rank, 1) - 1]
+
+
+def distribution(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return `name_p50_s` and so on; nothing without values."""
+    if not values:
+        return {}
+    points = {f"{name}_p{percent}_s": percentile(values, percent) for percent in (50, 90, 99)}
+    return {f"{name}_min_s": min(values), **points, f"{name}_max_s": max(values)}

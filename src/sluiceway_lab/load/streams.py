@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from sluiceway_lab.load.client import LoadError, Recording, record
 from sluiceway_lab.load.engine_work import engine_figures
 from sluiceway_lab.load.processes import ProcessUsage
-from sluiceway_lab.load.record import Run, Weights
-from sluiceway_lab.load.statistics import distribution
+from sluiceway_lab.load.record import Run, Weights, distribution
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.transcript import Answer, read_answer
 

@@ -10,8 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sluiceway_lab.load.record import Floor, Ratio, Record, Run, Summary, Weights
-from sluiceway_lab.load.statistics import Spread
+from sluiceway_lab.load.record import Floor, Ratio, Record, Run, Spread, Summary, Weights
 
 
 @dataclass(frozen=True, slots=True)

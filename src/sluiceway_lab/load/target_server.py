@@ -1,8 +1,9 @@
-"""The server under measurement: its address, its kind, its model, the fields it understands, its processes."""
+"""The server under measurement: its kind, its model, the fields that it accepts, its processes, its metrics."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +12,51 @@ import msgspec
 from sluiceway_lab.load.client import LoadError, Target, complaint, get, record
 from sluiceway_lab.load.processes import ProcessUsage, family, usage
 from sluiceway_lab.load.record import ServerFacts
-from sluiceway_lab.load.scrape import Samples, kind_of, n_busy, parse_samples
 from sluiceway_lab.load.workload import completion
 
+_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(\{.*\})?\s+([^\s#]+)", re.MULTILINE)
+
+Samples = dict[tuple[str, str], float]
+"""Values by name and labels. The labels are the text as written, with braces."""
+
+RUNNING = {
+    "sluiceway": ("sluiceway_requests_running", "sluiceway_requests_waiting"),
+    "vllm": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    "llama.cpp": ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+}
+"""By kind of server, the gauges that are 0 when it is idle."""
 COMPLETIONS = "/v1/completions"
 _IGNORE_EOS = {"ignore_eos": True}
 _USAGE = {"stream_options": {"include_usage": True}}
 _EXTRAS: tuple[dict[str, Any], ...] = ({**_IGNORE_EOS, **_USAGE}, _USAGE, _IGNORE_EOS, {})
 """Fields that a server is asked to understand, the most useful set first."""
+
+
+def parse_samples(text: str) -> Samples:
+    """Lines that are not samples, and values that are not numbers, are skipped."""
+    samples: Samples = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        try:
+            samples[name, labels] = float(value)
+        except ValueError:
+            continue
+    return samples
+
+
+def total(samples: Samples, name: str) -> float:
+    """Return the sum over all labels; 0.0 without a sample."""
+    return sum(value for (other, _), value in samples.items() if other == name)
+
+
+def kind_of(samples: Samples) -> str | None:
+    """Recognise the server by its metrics; None if it is unknown."""
+    names = {name for name, _ in samples}
+    return next((kind for kind, gauges in RUNNING.items() if gauges[0] in names), None)
+
+
+def n_busy(kind: str, samples: Samples) -> float:
+    """Return how many requests run or wait."""
+    return sum(total(samples, gauge) for gauge in RUNNING[kind])
 
 
 class _Named(msgspec.Struct):

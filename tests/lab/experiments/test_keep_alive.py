@@ -9,7 +9,7 @@ import pytest
 from sluiceway.errors import ConfigError
 from sluiceway_lab.experiments import keep_alive as module
 from sluiceway_lab.experiments.keep_alive import EXPERIMENT, SilenceScale, figures_of, verdicts
-from sluiceway_lab.load import nginx
+from sluiceway_lab.load import proxies
 from sluiceway_lab.load.client import LoadError, Recording
 from sluiceway_lab.load.record import Run, Verdict
 from support.labs import lab_of
@@ -120,7 +120,7 @@ def test_smoke_run_judges_nothing() -> None:
 
 
 async def test_missing_nginx_is_an_error_before_servers_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nginx, "nginx_command", lambda: None)
+    monkeypatch.setattr(proxies, "nginx_command", lambda: None)
     with pytest.raises(ConfigError, match="apt-get install nginx"):
         await EXPERIMENT.run(lab_of())
 

@@ -52,13 +52,20 @@ async def test_error_for_a_missing_browser_says_what_to_install(monkeypatch: pyt
 
 
 async def test_browser_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lines = ["#!/bin/sh", "trap '' TERM", f"echo $$ >{tmp_path}/pid", "exec 4>&-", "while :; do sleep 0.1; done"]
+    lines = [
+        "#!/bin/sh",
+        "trap '' TERM",
+        f"echo $$ >{tmp_path}/pid",
+        "for folder; do :; done",  # the last argument
+        "printf '1\\n/\\n' >${folder#--user-data-dir=}/DevToolsActivePort",
+        "while :; do sleep 0.1; done",
+    ]
     hanging = tmp_path / "hanging"
     hanging.write_text("\n".join(lines))
     hanging.chmod(0o755)
     monkeypatch.setattr(module, "_COMMANDS", (str(hanging),))
     monkeypatch.setattr(module, "_STOP_S", 0.05)
-    with pytest.raises(LoadError, match="the browser has ended"):
+    with pytest.raises(LoadError, match="no answer from http://127.0.0.1:1"):
         async with own_page(NOWHERE.url):
             raise AssertionError("it is shown")
     assert not is_alive(int((tmp_path / "pid").read_text()))

@@ -7,7 +7,7 @@ import pytest
 from sluiceway.obs.metrics import Metrics
 from sluiceway_lab.load.engine_work import engine_figures
 from sluiceway_lab.load.record import Weights
-from sluiceway_lab.load.scrape import Samples, parse_samples
+from sluiceway_lab.load.target_server import Samples, parse_samples
 from support.snapshots import engine_stats
 
 WEIGHTS = Weights(dtype="bfloat16", parameters=1_000_000, head_parameters=250_000, step_bytes=2_000_000)

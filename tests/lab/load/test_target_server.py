@@ -1,4 +1,4 @@
-"""Recognising servers of several kinds."""
+"""Servers of several kinds, and their metrics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from sluiceway.obs.metrics import Metrics
 from sluiceway_lab.load.client import LoadError, Reply, Target, get
-from sluiceway_lab.load.target_server import meet
+from sluiceway_lab.load.target_server import kind_of, meet, n_busy, parse_samples, total
 from support.scripted_http import Answering, Pieces, completion_stream, plain, scripted_server
 
 MODELS = plain(200, b'{"object":"list","data":[{"id":"first"},{"id":"second"}]}')
@@ -148,3 +149,45 @@ def test_process_ids_of_another_machine_mean_nothing_here() -> None:
 
     assert [_is_here(host) for host in ("127.0.0.9", "::1", "localhost")] == [True] * 3
     assert [_is_here(host) for host in ("192.0.2.1", "host.example")] == [False] * 2
+
+
+VLLM_METRICS = """# HELP vllm:num_requests_running Number of requests
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+"""
+LLAMA_CPP_METRICS = """# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 1
+llamacpp:requests_deferred 0
+llamacpp:prompt_tokens_seconds nan
+"""
+
+
+def test_samples_are_read_with_their_labels() -> None:
+    samples = parse_samples(VLLM_METRICS + "odd{} lines\nbare 1e3 # {} 7\n")
+    assert samples["bare", ""] == 1000.0
+    assert samples["vllm:num_requests_running", '{engine="1",model_name="m"}'] == 1.0
+    assert len(samples) == 4
+
+
+def test_total_is_over_all_labels() -> None:
+    samples = parse_samples(VLLM_METRICS)
+    assert (total(samples, "vllm:num_requests_running"), total(samples, "none")) == (3.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "busy"),
+    [
+        (VLLM_METRICS, "vllm", 7.0),
+        (LLAMA_CPP_METRICS, "llama.cpp", 1.0),
+        (Metrics().render().decode(), "sluiceway", 0.0),
+    ],
+)
+def test_server_is_known_by_its_gauges(text: str, kind: str, busy: float) -> None:
+    samples = parse_samples(text)
+    assert kind_of(samples) == kind and n_busy(kind, samples) == busy
+
+
+def test_other_server_is_unknown() -> None:
+    assert kind_of(parse_samples("up 1\n")) is None

@@ -1,24 +1,26 @@
-"""Starts an nginx between clients and a server for a measurement, and stops it."""
+"""Puts something between clients and a server: an nginx, or a relay that cuts connections."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
 import socket
-import subprocess
+import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load.client import LoadError, Target
-from sluiceway_lab.load.own_server import free_port
-from sluiceway_lab.load.processes import stop
+from sluiceway_lab.load.processes import free_port, started
 
+_READ_BYTES = 1 << 16
+_HEAD_END = b"\r\n\r\n"
 _START_S = 10.0
 _STOP_S = 10.0
 _POLL_S = 0.01
@@ -102,22 +104,16 @@ def own_nginx(locations: str) -> Iterator[int]:
 
     Raises `ConfigError` if nginx is not installed, and `LoadError` if it does not start.
     """
-    command, port, started_s = require_nginx(), free_port(), time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="sluiceway-nginx-") as folder, tempfile.TemporaryFile() as log:
+    command, port = require_nginx(), free_port()
+    with tempfile.TemporaryDirectory(prefix="sluiceway-nginx-") as folder:
         path = Path(folder, "nginx.conf")
         path.write_text(_config(folder, port, locations))
-        process = subprocess.Popen(
-            [command, "-e", "stderr", "-p", folder, "-c", str(path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-        try:
+        with started([command, "-e", "stderr", "-p", folder, "-c", str(path)], _STOP_S) as nginx:
             while not _listens(port):
-                if process.poll() is not None or time.perf_counter() > started_s + _START_S:
-                    log.seek(0)
-                    raise LoadError(f"nginx does not start: {log.read().decode(errors='replace').strip()}")
+                if nginx.process.poll() is not None or nginx.age_s > _START_S:
+                    raise LoadError(f"nginx does not start: {nginx.log_tail()}")
                 time.sleep(_POLL_S)
             yield port
-        finally:
-            stop(process, _STOP_S)
 
 
 def _config(folder: str, port: int, locations: str) -> str:
@@ -149,3 +145,82 @@ def own_proxy(upstream: Target, rules: ProxyRules | None = None) -> Iterator[Tar
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut after this many bytes of the answer's body, HTTP framing included."""
+
+    n_bytes: int
+    resets: bool
+
+
+Choose = Callable[[str], Cut | None]
+"""Chooses, by the first line of a request (`GET /path HTTP/1.1`), how its answer is cut; None if it is not."""
+
+
+@contextlib.asynccontextmanager
+async def relay(upstream: Target, choose: Choose) -> AsyncIterator[Target]:
+    """Forward requests for the length of the block, one for each connection, as nginx sends them by default.
+
+    Yields the address of the relay, on a free port of this machine.
+    """
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await _forward(upstream, choose, reader, writer)
+        finally:
+            writer.close()
+            tasks.discard(task)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield replace(upstream, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forward(
+    upstream: Target, choose: Choose, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    head = await reader.readuntil(_HEAD_END)
+    cut = choose(head.partition(b"\r\n")[0].decode("latin-1"))
+    answers, asks = await asyncio.open_connection(upstream.host, upstream.port)
+    asks.write(head)
+    asking = asyncio.create_task(_copy(reader, asks))
+    try:
+        await _answer(answers, writer, cut)
+    finally:
+        asking.cancel()
+        asks.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Forward until the client has left; then leave the server."""
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(_READ_BYTES):
+            writer.write(piece)
+            await writer.drain()
+    writer.close()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: Cut | None) -> None:
+    writer.write(await reader.readuntil(_HEAD_END))
+    n_left = None if cut is None else cut.n_bytes
+    while n_left != 0 and (piece := await reader.read(n_left or _READ_BYTES)):
+        writer.write(piece)
+        await writer.drain()
+        if n_left is not None:
+            n_left -= len(piece)
+    if cut is not None and n_left == 0 and cut.resets:
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
