@@ -90,6 +90,27 @@ def test_the_end_is_a_place_while_more_may_come() -> None:
     assert replay.cursor_after(1) == replay.end
 
 
+def test_an_event_may_pass_when_nothing_waits() -> None:
+    """It is delivered, with the tokens that waited for text, and is never held."""
+    budget = roomy()
+    backlog = with_events(b"ab", keep=NOTHING, budget=budget)
+    backlog.advance(backlog.end, backlog.end)
+    backlog.push(b"", 2)
+    assert backlog.pass_by(3, 1) == backlog.end == Cursor(2, 5, 4)
+    assert (backlog.n_delivered, backlog.n_waiting, backlog.held_bytes, budget.n_bytes) == (4, 0, 0, 0)
+    backlog.push(b"c", 1)
+    assert backlog.read(cursor(backlog, 2), 100) == (b"c", backlog.end)
+
+
+def test_no_event_passes_another_one_or_the_end() -> None:
+    waiting, ended = with_events(b"a", keep=NOTHING), with_events(keep=NOTHING)
+    ended.conclude(b"$")
+    ended.advance(ended.end, ended.end)
+    for backlog in (waiting, ended):
+        with pytest.raises(InvariantError, match="passes others"):
+            backlog.pass_by(1, 1)
+
+
 def test_nothing_comes_after_the_last_event() -> None:
     """Neither an event nor a second last one."""
     replay = with_events(b"a")

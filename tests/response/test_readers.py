@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import InvariantError
 from sluiceway.ipc.messages.to_engine import SetFlow
-from sluiceway.response.backlog import START, Backlog, Window
+from sluiceway.response.backlog import START, Backlog, Cursor, Window
 from sluiceway.response.budget import Budget
 from sluiceway.response.lifecycle import Effect, EndReader, ReaderId
 from sluiceway.response.policy import POLICIES, Decision, Measure, Policy, PolicyName, Pressure
@@ -86,6 +86,17 @@ def test_who_is_dismissed_is_not_judged() -> None:
     assert (were_listening, hall.readers.has_listener) == (True, False)
     hall.say(1)
     assert hall.readers.slowest(hall.replay.end) == hall.replay.end
+
+
+def test_a_reader_may_be_written_an_event_that_it_did_not_take() -> None:
+    """It has everything then, and its transport may hold some of it."""
+    hall = Hall()
+    hall.say(1)
+    hall.write(1)
+    (reader,) = hall.readers.by_id.values()
+    end = Cursor(2, 8, 2)
+    reader.wrote(end, 3.0, 4, n_passed_bytes=7)
+    assert (reader.cursor, reader.is_done(end), reader.waiting_bytes(end), reader.wrote_s) == (end, True, 4, 3.0)
 
 
 def test_an_only_reader_is_the_slowest() -> None:

@@ -650,6 +650,62 @@ def test_what_is_kept_for_a_replay_goes_first_when_memory_is_short() -> None:
     assert hall.stream.cursor_after(0) is Missed.GONE and budget.n_events == 2
 
 
+# Events that pass the backlog by.
+
+
+def idle_hall(terms: StreamTerms = PLAIN) -> Hall:
+    """A stream whose reader has its first event."""
+    hall = Hall(terms)
+    hall.say(1)
+    hall.read()
+    return hall
+
+
+def test_an_event_passes_the_backlog_when_its_reader_has_everything() -> None:
+    """The stream is afterwards as if the event had waited. Tokens that had no text go with it."""
+    waited, passed = idle_hall(), idle_hall()
+    for hall in (waited, passed):
+        hall.now_s = 2.0
+        hall.do(hall.stream.delivered(b"", 3))
+    waited.do(waited.stream.delivered(b"xy", 2))
+    waited.read()
+    assert passed.stream.idle_reader == passed.reader
+    assert passed.stream.passed(passed.reader, 2, 2, 2.0, 0) == ()
+    for hall in (waited, passed):
+        backlog = hall.stream.backlog
+        assert (backlog.end, backlog.n_delivered, backlog.n_waiting) == (Cursor(2, 3, 6), 6, 0)
+        assert (hall.budget.n_bytes, hall.budget.n_events, hall.stream.quiet_until_s) == (
+            0,
+            0,
+            2.0 + hall.terms.keep_alive_s,
+        )
+        assert (hall.say(1), hall.read()[0]) == ((), b"x")
+
+
+@pytest.mark.parametrize(("unsent_bytes", "effects"), [(0, ()), (150, (SetFlow((1, 2), Flow.PAUSE),))])
+def test_bytes_of_a_passed_event_that_the_transport_holds_count(unsent_bytes: int, effects: tuple[Effect, ...]) -> None:
+    """Three more events alone are not too many."""
+    hall = idle_hall()
+    hall.do(hall.stream.passed(hall.reader, 150, 1, 0.0, unsent_bytes))
+    assert hall.say(3) == effects
+
+
+def test_no_event_passes_a_reader_that_lacks_something() -> None:
+    """Or one whose events are kept, or one of two, or one that was dismissed, or while there is pressure."""
+    behind, noticed, writing, ended = idle_hall(), idle_hall(), idle_hall(), idle_hall()
+    behind.say(1)
+    noticed.stream.set_status_line(b":")
+    writing.say(1)
+    writing.stream.take(writing.reader)
+    ended.finish()
+    fresh, kept, pressed = Hall(), idle_hall(KEPT), idle_hall()
+    pressed.budget.hold(1 << 20)
+    two = idle_hall()
+    two.read(two.attach(1))
+    for hall in (behind, noticed, writing, ended, fresh, kept, pressed, two):
+        assert hall.stream.idle_reader is None
+
+
 # All of it, in any order.
 
 
@@ -759,6 +815,18 @@ class StreamMachine(RuleBasedStateMachine):
             if self.live:
                 self.pushed += n_tokens
                 self.do(self.stream.delivered(self.frame() if has_text else b"", n_tokens))
+
+    @precondition(lambda self: self.live and self.stream.idle_reader is not None)
+    @rule(n_tokens=st.integers(0, 2), unsent_bytes=st.sampled_from([0, 0, 3, 120]))
+    def pass_by(self, n_tokens: int, unsent_bytes: int) -> None:
+        reader_id = self.stream.idle_reader
+        assert reader_id is not None
+        listener, frame = self.listeners[reader_id], self.frame()
+        assert listener.pending is None
+        listener.heard += frame
+        listener.check(self.last_id, may_skip=False)
+        self.pushed += n_tokens
+        self.do(self.stream.passed(reader_id, len(frame), n_tokens, self.now_s, unsent_bytes))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), way=st.sampled_from(["finish", "finish", "finish", "fail", "reject"]))

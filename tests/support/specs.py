@@ -47,6 +47,9 @@ class NoWriter:
 
     def wake(self) -> None: ...
 
+    def write_now(self, frame: bytes) -> int | None:
+        return None
+
     def abort(self) -> None: ...
 
 

@@ -135,6 +135,20 @@ class Backlog:
         self.end = Cursor(end.event_id + 1, end.n_bytes + size, end.n_tokens + n_tokens)
         self._budget.hold(size)
 
+    def pass_by(self, n_bytes: int, n_tokens: int) -> Cursor:
+        """Count an event that the only reader got without a wait here. Returns the cursor after it.
+
+        Raises `InvariantError` if an event waits, or after the last event.
+        """
+        if self._frames or self.is_ended:
+            raise InvariantError("an event passes others that wait, or comes after the last one of its response")
+        n_tokens += self._unframed
+        self._unframed = 0
+        self.n_delivered += n_tokens
+        end = Cursor(self.end.event_id + 1, self.end.n_bytes + n_bytes, self.end.n_tokens + n_tokens)
+        self.end = self._start = self._counted = end
+        return end
+
     def gather(self, n_bytes: int, n_tokens: int) -> None:
         """Count a part of a whole answer, which the last events will hold."""
         self._unframed += n_tokens

@@ -110,12 +110,19 @@ class Reader:
             return PendingWrite(data, self.is_dismissed or backlog.is_ended)
         return PendingWrite(data, False, True)
 
-    def wrote(self, end: Cursor, now_s: float, unsent_bytes: int) -> None:
-        """Note that the write was handed to the transport, which now holds `unsent_bytes`."""
-        if self._pending is None:
+    def wrote(self, end: Cursor, now_s: float, unsent_bytes: int, n_passed_bytes: int = 0) -> None:
+        """Note that the write was handed to the transport, which now holds `unsent_bytes`.
+
+        With `n_passed_bytes`, an event of that size was written before it could be taken: the reader has everything.
+        """
+        if n_passed_bytes:
+            self.cursor = end
+            self._handed_bytes += n_passed_bytes
+        elif self._pending is not None:
+            self.cursor, self._pending = self._pending, None
+            self._handed_bytes += self._write_bytes
+        else:
             raise InvariantError("a write ended that was never taken")
-        self.cursor, self._pending = self._pending, None
-        self._handed_bytes += self._write_bytes
         self._unsent_bytes = unsent_bytes
         self.wrote_s = now_s
         taken_bytes = self._handed_bytes - unsent_bytes

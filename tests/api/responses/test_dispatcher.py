@@ -51,6 +51,9 @@ class Reads:
     def wake(self) -> None:
         self.wakes += 1
 
+    def write_now(self, frame: bytes) -> int | None:
+        return None
+
     def abort(self) -> None:
         raise AssertionError("broken off")
 

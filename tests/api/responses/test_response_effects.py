@@ -53,6 +53,12 @@ class Client:
         if self.reads:
             self.read()
 
+    def write_now(self, frame: bytes) -> int | None:
+        if not self.reads:
+            return None
+        self.got += frame
+        return self.unsent_bytes
+
     def abort(self) -> None:
         self.is_cut_off = True
 

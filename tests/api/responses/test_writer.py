@@ -9,6 +9,7 @@ import pytest
 
 from sluiceway.api.responses.writer import TURN_BYTES
 from sluiceway.config import StreamsConfig
+from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.ipc.messages.to_engine import SetFlow
 from sluiceway.ipc.messages.to_tokenizer import Cancel
 from sluiceway.protocols.common.pieces import PIECE_BYTES
@@ -51,6 +52,29 @@ async def test_a_large_backlog_goes_out_in_writes_of_a_bounded_size(chunks: bool
     await driver.done()
     assert driver.is_over
     api.assert_quiet()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_events_that_come_together_are_one_write_for_each_response(n: int) -> None:
+    """An event of a single choice is written when it comes, and does not wait in the backlog."""
+    api = Api()
+    driver = AsgiDriver(api.app, "POST", PATH, completion(stream=True, n=n, max_tokens=10), offers_chunks=True).start()
+    await settle(lambda: api.upstream.requests)
+    (request,) = api.upstream.requests
+    api.upstream.accept(*request.rids)
+    await settle()
+    for _ in range(3):
+        api.upstream.say(*(Delta(rid, "x", (1,)) for rid in request.rids))
+    assert len(driver.written) == 3 and len(driver.events) == 3 * n
+    assert api.delivered_tokens == 3 * n
+    driver.stall()
+    for _ in range(2):
+        api.upstream.say(*(Delta(rid, "y", (1,)) for rid in request.rids))
+    assert len(driver.written) == 3 and api.dispatcher.registry.budget.n_events == 2 * n
+    driver.catch_up()
+    assert len(driver.written) == 4 and len(driver.events) == 5 * n
+    driver.vanish()
+    await driver.done()
 
 
 @chunks_or_not

@@ -82,6 +82,12 @@ class ResponseWriter(Protocol):
     def wake(self) -> None:
         """Take what waits. Called after each change that may have added something, or removed the reader."""
 
+    def write_now(self, frame: bytes) -> int | None:
+        """Write this event if there is room, and return the bytes that the transport holds; None if it was not written.
+
+        Only for a reader that has every event before this one.
+        """
+
     def abort(self) -> None:
         """Break the connection off."""
 
@@ -159,6 +165,7 @@ class Response:
         "_first_token_s",
         "_framer",
         "_is_logged",
+        "_is_single",
         "_is_streamed",
         "_n_upstream",
         "_prompt_tokens",
@@ -176,6 +183,8 @@ class Response:
         self._context = context
         self._framer = spec.framer
         self._is_streamed = spec.generation.stream
+        self._is_single = len(rids) == 1
+        """True with one choice. The events of several that come together are written together."""
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._finished: dict[int, Finished] = {}
         self.stream = Stream(rids, spec.terms, context.registry.budget, context.clock())
@@ -275,12 +284,29 @@ class Response:
             *before, last = self._events(self._framer.delta(index, event))
             effects = self.stream.delivered(last, n_tokens, before)
         elif self._is_streamed:
-            effects = self.stream.delivered(self._framer.delta(index, event), n_tokens)
+            frame = self._framer.delta(index, event)
+            if frame and self._is_single and self._write_now(frame, n_tokens):
+                return
+            effects = self.stream.delivered(frame, n_tokens)
         else:
             effects = self.stream.gathered(self._framer.gather(index, event), n_tokens)
         self._context.registry.touched.add(self)
         if effects:
             self._apply(effects)
+
+    def _write_now(self, frame: bytes, n_tokens: int) -> bool:
+        """Write an event straight to the only reader, if it has everything. Most events go this way."""
+        stream = self.stream
+        reader_id = stream.idle_reader
+        if reader_id is None:
+            return False
+        unsent_bytes = self.writers[reader_id].write_now(frame)
+        if unsent_bytes is None:
+            return False
+        effects = stream.passed(reader_id, len(frame), n_tokens, self._context.clock(), unsent_bytes)
+        if effects:
+            self._apply(effects)
+        return True
 
     def token_came(self, now_s: float) -> None:
         """Note the time of a first token of one of its sequences."""

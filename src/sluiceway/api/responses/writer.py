@@ -69,6 +69,11 @@ class AsgiWriter:
         else:
             self._woken.set()
 
+    def write_now(self, frame: bytes) -> int | None:
+        """Write an event that has not been in the backlog, if there is room, and return what the transport holds."""
+        chunks = self._chunks
+        return chunks.write(frame) if self._is_direct and chunks is not None and chunks.is_writable else None
+
     def abort(self) -> None:
         """Break the connection off; without access to it, cancel the task."""
         if self._chunks is not None:
