@@ -18,9 +18,14 @@ def trace(*options: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_every_span_of_a_stream_is_counted() -> None:
-    counts = re.findall(r"^(\w+) +\d+ calls in \d+ files", trace(), re.MULTILINE)
-    assert counts == ["request", "token", "end"]
+def test_a_stream_takes_few_calls() -> None:
+    """A change that adds some has a reason, and says it here by a higher bound."""
+    spans = re.findall(r"^(\w+) +(\d+) calls in (\d+) files", trace(), re.MULTILINE)
+    counts = {name: (int(n_calls), int(n_files)) for name, n_calls, n_files in spans}
+    assert list(counts) == ["request", "token", "end"]
+    assert counts["request"][1] <= 24
+    assert counts["token"][0] <= 15
+    assert counts["end"][0] <= 80
 
 
 def test_the_walk_of_a_disconnect_reaches_the_engine_and_comes_back() -> None:

@@ -20,24 +20,24 @@ def test_a_counter_continues_when_the_one_it_follows_has_fallen() -> None:
 def test_a_counter_counts_besides_what_it_follows() -> None:
     counter = Counter()
     counter.follow(3)
-    counter.add(2)
-    counter.add()
+    counter.value += 2
+    counter.value += 1
     counter.follow(4)
     assert counter.value == 7
 
 
 def test_labels_with_given_values_refuse_another_one() -> None:
     labelled = Labelled(Counter, ("park", "drop"))
-    labelled["park"].add()
+    labelled["park"].value += 1
     assert {label: counter.value for label, counter in labelled.items()} == {"park": 1, "drop": 0}
     with pytest.raises(KeyError, match="perk"):
-        labelled["perk"].add()
+        labelled["perk"].value += 1
 
 
 def test_labels_without_given_values_are_made_when_they_are_used() -> None:
     labelled = Labelled(Counter)
-    labelled["overloaded"].add()
-    labelled["overloaded"].add()
+    labelled["overloaded"].value += 1
+    labelled["overloaded"].value += 1
     assert {label: counter.value for label, counter in labelled.items()} == {"overloaded": 2}
 
 

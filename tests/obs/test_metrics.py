@@ -69,8 +69,8 @@ class MoreMetrics(Metrics):
 def test_a_metric_is_one_row() -> None:
     """A new field is counted, scraped and shown in `/stats` without another line of code."""
     metrics = MoreMetrics()
-    metrics.shy_readers.add(2)
-    metrics.odd_tokens["odd"].add()
+    metrics.shy_readers.value += 2
+    metrics.odd_tokens["odd"].value += 1
     metrics.engine_stepped(engine_stats(accepted_total=3))
     values = samples(metrics)
     assert values["sluiceway_shy_readers_total"] == 2
@@ -83,7 +83,7 @@ def test_a_metric_is_one_row() -> None:
 
 def test_stats_has_the_counters_of_its_page() -> None:
     metrics = Metrics()
-    metrics.requests_rejected["overloaded"].add()
+    metrics.requests_rejected["overloaded"].value += 1
     assert metrics.stats() == {
         "finished": {reason.value: 0 for reason in FinishReason},
         "rejected": {"overloaded": 1},
@@ -190,10 +190,10 @@ def test_the_time_of_the_engine_is_counted_by_part() -> None:
 
 def test_requests_are_counted_by_reason_and_by_code() -> None:
     metrics = Metrics()
-    metrics.requests_finished[FinishReason.CANCELLED].add()
-    metrics.requests_finished[FinishReason.CANCELLED].add()
+    metrics.requests_finished[FinishReason.CANCELLED].value += 1
+    metrics.requests_finished[FinishReason.CANCELLED].value += 1
     for code in ("overloaded", "overloaded", "model_not_found"):
-        metrics.requests_rejected[code].add()
+        metrics.requests_rejected[code].value += 1
     values = samples(metrics)
     assert values["sluiceway_requests_finished_total{reason=cancelled}"] == 2
     assert values["sluiceway_requests_rejected_total{code=overloaded}"] == 2
@@ -202,8 +202,8 @@ def test_requests_are_counted_by_reason_and_by_code() -> None:
 
 def test_wasted_tokens_are_counted_by_the_engine_and_here() -> None:
     metrics = Metrics()
-    metrics.delivered_tokens.add(5)
-    metrics.wasted_tokens.add(2)
+    metrics.delivered_tokens.value += 5
+    metrics.wasted_tokens.value += 2
     metrics.engine_stepped(engine_stats(wasted_tokens_total=3))
     values = samples(metrics)
     assert values["sluiceway_delivered_tokens_total"] == 5
@@ -241,7 +241,7 @@ def test_a_histogram_by_reason_shows_the_reasons_that_occurred() -> None:
 
 def test_every_action_is_in_the_first_scrape() -> None:
     metrics = Metrics()
-    metrics.stream_actions["park"].add()
+    metrics.stream_actions["park"].value += 1
     values = samples(metrics)
     assert values["sluiceway_stream_actions_total{action=park}"] == 1
     assert values["sluiceway_stream_actions_total{action=drop}"] == 0

@@ -153,7 +153,7 @@ def _router_refused(
         if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
             message = _PREFLIGHT
         refusal = refusal_for_status(error.status_code, message)
-        context.metrics.requests_rejected[refusal.code].add()
+        context.metrics.requests_rejected[refusal.code].value += 1
         context.log.info(
             "rejected", request_id=request_id_of(request.scope), reason=refusal.code, status=refusal.status,
             method=request.scope["method"], path=shorten(path),

@@ -44,6 +44,6 @@ class AppContext:
 
     async def refuse(self, refusal: Refusal, scope: Scope, send: Send) -> None:
         """Answer a request with a refusal, and count and log it."""
-        self.metrics.requests_rejected[refusal.code].add()
+        self.metrics.requests_rejected[refusal.code].value += 1
         self.log.info("rejected", request_id=request_id_of(scope), reason=refusal.code, status=refusal.status)
         await send_refusal(send, refusal, self.error_body_of(scope))

@@ -153,7 +153,7 @@ def _tell_turned_away(metrics: Metrics, log: FilteringBoundLogger) -> Callable[[
 
     def tell(why: str) -> None:
         nonlocal next_line_s
-        metrics.connections_turned_away.add()
+        metrics.connections_turned_away.value += 1
         if time.monotonic() >= next_line_s:
             next_line_s = time.monotonic() + _BETWEEN_LINES_S
             log.warning(

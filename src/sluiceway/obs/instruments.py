@@ -8,16 +8,16 @@ from typing import Generic, TypeVar
 
 
 class Counter:
-    """A number that rises. It also follows a counter of another process, and continues when that one restarts."""
+    """A number that rises: add to its `value`.
+
+    It also follows a counter of another process, and continues when that one restarts.
+    """
 
     __slots__ = ("_last", "value")
 
     def __init__(self) -> None:
         self._last: float = 0
         self.value: float = 0
-
-    def add(self, n: float = 1) -> None:
-        self.value += n
 
     def follow(self, value: float) -> None:
         """Add what the followed counter has gained. If it has fallen, it has restarted from zero."""

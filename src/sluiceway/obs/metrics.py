@@ -99,8 +99,8 @@ def _row(kind: str, make: Callable[[], HeldT], meaning: str, extra: Mapping[str,
 class Metrics:
     """Holds every metric of the server, one field each: the name of the field is the metric's, after `sluiceway_`.
 
-    The API process counts in the fields directly (`metrics.delivered_tokens.add(3)`). Fields with `engine` follow the
-    snapshots of the engine and continue over its restarts; those with `streams` are read when a scrape comes.
+    The API process counts in the fields directly (`metrics.delivered_tokens.value += 3`). Fields with `engine` follow
+    the snapshots of the engine and continue over its restarts; those with `streams` are read when a scrape comes.
     """
 
     requests_running: GaugeValue = gauge("Sequences in the running batch.", engine="running")

@@ -219,7 +219,7 @@ class Dispatcher:
                 self._route_all(message.events)
                 self.registry.wake()
                 if message.wasted_tokens:
-                    self._metrics.wasted_tokens.add(message.wasted_tokens)
+                    self._metrics.wasted_tokens.value += message.wasted_tokens
                 if message.stats is not None:
                     self._metrics.engine_stepped(message.stats)
             case AuditReport():
@@ -275,7 +275,7 @@ class Dispatcher:
         if route is None:  # the end of another choice of the same response has ended it
             return
         self._n_lost += 1
-        self._metrics.lost_sequences.add()
+        self._metrics.lost_sequences.value += 1
         self._log.warning("sequence lost", rid=rid, was_cancelled=route.cancel_reason is not None)
         reason = route.cancel_reason or FinishReason.ERROR
         self._finish(Finished(rid=rid, reason=reason, completion_tokens=0, refusal=MESSAGE_LOST), self.clock())
@@ -307,7 +307,7 @@ class Dispatcher:
         self._routes.clear()
         self._n_finished += len(routes)
         for route in routes:
-            self._metrics.requests_finished[route.cancel_reason or FinishReason.ERROR].add()
+            self._metrics.requests_finished[route.cancel_reason or FinishReason.ERROR].value += 1
             route.response.note_released(None)
         self.end_all(FinishReason.ERROR, lost(role.value))
 
@@ -405,7 +405,7 @@ class Dispatcher:
                     continue
                 route = routes.get(event.rid)
                 if route is None or route.cancel_reason is not None:
-                    metrics.wasted_tokens.add(len(event.token_ids))
+                    metrics.wasted_tokens.value += len(event.token_ids)
                     continue
                 if event.token_ids:
                     if route.last_token_s is None:
@@ -448,7 +448,7 @@ class Dispatcher:
         if route is None:
             return
         self._n_finished += 1
-        self._metrics.requests_finished[event.reason].add()
+        self._metrics.requests_finished[event.reason].value += 1
         route.response.note_released(event.held)
         if route.cancel_reason is None:
             try:
@@ -463,7 +463,7 @@ class Dispatcher:
         routes = [route for rid in event.rids if (route := self._routes.pop(rid, None)) is not None]
         self._n_rejected += len(routes)
         if routes:
-            self._metrics.requests_rejected[event.refusal.code].add()
+            self._metrics.requests_rejected[event.refusal.code].value += 1
         for route in routes:
             route.response.note_released(None)
         wanted = [route for route in routes if route.cancel_reason is None]

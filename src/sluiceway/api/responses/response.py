@@ -348,7 +348,7 @@ class Response:
         reader_id, effects = self.stream.attached(cursor, context.clock())
         self.writers[reader_id] = writer
         if reader_id > 1:
-            context.metrics.stream_actions["reattach"].add()
+            context.metrics.stream_actions["reattach"].value += 1
             context.registry.opened(self)
         if effects:
             self._apply(effects)
@@ -376,7 +376,7 @@ class Response:
         if self.stream.state is not State.CLOSED:
             self._apply(self.stream.lost(reader_id, context.clock()))
         if was_open and self.stream.state is State.DETACHED:
-            context.metrics.stream_actions["detach"].add()
+            context.metrics.stream_actions["detach"].value += 1
         self.settle()
         if context.registry.touched:
             context.registry.wake()
@@ -422,26 +422,27 @@ class Response:
                 case CancelSequences(rids, reason):
                     context.upstream.cancel(rids, reason)
                 case SetFlow(_, flow):
-                    context.metrics.stream_actions[_FLOW_ACTIONS[flow]].add()
+                    context.metrics.stream_actions[_FLOW_ACTIONS[flow]].value += 1
                     context.upstream.send(effect)
                 case EndReader(reader_id, reason):
-                    context.metrics.stream_actions["drop"].add()
+                    context.metrics.stream_actions["drop"].value += 1
                     last_event = self._framer.error(usual_refusal(reason) or INTERNAL_ERROR, self.usage)
                     self.stream.send_to(reader_id, last_event)
                 case KeepAlive(reader_id):
                     self.stream.send_to(reader_id, self._comment())
                 case Disconnect(reader_id):
-                    context.metrics.stream_actions["disconnect"].add()
+                    context.metrics.stream_actions["disconnect"].value += 1
                     self.writers[reader_id].abort()
                 case _:
                     assert_never(effect)
         context.registry.touched.add(self)
-        context.registry.watch(self)
+        if not isinstance(effects[-1], EndResponse):  # the writers watch what they cannot write at the end
+            context.registry.watch(self)
 
     def _end(self, reason: FinishReason, refusal: Refusal | None) -> None:
         context = self._context
         if reason is FinishReason.SLOW_CLIENT:
-            context.metrics.stream_actions["drop"].add()
+            context.metrics.stream_actions["drop"].value += 1
         try:
             self._conclude(refusal or (None if reason in GOOD_REASONS else usual_refusal(reason)))
         except Exception:
@@ -494,9 +495,9 @@ class Response:
         metrics = self._context.metrics
         n_delivered, n_undelivered = self.stream.backlog.n_delivered, self.stream.backlog.n_undelivered
         if n_delivered != self._counted_delivered:
-            metrics.delivered_tokens.add(n_delivered - self._counted_delivered)
+            metrics.delivered_tokens.value += n_delivered - self._counted_delivered
         if n_undelivered != self._counted_undelivered:
-            metrics.wasted_tokens.add(n_undelivered - self._counted_undelivered)
+            metrics.wasted_tokens.value += n_undelivered - self._counted_undelivered
         self._counted_delivered, self._counted_undelivered = n_delivered, n_undelivered
 
     def _log_end(self) -> None:

@@ -99,6 +99,7 @@ class AsgiWriter:
                 await woken.wait()
                 woken.clear()
             if response.head is not None:
+                response.watch()  # `send` may take any time
                 await send_head(self._send, response.head)
             if chunks is not None:
                 chunks.is_watched = True
@@ -110,8 +111,8 @@ class AsgiWriter:
                     woken.clear()
                 self._is_direct = False
             while pending := self._last or await self._next():
-                if not pending.is_last:  # after the end, the registry looks at the response with each tick
-                    response.watch()  # `send` may take any time
+                if not pending.is_last or chunks is None or not chunks.is_writable:
+                    response.watch()
                 body = bytes(pending.data)
                 await self._send({"type": "http.response.body", "body": body, "more_body": not pending.is_last})
                 response.written(reader_id)
