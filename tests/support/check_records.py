@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluiceway_lab.check.card import answered, run_of
 from sluiceway_lab.check.question import Finding, Question
+from sluiceway_lab.check.session import answered, run_of
 from sluiceway_lab.load.record import Record
 from support.records import record
 

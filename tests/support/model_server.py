@@ -11,8 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
-from sluiceway_lab.check.context import CheckConfig, CheckContext, paced
-from sluiceway_lab.check.question import Finding, Question
+from sluiceway_lab.check.question import CheckConfig, CheckContext, Finding, Question, paced
 from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.target_server import meet
 from sluiceway_lab.load.workload import words

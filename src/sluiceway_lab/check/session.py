@@ -1,24 +1,58 @@
-"""Runs a check: meets the server, asks the questions one after another, and makes the record."""
+"""Runs a check: meets the server, asks the questions one after another, makes the record, and prints the score card."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import uvloop
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from sluiceway_lab.check.card import answered, run_of
-from sluiceway_lab.check.context import CheckConfig, CheckContext, fitted, paced
-from sluiceway_lab.check.question import Finding, Question, unknown
+from sluiceway.errors import ConfigError
+from sluiceway_lab.check import answers, readers, requests
+from sluiceway_lab.check.question import CheckConfig, CheckContext, Finding, Question, fitted, paced, unknown
 from sluiceway_lab.load.client import LoadError, Target
 from sluiceway_lab.load.machine import Measurement
-from sluiceway_lab.load.record import Grade, Record, Say
+from sluiceway_lab.load.record import Answered, Grade, Record, Run, Say
 from sluiceway_lab.load.target_server import meet
 
+QUESTIONS = (
+    answers.OVERLAP,
+    answers.ISOLATION,
+    readers.HEADERS,
+    readers.SILENCE,
+    answers.TERMINAL,
+    answers.CHARACTERS,
+    answers.STOPS,
+    requests.CONNECTIONS,
+    requests.BAD_REQUESTS,
+    readers.SLOW_READER,
+    readers.FIN,
+    readers.RST,
+    readers.PLAIN,
+    readers.WAITING,
+    readers.WASTE,
+    requests.OVERLOAD,
+    requests.DRAIN,
+)
+"""All questions in the order in which they are asked. The harmless ones come first; the last one ends the server."""
 TOTAL_S = 1800.0
+_STYLES = {Grade.PASS: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red", Grade.UNKNOWN: "dim"}
+
+
+def chosen(names: list[str]) -> list[Question]:
+    """Return the questions of these names, or all. Raises `ConfigError` for an unknown name."""
+    known = {question.name for question in QUESTIONS}
+    for name in names:
+        if name not in known:
+            raise ConfigError("only", f"must be one of {', '.join(sorted(known))}, not {name!r}")
+    return [question for question in QUESTIONS if not names or question.name in names]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +130,31 @@ async def finding(question: Question, context: CheckContext, left_s: float) -> F
         if left_s < limit_s:
             return unknown("it had not ended when the time for all questions was over (--total)")
         return unknown(f"it had not ended after {limit_s:g} s: the server is too slow (--timeout)")
+
+
+def answered(question: Question, found: Finding) -> Answered:
+    return Answered(question=question.name, asks=question.asks, grade=found.grade, sentence=found.sentence)
+
+
+def run_of(server: str, question: Question, found: Finding) -> Run:
+    errors = [found.sentence] if found.grade is Grade.FAIL else []
+    return Run(server=server, scenario=question.name, streams=0, repeat=0, figures=found.figures, errors=errors)
+
+
+def show(record: Record, console: Console) -> None:
+    (server,) = record.servers
+    title = f"{server.name} {server.version or ''} at {server.url}, {server.model}"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in ("question", "verdict", "what was seen"):
+        table.add_column(heading)
+    for found in record.findings:
+        # A sentence may quote the server, so it is not parsed as markup.
+        grade = Text(found.grade, style=_STYLES[found.grade])
+        table.add_row(found.question, grade, Text(found.sentence))
+    console.print(table)
+    console.print(tally(record.findings))
+
+
+def tally(findings: Sequence[Answered]) -> str:
+    counted = Counter(found.grade for found in findings)
+    return ", ".join(f"{counted[grade]} {grade}" for grade in Grade if counted[grade])

@@ -63,9 +63,8 @@ def check(
     Works with any server that speaks the OpenAI protocol. Takes minutes, in which the server should have nothing else
     to do. Fails (exit code 1) if the server failed a question.
     """
-    from sluiceway_lab.check.context import CheckConfig
-    from sluiceway_lab.check.registry import chosen
-    from sluiceway_lab.check.session import CheckSession
+    from sluiceway_lab.check.question import CheckConfig
+    from sluiceway_lab.check.session import CheckSession, chosen
     from sluiceway_lab.load.client import Target
 
     questions = chosen(only or [])
@@ -97,7 +96,7 @@ def report(record: Record, json_file: Path | None) -> None:
 
     The file is written last, so a full disk costs only the file.
     """
-    from sluiceway_lab.check.card import show
+    from sluiceway_lab.check.session import show
 
     show(record, console_beside(json_file, _PIPE_COLUMNS))
     write_record(record, json_file)

@@ -101,10 +101,13 @@ class TargetServer:
         decoded: dict[str, Any] = msgspec.json.decode((await get(self.target, path)).body)
         return decoded
 
-    async def is_idle(self) -> bool:
-        """True if nothing runs and nothing waits. Needs a server of a known kind."""
+    async def is_busy(self) -> bool:
+        """True if something runs or waits. Needs a server of a known kind."""
         assert self.kind is not None
-        return n_busy(self.kind, await self.samples()) == 0
+        return n_busy(self.kind, await self.samples()) > 0
+
+    async def is_idle(self) -> bool:
+        return not await self.is_busy()
 
     def usages(self) -> dict[str, list[ProcessUsage]]:
         """Measure what its processes use, by name."""

@@ -1,23 +1,26 @@
-"""A whole check of our own server, and of servers that break during it."""
+"""Checks of a scripted server, and their cards."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import io
 import queue
 import threading
 from collections.abc import Iterator
 
 import msgspec
 import pytest
+from rich.console import Console
 
-from sluiceway_lab.check.context import CheckConfig, CheckContext
-from sluiceway_lab.check.question import Finding, Question
-from sluiceway_lab.check.registry import QUESTIONS
-from sluiceway_lab.check.session import CheckSession, finding
+from sluiceway.errors import ConfigError
+from sluiceway_lab.check.question import CheckConfig, CheckContext, Finding, Question
+from sluiceway_lab.check.session import QUESTIONS, CheckSession, answered, chosen, finding, run_of, show, tally
 from sluiceway_lab.load.client import LoadError, Target
 from sluiceway_lab.load.record import SCHEMA, Grade, Record
+from support.check_records import check_record
+from support.mirror import ROOT
 from support.model_server import SMALL, context_of, model_server
 from support.server import Server
 
@@ -128,3 +131,58 @@ def served(slots: int = 8) -> Iterator[Target]:
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join()
+
+
+FIRST, SECOND = QUESTIONS[:2]
+GOOD = Finding(Grade.PASS, "all [bold]well[/bold]", {"ratio": 1.0})
+BAD = Finding(Grade.FAIL, "broke", {})
+
+
+def test_card_has_a_line_for_each_question() -> None:
+    out = io.StringIO()
+    show(check_record([(FIRST, GOOD), (SECOND, BAD)]), Console(file=out, width=120))
+    assert "all [bold]well[/bold]" in out.getvalue() and "isolation" in out.getvalue()
+    assert out.getvalue().splitlines()[-1].strip() == "1 pass, 1 fail"
+
+
+def test_record_is_one_of_the_lab() -> None:
+    made = check_record([(FIRST, GOOD), (SECOND, BAD)])
+    read = msgspec.json.decode(msgspec.json.encode(made), type=Record)
+    assert (read.schema, read.experiment) == (SCHEMA, "check")
+    assert [(run.scenario, run.figures, run.errors) for run in read.runs] == [
+        ("overlap", {"ratio": 1.0}, []),
+        ("isolation", {}, ["broke"]),
+    ]
+
+
+def test_record_knows_whether_a_question_failed() -> None:
+    warned = Finding(Grade.WARN, "odd", {})
+    assert not check_record([(FIRST, GOOD), (SECOND, warned)]).has_failed
+    assert check_record([(FIRST, GOOD), (SECOND, BAD)]).has_failed
+
+
+def test_finding_is_recorded_with_its_question() -> None:
+    found = answered(FIRST, GOOD)
+    assert (found.question, found.grade, found.sentence) == ("overlap", Grade.PASS, GOOD.sentence)
+    assert tally([answered(SECOND, BAD), found, found]) == "2 pass, 1 fail"
+    assert run_of("s", FIRST, GOOD).server == "s"
+
+
+def test_names_are_unique_and_the_last_one_ends_the_server() -> None:
+    names = [question.name for question in QUESTIONS]
+    assert len(set(names)) == len(names) and names[-1] == "drain"
+
+
+def test_questions_are_chosen_by_name() -> None:
+    assert [question.name for question in chosen(["fin", "overlap"])] == ["overlap", "fin"]
+    assert chosen([]) == list(QUESTIONS)
+
+
+def test_unknown_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="only: must be one of bad-requests, .*, not 'naps'"):
+        chosen(["naps"])
+
+
+def test_every_question_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "check.md").read_text()
+    assert [question.name for question in QUESTIONS if f"`{question.name}`" not in page] == []

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from sluiceway.cli.app import app
 from sluiceway.errors import ConfigError
 from sluiceway_lab.check.question import Finding
-from sluiceway_lab.check.registry import QUESTIONS
-from sluiceway_lab.check.session import TOTAL_S, CheckSession
+from sluiceway_lab.check.session import QUESTIONS, TOTAL_S, CheckSession
 from sluiceway_lab.cli.check import report
 from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.record import Grade, Record
