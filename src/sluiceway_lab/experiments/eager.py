@@ -11,15 +11,14 @@ import msgspec
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.client import Connection, LoadError, Target, dial, until
-from sluiceway_lab.load.held import FormatTime, Spoken
+from sluiceway_lab.load.delivery import DeliveryConfig, FormatTime, SpokenProtocol, delivery
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer, total
-from sluiceway_lab.load.way_out import WayOutConfig, way_out
 from sluiceway_lab.load.workload import prompts
 
 FORMAT_TIMES: tuple[FormatTime, ...] = ("when made", "when written")
-ORDINARY: tuple[Spoken, ...] = ("chat", "completions", "native")
+ORDINARY: tuple[SpokenProtocol, ...] = ("chat", "completions", "native")
 PADDED, KEPT_UP, SERVER = "padded", "read at once", "padded, the server"
 _SLOW = 4
 _FAST = 32
@@ -46,7 +45,7 @@ async def _run(lab: Lab) -> list[Verdict]:
             await _both(lab, spoken, repeat, _slow(lab, spoken, name, _PLAIN_TOKENS))
     for repeat in range(1 if lab.is_smoke else _FAST_REPEATS):
         n_tokens = _SMOKE_TOKENS if lab.is_smoke else _FAST_TOKENS
-        fast = WayOutConfig(
+        fast = DeliveryConfig(
             format_time="when made",
             spoken="completions",
             model=name,
@@ -59,14 +58,14 @@ async def _run(lab: Lab) -> list[Verdict]:
     return verdicts(lab)
 
 
-def _slow(lab: Lab, spoken: Spoken, model: str, n_tokens: int) -> WayOutConfig:
+def _slow(lab: Lab, spoken: SpokenProtocol, model: str, n_tokens: int) -> DeliveryConfig:
     n_tokens = _SMOKE_TOKENS if lab.is_smoke else n_tokens
-    return WayOutConfig(
+    return DeliveryConfig(
         format_time="when made", spoken=spoken, model=model, n_readers=_SLOW, n_tokens=n_tokens, seed=lab.seed
     )
 
 
-async def _both(lab: Lab, scenario: str, repeat: int, question: WayOutConfig) -> None:
+async def _both(lab: Lab, scenario: str, repeat: int, question: DeliveryConfig) -> None:
     """Measure both forms. Which comes first alternates."""
     written: list[list[str]] = []
     for way in FORMAT_TIMES if repeat % 2 == 0 else FORMAT_TIMES[::-1]:
@@ -78,12 +77,12 @@ async def _both(lab: Lab, scenario: str, repeat: int, question: WayOutConfig) ->
         lab.note("way out", place, figures, streams=question.n_readers, repeat=repeat)
 
 
-async def _measure(question: WayOutConfig) -> tuple[dict[str, float], list[str]]:
+async def _measure(question: DeliveryConfig) -> tuple[dict[str, float], list[str]]:
     """Return the figures, and a digest of what each reader received.
 
     Readers stop reading immediately, unless the server waits for them.
     """
-    async with way_out(question) as server:
+    async with delivery(question) as server:
         begin = asyncio.Event()
         if question.waits:
             begin.set()
@@ -199,7 +198,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
     ]
 
 
-def _ordinary(lab: Lab, spoken: Spoken) -> Verdict:
+def _ordinary(lab: Lab, spoken: SpokenProtocol) -> Verdict:
     made, written = (statistics.median(lab.figures(_EVENT, f"{spoken}, {way}")) for way in FORMAT_TIMES)
     return lab.timed(
         f"formatted when written, ordinary events of {spoken} cost less than half",
@@ -224,8 +223,8 @@ EXPERIMENT = Experiment(
     ),
     drawn=(_HELD, _CPU),
     not_shown=(
-        "the product formats when made; formatting when written is measured on the way out alone, which has its "
-        "messages, framers, replay and connection limits, but no HTTP and no policy",
+        "the product formats when made; formatting when written is measured on a small server of the lab, which makes "
+        "the same events, but has no HTTP and no policy",
         "events with log-probabilities, whose text is several times as long as what it is made from",
         "what a stream costs that can be resumed, whose events would be formatted for each of its readers",
     ),
