@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -10,10 +10,23 @@ import msgspec
 
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load.client import LoadError
-from sluiceway_lab.load.record import Run, Say, Weights, rounded
-from sluiceway_lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, joiner, leaver, memory, prefill, start
-from sluiceway_lab.load.soak import SOAK_PARTS, soak
-from sluiceway_lab.load.streams import observe, one_by_one, split_costs, stream_run, together
+from sluiceway_lab.load.record import Figures, Run, Say, Weights, rounded
+from sluiceway_lab.load.scenarios import (
+    PREFILL_PROMPTS,
+    RESIDENTS,
+    SOAK_PARTS,
+    Measured,
+    joiner,
+    leaver,
+    memory_figures,
+    observe,
+    one_by_one,
+    prefill,
+    soak,
+    split_costs,
+    stream_figures,
+    together,
+)
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
@@ -122,7 +135,20 @@ async def bench_runs(config: BenchConfig, contenders: Sequence[Contender], say: 
 
 def completed(runs: Sequence[Run]) -> list[Run]:
     """Add the figures that need several runs of the same server and repeat."""
-    return [rounded(run) for run in _with_split_costs(_with_ratio_to_alone(runs))]
+    found = {(run.server, run.scenario, run.streams, run.repeat): run.figures for run in runs}
+    return [rounded(msgspec.structs.replace(run, figures=run.figures | _further(run, found))) for run in runs]
+
+
+def _further(run: Run, found: Mapping[tuple[str, str, int, int], Figures]) -> Figures:
+    """Return how many times as fast as one after another several streams were, and what a request and an event cost."""
+    if run.scenario != "together":
+        return {}
+    single = found.get((run.server, "alone", 1, run.repeat), {}).get(_SPEED)
+    short = found.get((run.server, "together_short", run.streams, run.repeat), {})
+    figures = split_costs(run.figures, short)
+    if run.streams > 1 and single is not None and _SPEED in run.figures:
+        figures["over_alone"] = run.figures[_SPEED] / single
+    return figures
 
 
 def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
@@ -185,71 +211,52 @@ async def _warm_up(contender: Contender, streams: int, seed: int) -> None:
 
 
 async def _attempt(job: Job, config: BenchConfig) -> Run:
+    server = job.contender.server
     try:
-        return await _run(job, config)
+        measured = await _measure(job, config)
     except LoadError as fault:
-        name = job.contender.server.name
-        return Run(
-            server=name, scenario=job.kind, streams=job.streams, repeat=job.repeat, figures={}, errors=[str(fault)]
-        )
+        measured = Measured({}, [str(fault)])
+    return Run(
+        server=server.name,
+        scenario=job.kind,
+        streams=job.streams,
+        repeat=job.repeat,
+        figures=measured.figures,
+        errors=measured.errors,
+    )
 
 
-async def _run(job: Job, config: BenchConfig) -> Run:
-    contender, seed, repeat = job.contender, config.seed, job.repeat
+async def _measure(job: Job, config: BenchConfig) -> Measured:
+    contender, server, seed, repeat = job.contender, job.contender.server, config.seed, job.repeat
     match job.kind:
         case "alone":
-            texts = prompts(seed, f"alone/{repeat}", min(config.alone, max(config.levels)))
-            return await _run_streams(job, config, texts)
+            return await _streams(job, config, f"alone/{repeat}", min(config.alone, max(config.levels)))
         case "together" | "together_short":
-            return await _run_streams(job, config, prompts(seed, f"{job.kind}/{job.streams}/{repeat}", job.streams))
+            return await _streams(job, config, f"{job.kind}/{job.streams}/{repeat}", job.streams)
         case "prefill":
-            return await prefill(contender.server, contender.weights, seed, repeat)
+            return await prefill(server, contender.weights, seed, repeat)
         case "joiner":
-            return await joiner(contender.server, seed, repeat)
+            return await joiner(server, seed, repeat)
         case "close_stream" | "close_plain":
-            return await leaver(contender.server, seed, repeat, is_streaming=job.kind == "close_stream")
+            return await leaver(server, seed, repeat, is_streaming=job.kind == "close_stream")
         case "memory":
-            return memory(contender.server)
+            return Measured(memory_figures(server))
         case "soak":
-            return await soak(contender.server, config.requests, job.streams, seed, repeat)
+            return await soak(server, config.requests, job.streams, seed, repeat)
         case "start":
             assert contender.ready_s is not None
-            return start(contender.server, contender.ready_s)
+            return Measured({"ready_s": contender.ready_s})
         case _:
             assert_never(job.kind)
 
 
-async def _run_streams(job: Job, config: BenchConfig, texts: Sequence[str]) -> Run:
+async def _streams(job: Job, config: BenchConfig, name: str, n: int) -> Measured:
     server = job.contender.server
     n_tokens = config.short_tokens if job.kind == "together_short" else config.tokens
-    requests = [server.request(text, n_tokens) for text in texts]
+    requests = [server.request(text, n_tokens) for text in prompts(config.seed, name, n)]
     pace = one_by_one if job.kind == "alone" else together
     seen = await observe(server, job.contender.weights, lambda: pace(server, requests))
-    return stream_run(server, job.kind, job.streams, job.repeat, seen, n_tokens)
-
-
-def _with_ratio_to_alone(runs: Sequence[Run]) -> list[Run]:
-    """Add to each run of several streams how many times as fast as one after another it was."""
-    alone = {(run.server, run.repeat): run.figures.get(_SPEED) for run in runs if run.scenario == "alone"}
-    return [_with_ratio(run, alone.get((run.server, run.repeat))) for run in runs]
-
-
-def _with_ratio(run: Run, single: float | None) -> Run:
-    if run.scenario != "together" or run.streams == 1 or single is None or _SPEED not in run.figures:
-        return run
-    return msgspec.structs.replace(run, figures=run.figures | {"over_alone": run.figures[_SPEED] / single})
-
-
-def _with_split_costs(runs: Sequence[Run]) -> list[Run]:
-    """Add the cost of a request and of an event to each run of long answers that has one of short answers."""
-    short = {(run.server, run.streams, run.repeat): run for run in runs if run.scenario == "together_short"}
-    return [_with_split(run, short.get((run.server, run.streams, run.repeat))) for run in runs]
-
-
-def _with_split(run: Run, short: Run | None) -> Run:
-    if run.scenario != "together" or short is None:
-        return run
-    return msgspec.structs.replace(run, figures=run.figures | split_costs(run.figures, short.figures))
+    return Measured(stream_figures(seen, n_tokens), seen.errors)
 
 
 def _progress(run: Run) -> str:

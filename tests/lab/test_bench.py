@@ -12,7 +12,7 @@ from sluiceway.errors import ConfigError
 from sluiceway_lab.bench import ALL_SCENARIOS, BenchConfig, Contender, bench_runs, completed, jobs
 from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Run, Say
-from sluiceway_lab.load.soak import SOAK_PARTS
+from sluiceway_lab.load.scenarios import SOAK_PARTS
 from support.records import run
 from support.scripted_http import ScriptedServer, completion_stream, plain, scripted_server
 from support.target_servers import target_server

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.load.client import LoadError, Recording, dial, until
+from sluiceway_lab.load.client import LoadError, Outcome, Recording, dial, until
 from sluiceway_lab.load.record import Figures, Grade
 from sluiceway_lab.load.target_server import TargetServer, total
 from sluiceway_lab.load.transcript import ChoicePart, Transcript, read_plain, read_transcript
@@ -31,9 +31,6 @@ _GENERATED = {
     "vllm": "vllm:generation_tokens_total",
     "llama.cpp": "llamacpp:tokens_predicted_total",
 }
-
-Outcome = Recording | LoadError
-"""What became of one request."""
 
 
 class Silence(LoadError):

@@ -16,14 +16,13 @@ import msgspec
 from sluiceway_lab.check.question import (
     CheckContext,
     Finding,
-    Outcome,
     Question,
     Silence,
     by_faults,
     grouped,
     unknown,
 )
-from sluiceway_lab.load.client import Connection, HungUp, LoadError, Recording, Reply, dial, keeping
+from sluiceway_lab.load.client import Connection, HungUp, LoadError, Outcome, Recording, Reply, dial, keeping
 from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.target_server import COMPLETIONS
 from sluiceway_lab.load.transcript import read_plain, read_transcript

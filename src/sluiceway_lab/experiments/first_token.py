@@ -7,7 +7,7 @@ import statistics
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.record import Verdict
-from sluiceway_lab.load.streams import observe, stream_run, together
+from sluiceway_lab.load.scenarios import observe, stream_figures, together
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
@@ -38,7 +38,8 @@ async def _measure(lab: Lab, server: TargetServer) -> None:
         requests = [server.request(text, _TOKENS) for text in prompts(lab.seed, f"first-token/{repeat}", n)]
         seen = await observe(server, None, functools.partial(together, server, requests))
         if repeat >= 0:  # the first is a warm-up
-            lab.keep(stream_run(server, "together", n, repeat, seen, _TOKENS))
+            figures = stream_figures(seen, _TOKENS)
+            lab.note(server.name, "together", figures, streams=n, repeat=repeat, errors=seen.errors)
 
 
 def verdicts(lab: Lab) -> list[Verdict]:

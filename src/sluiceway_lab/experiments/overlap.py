@@ -5,11 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-import msgspec
-
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.record import Run, Verdict
-from sluiceway_lab.load.streams import observe, one_by_one, stream_run, together
+from sluiceway_lab.load.scenarios import observe, one_by_one, stream_figures, together
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
@@ -45,8 +43,8 @@ async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, r
     first_end_s = min(answer.chunk_s[-1] for answer in seen.answers)
     begun = sum(answer.chunk_s[0] <= first_end_s for answer in seen.answers)
     number = repeat if isinstance(repeat, int) else 0
-    run = stream_run(server, scenario, level, number, seen, n_tokens)
-    return msgspec.structs.replace(run, figures=run.figures | {_BEGUN: float(begun)})
+    figures = stream_figures(seen, n_tokens) | {_BEGUN: float(begun)}
+    return Run(server=server.name, scenario=scenario, streams=level, repeat=number, figures=figures, errors=seen.errors)
 
 
 def verdicts(lab: Lab) -> list[Verdict]:

@@ -195,6 +195,10 @@ class ReplyParser:
                 self.is_whole = True
 
 
+Outcome = Recording | LoadError
+"""What became of one request."""
+
+
 def parse_reply(reads: Sequence[Read]) -> Reply:
     """Parse all that a connection brought until the server closed it. Raises `LoadError` if it is no HTTP answer.
 
@@ -411,6 +415,14 @@ async def dial(target: Target, request: bytes = b"", *, is_narrow: bool = False)
 async def record(target: Target, request: bytes, limit_s: float = LIMIT_S) -> Recording:
     """Send a request on a new connection, and record the whole answer."""
     return await (await Connection.open(target, request)).end(limit_s)
+
+
+async def attempt(target: Target, request: bytes) -> Outcome:
+    """Record the whole answer, or return why there is none."""
+    try:
+        return await record(target, request)
+    except LoadError as fault:
+        return fault
 
 
 async def get(target: Target, path: str, limit_s: float = 10.0) -> Reply:

@@ -22,9 +22,8 @@ from sluiceway_lab.check.requests import (
     judge_refusal,
     outcome_of,
 )
-from sluiceway_lab.load.client import LoadError, Recording, Reply
+from sluiceway_lab.load.client import LoadError, Outcome, Recording, Reply
 from sluiceway_lab.load.record import Grade
-from sluiceway_lab.load.streams import Outcome
 from support.model_server import SMALL, Fault, ask, context_of, model_server
 from support.scripted_http import chunk, completion_stream, event, plain, stream, token
 
