@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import shlex
-import sys
 from collections.abc import Container, Mapping
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,6 @@ import typer
 from sluiceway.cli.exits import FAILED, INTERRUPTED, command
 from sluiceway.cli.options import (
     DEFAULT,
-    URL_MODEL_VARIABLE,
     DtypeOption,
     ModelSource,
     Threads,
@@ -25,24 +23,13 @@ from sluiceway.cli.options import (
 from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
-from sluiceway_lab.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
+from sluiceway_lab.cli.records import JsonFile, LabModel, PlotFile, command_line, progress, report, require_places
 
 if TYPE_CHECKING:
-    from sluiceway_lab.load.record import Record
     from sluiceway_lab.session import OwnServer
 
-_PIPE_COLUMNS = 200
-"""Wide enough that no column is folded when the output is not a terminal."""
 _SEEDS = 2**32
 
-BenchModel = Annotated[
-    str | None,
-    typer.Argument(
-        help="The model of the started server, named as for serve (default: smollm2-135m). With --url, the server's "
-        f"name for it (default: its first), which is set by {URL_MODEL_VARIABLE}.",
-        envvar="SLUICEWAY_MODEL",
-    ),
-]
 Url = Annotated[str | None, option("--url", "The server to measure. Without it, a server is started.")]
 Vs = Annotated[str | None, option("--vs", "A second server, interleaved with the first; ratios are printed.")]
 VsModel = Annotated[str | None, option("--vs-model", "The second server's name for its model (default: its first).")]
@@ -88,7 +75,7 @@ ServeArgs = Annotated[str, option("--serve-args", "Flags for the started server,
 @command
 def bench(
     context: typer.Context,
-    model: BenchModel = None,
+    model: LabModel = None,
     url: Url = None,
     vs: Vs = None,
     vs_model: VsModel = None,
@@ -118,6 +105,8 @@ def bench(
     """
     from sluiceway_lab.bench import SCENARIOS, BenchConfig
     from sluiceway_lab.load.client import Target
+    from sluiceway_lab.load.plot import draw
+    from sluiceway_lab.load.tables import PLOTTED, show
     from sluiceway_lab.session import RunningServer, Session
 
     config = BenchConfig(
@@ -130,7 +119,7 @@ def bench(
     )
     typed = typed_flags(context)
     refuse_idle_flags(typed, context.params, config.scenarios)
-    _check_places(json_file, plot)
+    require_places(json_file, plot)
     target = Target.parse(url, api_key) if url else None
     session = Session(
         config=config.quick(typed) if quick else config,
@@ -146,21 +135,14 @@ def bench(
             threads=threads,
         ),
         measures_floor=not no_floor,
-        command=["sluiceway", *sys.argv[1:]],
+        command=command_line(),
     )
-    record = session.run(lambda line: typer.echo(line, err=True))
-    report(record, json_file, plot)
+    record = session.run(progress)
+    report(record, partial(show, record), json_file)
+    if plot is not None:
+        draw(record, PLOTTED, plot, over_streams=True)
     if record.is_partial or any(run.errors for run in record.runs):
         raise typer.Exit(INTERRUPTED if record.is_partial else FAILED)
-
-
-def _check_places(json_file: Path | None, plot: Path | None) -> None:
-    from sluiceway_lab.load.plot import require_plotting
-
-    require_place(json_file, "json")
-    require_place(plot, "plot")
-    if plot is not None:
-        require_plotting()
 
 
 def refuse_idle_flags(typed: Container[str], values: Mapping[str, object], scenarios: Container[str]) -> None:
@@ -194,20 +176,6 @@ def parse_levels(text: str) -> tuple[int, ...]:
         return tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
         raise ConfigError("levels", f"must be numbers separated by commas, not {text!r}") from None
-
-
-def report(record: Record, json_file: Path | None, plot: Path | None) -> None:
-    """Print the tables, then write the JSON record. If the record goes to standard output, the tables do not.
-
-    Files are written last, so a full disk costs only them.
-    """
-    from sluiceway_lab.load.plot import draw
-    from sluiceway_lab.load.tables import PLOTTED, show
-
-    show(record, console_beside(json_file, _PIPE_COLUMNS))
-    write_record(record, json_file)
-    if plot is not None:
-        draw(record, PLOTTED, plot, over_streams=True)
 
 
 def _files(weights: str | None) -> ModelFiles | None:

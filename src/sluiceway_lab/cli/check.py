@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
 
 from sluiceway.cli.exits import FAILED, command
 from sluiceway.cli.options import URL_MODEL_VARIABLE, finite, option
 from sluiceway.errors import ConfigError
-from sluiceway_lab.cli.records import JsonFile, console_beside, require_place, write_record
-
-if TYPE_CHECKING:
-    from sluiceway_lab.load.record import Record
-
-_PIPE_COLUMNS = 160
-"""Wide enough that sentences take few lines when the output is not a terminal."""
+from sluiceway_lab.cli.records import JsonFile, command_line, progress, report, require_places
 
 CheckUrl = Annotated[
     str | None,
@@ -64,7 +57,7 @@ def check(
     to do. Fails (exit code 1) if the server failed a question.
     """
     from sluiceway_lab.check.question import CheckConfig
-    from sluiceway_lab.check.session import CheckSession, chosen
+    from sluiceway_lab.check.session import CheckSession, chosen, show
     from sluiceway_lab.load.client import Target
 
     questions = chosen(only or [])
@@ -74,7 +67,7 @@ def check(
         return
     if url is None:
         raise ConfigError("URL", "name a server, like http://127.0.0.1:8000")
-    require_place(json_file, "json")
+    require_places(json_file)
     session = CheckSession(
         target=Target.parse(url, api_key, flag="URL"),
         questions=questions,
@@ -83,20 +76,9 @@ def check(
         pid=pid,
         drain_pid=drain_pid,
         total_s=total,
-        command=["sluiceway", *sys.argv[1:]],
+        command=command_line(),
     )
-    record = session.run(lambda line: typer.echo(line, err=True))
-    report(record, json_file)
+    record = session.run(progress)
+    report(record, partial(show, record), json_file)
     if record.has_failed:
         raise typer.Exit(FAILED)
-
-
-def report(record: Record, json_file: Path | None) -> None:
-    """Print the score card, then write the JSON record. If the record goes to standard output, the card does not.
-
-    The file is written last, so a full disk costs only the file.
-    """
-    from sluiceway_lab.check.session import show
-
-    show(record, console_beside(json_file, _PIPE_COLUMNS))
-    write_record(record, json_file)

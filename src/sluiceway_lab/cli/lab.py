@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sluiceway.cli.exits import FAILED, command
-from sluiceway.cli.options import URL_MODEL_VARIABLE, ModelSource, model_at_url, option
+from sluiceway.cli.options import ModelSource, model_at_url, option
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
-from sluiceway_lab.cli.records import JsonFile, PlotFile, console_beside, require_place, write_record
+from sluiceway_lab.cli.records import JsonFile, LabModel, PlotFile, command_line, progress, report, require_places
 
 if TYPE_CHECKING:
-    from sluiceway_lab.experiments.experiment import Experiment
-    from sluiceway_lab.load.record import Record
     from sluiceway_lab.session import OwnServer, RunningServer
 
-_PIPE_COLUMNS = 160
-"""Wide enough that sentences take few lines when the output is not a terminal."""
 _SMOKE_FLAGS = ("--fake-step", "0.002")
 """Slow enough that a stream is still running when something happens to it."""
 
 LabName = Annotated[str | None, typer.Argument(help="The experiment, see --list.", metavar="NAME", show_default=False)]
-LabModel = Annotated[
-    str | None,
-    typer.Argument(
-        help="The model of the started servers, named as for serve (default: smollm2-135m). With --url, the server's "
-        f"name for it (default: its first), which is set by {URL_MODEL_VARIABLE}.",
-        envvar="SLUICEWAY_MODEL",
-    ),
-]
 Smoke = Annotated[
     bool, option("--smoke", "Run in seconds on the fake model, to see that it works. Times are not judged.")
 ]
@@ -61,8 +48,9 @@ def lab(
     A hypothesis that falls is a result (exit code 0). A request that fails is an error (exit code 1).
     """
     from sluiceway_lab.experiments.registry import experiment_of, experiments
+    from sluiceway_lab.experiments.report import show
     from sluiceway_lab.experiments.session import LabSession
-    from sluiceway_lab.load.plot import require_plotting
+    from sluiceway_lab.load.plot import draw
 
     if list_experiments:
         for one in experiments():
@@ -71,35 +59,20 @@ def lab(
     if name is None:
         raise ConfigError("NAME", "name an experiment; --list shows them")
     experiment = experiment_of(name)
-    require_place(json_file, "json")
-    require_place(plot, "plot")
-    if plot is not None:
-        require_plotting()
+    require_places(json_file, plot)
     session = LabSession(
         experiment=experiment,
         first=_first(model if url is None else model_at_url(context, model), source, url, api_key, is_smoke=smoke),
         is_smoke=smoke,
         seed=seed,
-        command=["sluiceway", *sys.argv[1:]],
+        command=command_line(),
     )
-    record = session.run(lambda line: typer.echo(line, err=True))
-    report(record, experiment, json_file, plot)
-    if any(run.errors for run in record.runs):
-        raise typer.Exit(FAILED)
-
-
-def report(record: Record, experiment: Experiment, json_file: Path | None, plot: Path | None) -> None:
-    """Print table and verdicts, then write the JSON record. If the record goes to standard output, the table does not.
-
-    Files are written last, so a full disk costs only them.
-    """
-    from sluiceway_lab.experiments.report import show
-    from sluiceway_lab.load.plot import draw
-
-    show(record, experiment, console_beside(json_file, _PIPE_COLUMNS))
-    write_record(record, json_file)
+    record = session.run(progress)
+    report(record, partial(show, record, experiment), json_file)
     if plot is not None:
         draw(record, experiment.drawn_columns, plot, over_streams=experiment.is_drawn_over_streams)
+    if any(run.errors for run in record.runs):
+        raise typer.Exit(FAILED)
 
 
 def _first(

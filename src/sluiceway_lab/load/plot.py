@@ -14,14 +14,6 @@ _BAR_INCHES, _MARGIN_INCHES, _BARS_WIDTH_INCHES = 0.35, 1.5, 5.0
 _LINES_HEIGHT_INCHES, _LINES_WIDTH_INCHES = 4.5, 6.5
 
 
-def require_plotting() -> None:
-    """Raises `ConfigError` if matplotlib is missing. Called before a long measurement, not after it."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError("plot", "needs matplotlib; `pip install 'sluiceway[lab]'` brings it") from None
-
-
 def draw(record: Record, columns: Sequence[Column], path: Path, *, over_streams: bool) -> None:
     """Draw a panel for each column: medians, with whiskers from the least to the greatest.
 

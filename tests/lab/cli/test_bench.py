@@ -15,9 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sluiceway.cli.app import app
-from sluiceway.errors import ConfigError
 from sluiceway_lab.bench import BenchConfig
-from sluiceway_lab.cli.bench import parse_levels, report
+from sluiceway_lab.cli.bench import parse_levels
 from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.processes import family
 from sluiceway_lab.load.record import SCHEMA, Record
@@ -211,12 +210,6 @@ def test_plot_is_refused_before_the_measurement_when_it_cannot_be_drawn(
 def test_server_that_does_not_answer_is_a_sentence() -> None:
     code, _, err = bench("--url", "http://127.0.0.1:1", "--no-floor")
     assert code == 1 and "error: no answer from http://127.0.0.1:1" in err
-
-
-def test_tables_are_printed_when_the_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^json: cannot write"):
-        report(record(run("ours", "together", 1, tokens_per_s=1.0)), tmp_path / "none" / "x.json", None)
-    assert "ours, together 1" in capsys.readouterr().out
 
 
 def test_variable_may_be_idle(sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:

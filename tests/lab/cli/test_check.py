@@ -11,10 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sluiceway.cli.app import app
-from sluiceway.errors import ConfigError
 from sluiceway_lab.check.question import Finding
 from sluiceway_lab.check.session import QUESTIONS, TOTAL_S, CheckSession
-from sluiceway_lab.cli.check import report
 from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.record import Grade, Record
 from support.check_records import check_record
@@ -96,9 +94,3 @@ def test_wrong_flag_is_refused_before_anything_is_asked(
 def test_server_that_does_not_answer_is_a_sentence() -> None:
     code, _, err = check(URL)
     assert code == 1 and f"error: no answer from {URL}" in err
-
-
-def test_card_is_printed_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^json: cannot write"):
-        report(check_record([(QUESTIONS[0], GOOD)]), tmp_path / "none" / "x.json")
-    assert "1 pass" in capsys.readouterr().out

@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 from sluiceway.cli.app import app
 from sluiceway.config import ModelKind
-from sluiceway.errors import ConfigError
-from sluiceway_lab.cli.lab import report
 from sluiceway_lab.experiments import registry
 from sluiceway_lab.experiments.registry import NAMES
 from sluiceway_lab.experiments.session import LabSession
@@ -20,7 +18,6 @@ from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.record import Record, Verdict
 from sluiceway_lab.session import OwnServer, RunningServer
 from support.labs import experiment
-from support.target_servers import NOWHERE
 
 
 def lab(*arguments: str) -> tuple[int, str, str]:
@@ -93,10 +90,3 @@ def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypat
     monkeypatch.setattr(registry, "experiment_of", lambda name: experiment(run=broken))
     code, out, _ = lab("naps", "--smoke")
     assert code == 1 and "stood it holds: so far" in out
-
-
-def test_table_is_printed_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    record = LabSession(experiment=experiment(), first=RunningServer(target=NOWHERE)).run(lambda line: None)
-    with pytest.raises(ConfigError, match="^json: cannot write"):
-        report(record, experiment(), tmp_path / "none" / "x.json", None)
-    assert "stood it is quick" in capsys.readouterr().out

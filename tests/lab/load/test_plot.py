@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.load.plot import draw, require_plotting
+from sluiceway_lab.load.plot import draw
 from sluiceway_lab.load.tables import PLOTTED, Column
 from support.records import record, run
 
@@ -34,13 +33,6 @@ def test_plot_without_figures_is_empty(tmp_path: Path) -> None:
 def test_plot_that_cannot_be_written_is_a_configuration_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="^plot: cannot write"):
         draw(record(run("ours", "together", 1, tokens_per_s=1.0)), PLOTTED, tmp_path / name, over_streams=True)
-
-
-def test_plotting_is_missed_before_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_plotting()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install 'sluiceway\[lab\]'"):
-        require_plotting()
 
 
 TOOK = (Column("took_s", "took ms", 1e3),)
