@@ -24,9 +24,8 @@ from sluiceway.protocols.common.fields import MAX_LOGIT_BIASES, MAX_STOP_CHARACT
 from sluiceway.protocols.native.schema import NativeFields
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
-from sluiceway.ranges import CHOICES, MAX_COUNT, WAIT_S
+from sluiceway.ranges import CHOICES, MARK, MARK_S, MAX_COUNT, WAIT_S
 from sluiceway.response.idempotency import MAX_KEY_CHARACTERS
-from sluiceway.response.policy import MAX_AMOUNT, MAX_SECONDS
 from sluiceway.tokenizer.text.pre_tokenizers import SPLITTINGS
 from support.architecture_picture import picture
 from support.cli_page import page
@@ -47,8 +46,8 @@ LIMITS = {
     "`logit_bias`": MAX_LOGIT_BIASES,
     "2^31": MAX_COUNT,
     "`grace_s`": WAIT_S.high,
-    "2^40": MAX_AMOUNT,
-    "marks and times": int(MAX_SECONDS),
+    "2^40": MARK.high,
+    "marks and times": MARK_S.high,
     "`stream_id`": MAX_KEY_CHARACTERS,
     "`?limit=`": MAX_LISTED,
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluiceway.ranges import SEED, TEMPERATURE, TOP_P, Range
+from sluiceway.ranges import Range
+
+TEMPERATURE, TOP_P, SEED = Range(0, 2), Range(0, 1, is_above=True), Range(-(1 << 63), (1 << 64) - 1)
 
 
 @pytest.mark.parametrize("value", [0, 2, 0.5, -0.0])

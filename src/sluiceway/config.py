@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway.ranges import Range
 from sluiceway.types import Speculation
 
 BLOCK_TOKENS = 16
@@ -44,13 +45,6 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     name: str
     """The name under which it is served."""
-
-
-class Between(NamedTuple):
-    """The range of a numeric field, both ends included."""
-
-    low: float
-    high: float
 
 
 class Flag(msgspec.Struct, frozen=True):
@@ -134,52 +128,52 @@ class StreamsConfig(msgspec.Struct, frozen=True, kw_only=True):
     drop_after_s: float | None = None
     stall_timeout_s: float | None = None
     sse_keep_alive_s: Annotated[
-        float, Between(0, 86_400), Flag("Seconds of silence after which a stream gets a comment; 0: never.")
+        float, Range(0, 86_400), Flag("Seconds of silence after which a stream gets a comment; 0: never.")
     ] = 15.0
     max_stream_bytes: Annotated[
         int,
-        Between(1, 1 << 40),
+        Range(1, 1 << 40),
         Flag("Bytes of unwritten and replayable events that all streams together may hold."),
     ] = 256 * 1024 * 1024
     """Whole answers count in full."""
-    max_stream_events: Annotated[int, Between(1, 1 << 40)] = 1_000_000
+    max_stream_events: Annotated[int, Range(1, 1 << 40)] = 1_000_000
     replay_bytes: Annotated[
         int,
-        Between(1, 1 << 40),
+        Range(1, 1 << 40),
         Flag("Bytes of events that one resumable stream keeps after its readers have got them."),
     ] = 512 * 1024
-    replay_events: Annotated[int, Between(1, 1_000_000)] = 4096
-    replay_ttl_s: Annotated[
-        float, Between(0, 86_400), Flag("Seconds that a resumable stream is kept after its end.")
-    ] = 60.0
-    kept_streams: Annotated[int, Between(1, 1_000_000)] = 1024
+    replay_events: Annotated[int, Range(1, 1_000_000)] = 4096
+    replay_ttl_s: Annotated[float, Range(0, 86_400), Flag("Seconds that a resumable stream is kept after its end.")] = (
+        60.0
+    )
+    kept_streams: Annotated[int, Range(1, 1_000_000)] = 1024
     """How many ended streams without readers are kept. Beyond it, the caller with the most loses its oldest."""
     detach_grace_s: Annotated[
         float,
-        Between(0, 86_400),
+        Range(0, 86_400),
         Flag("Seconds that a detached stream waits for a reader, where its request does not say."),
     ] = 30.0
     detach_ahead_tokens: Annotated[
-        int, Between(0, 1_000_000), Flag("Tokens that a stream may generate without a reader.")
+        int, Range(0, 1_000_000), Flag("Tokens that a stream may generate without a reader.")
     ] = 256
-    history_records: Annotated[int, Between(1, 1_000_000)] = 16_384
+    history_records: Annotated[int, Range(1, 1_000_000)] = 16_384
     """How many ended streams are remembered with the reason why they ended."""
     history_ttl_s: Annotated[
-        float, Between(1, 86_400), Flag("Seconds for which the server remembers why a stream has ended.")
+        float, Range(1, 86_400), Flag("Seconds for which the server remembers why a stream has ended.")
     ] = 600.0
-    idempotency_keys: Annotated[int, Between(1, 1_000_000)] = 16_384
+    idempotency_keys: Annotated[int, Range(1, 1_000_000)] = 16_384
     """How many keys are remembered. A caller may have at most as many as are still free."""
-    idempotency_ttl_s: Annotated[float, Between(1, 86_400)] = 60.0
+    idempotency_ttl_s: Annotated[float, Range(1, 86_400)] = 60.0
     """How long the key of a response is remembered after its end."""
     unsent_bytes: Annotated[
         int,
-        Between(0, 1 << 30),
+        Range(0, 1 << 30),
         Flag(
             "Bytes that the kernel may hold of a connection beyond those that are on their way. A small number shows a "
             "slow reader early. 0: no limit."
         ),
     ] = 4 * 1024
-    write_bytes: Annotated[int, Between(0, 1 << 30)] = 0
+    write_bytes: Annotated[int, Range(0, 1 << 30)] = 0
     """How many bytes may wait above the kernel before a connection counts as full."""
 
     def __post_init__(self) -> None:
@@ -191,7 +185,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: ModelFiles
     host: Annotated[str, Flag("Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1"
-    port: Annotated[int, Between(0, 65_535), Flag("Port to listen on; 0: any free one.")] = 8000
+    port: Annotated[int, Range(0, 65_535), Flag("Port to listen on; 0: any free one.")] = 8000
     allowed_host: Annotated[
         tuple[str, ...],
         Flag(
@@ -208,14 +202,12 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
             "faster with few streams, less exact."
         ),
     ] = "auto"
-    max_running: Annotated[int, Between(1, 4096), Flag("Sequences computed in one step.")] = 64
-    max_waiting: Annotated[int, Between(0, 1_000_000), Flag("Sequences that may wait; more are refused with 503.")] = (
-        512
-    )
+    max_running: Annotated[int, Range(1, 4096), Flag("Sequences computed in one step.")] = 64
+    max_waiting: Annotated[int, Range(0, 1_000_000), Flag("Sequences that may wait; more are refused with 503.")] = 512
     max_step_tokens: Annotated[int, Flag("Tokens computed in one step; at least --max-running.")] = 512
     step_target_s: Annotated[
         float,
-        Between(0.001, 60),
+        Range(0.001, 60),
         Flag("Seconds that a step should take when it computes part of a prompt together with other requests."),
     ] = 0.05
     speculation: Annotated[
@@ -226,35 +218,35 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "off"
     max_draft_tokens: Annotated[
-        int, Between(1, 64), Flag("Tokens that speculation guesses for one sequence in one step.")
+        int, Range(1, 64), Flag("Tokens that speculation guesses for one sequence in one step.")
     ] = 8
     max_model_len: Annotated[
         int | None,
-        Between(2, 1 << 32),
+        Range(2, 1 << 32),
         Flag("Most tokens of prompt and answer together; without it, the model's own limit."),
     ] = None
     kv_cache_tokens: Annotated[
-        int, Between(BLOCK_TOKENS, 1 << 32), Flag("Tokens that the KV cache holds, for all requests together.")
+        int, Range(BLOCK_TOKENS, 1 << 32), Flag("Tokens that the KV cache holds, for all requests together.")
     ] = 32_768
     drain_timeout_s: Annotated[
-        float, Between(0, 86_400), Flag("Seconds that running answers get to finish when the server is stopped.")
+        float, Range(0, 86_400), Flag("Seconds that running answers get to finish when the server is stopped.")
     ] = 30.0
     heartbeat_timeout_s: Annotated[
-        float, Between(0.5, 3_600), Flag("Seconds of silence of a process after which the server is not ready.")
+        float, Range(0.5, 3_600), Flag("Seconds of silence of a process after which the server is not ready.")
     ] = 10.0
     restart_hung_after_s: Annotated[
         float,
-        Between(1, 86_400),
+        Range(1, 86_400),
         Flag(
             "Seconds of silence of a process after which it is killed and started again. A step may take 10 times that."
         ),
     ] = 60.0
-    keep_alive_s: Annotated[float, Between(1, 86_400), Flag("Seconds that an idle connection is kept.")] = 120.0
+    keep_alive_s: Annotated[float, Range(1, 86_400), Flag("Seconds that an idle connection is kept.")] = 120.0
     """Longer than the connection pools of common clients keep theirs."""
-    max_body_bytes: Annotated[int, Between(1024, 1 << 32), Flag("Largest request body, bytes.")] = 16 * 1024 * 1024
+    max_body_bytes: Annotated[int, Range(1024, 1 << 32), Flag("Largest request body, bytes.")] = 16 * 1024 * 1024
     streams: StreamsConfig = msgspec.field(default_factory=StreamsConfig)
-    threads: Annotated[int, Between(0, 1024), Flag("Compute threads of the engine; 0: one per core.")] = 0
-    fake_step_s: Annotated[float, Between(0, 60), Flag("Seconds that a step of the model `fake` takes.")] = 0.0
+    threads: Annotated[int, Range(0, 1024), Flag("Compute threads of the engine; 0: one per core.")] = 0
+    fake_step_s: Annotated[float, Range(0, 60), Flag("Seconds that a step of the model `fake` takes.")] = 0.0
     log_level: Annotated[LogLevel, Flag("The lowest level that is logged.")] = "info"
     log_format: Annotated[LogFormat, Flag("The form of a log line.")] = "text"
 
@@ -268,13 +260,13 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f"must be a name or an address, with or without a port, without http:// and path, not {name!r}",
                 )
         _check_ranges(self)
-        _check_range(self, "max_step_tokens", Between(self.max_running, 1_000_000))
+        _check_range(self, "max_step_tokens", Range(self.max_running, 1_000_000))
 
 
 @functools.cache
-def _ranges_of(config: type[msgspec.Struct]) -> dict[str, Between]:
+def _ranges_of(config: type[msgspec.Struct]) -> dict[str, Range]:
     hints = get_type_hints(config, include_extras=True)
-    return {name: part for name, hint in hints.items() for part in get_args(hint)[1:] if isinstance(part, Between)}
+    return {name: part for name, hint in hints.items() for part in get_args(hint)[1:] if isinstance(part, Range)}
 
 
 def _check_ranges(config: StreamsConfig | ServeConfig) -> None:
@@ -282,7 +274,7 @@ def _check_ranges(config: StreamsConfig | ServeConfig) -> None:
         _check_range(config, field, bounds)
 
 
-def _check_range(config: StreamsConfig | ServeConfig, field: str, bounds: Between) -> None:
+def _check_range(config: StreamsConfig | ServeConfig, field: str, bounds: Range) -> None:
     value = getattr(config, field)
-    if value is not None and not bounds.low <= value <= bounds.high:  # also refuses NaN
-        raise ConfigError(field, f"must be from {bounds.low} to {bounds.high}, not {value}")
+    if value is not None and not bounds.holds(value):
+        raise ConfigError(field, f"must be {bounds}, not {value}")

@@ -1,6 +1,7 @@
-"""The ranges of what a caller may ask for: one table for HTTP, the command line and `LLM`.
+"""Ranges of numbers: of the configuration, of what a request may ask for, and the rows of sampling parameters.
 
-`protocols.openai.schema` holds requests to it and `cli.options` holds flags to it. `LLM` checks with the schema.
+The fields of `config.ServeConfig` carry a `Range`. The fields of `types.SamplingParams` carry a `SamplingParameter`:
+they are the one table of sampling parameters, from which the HTTP protocols, the command line and `LLM` are made.
 """
 
 from __future__ import annotations
@@ -11,38 +12,41 @@ from typing import NamedTuple
 class Range(NamedTuple):
     """Finite numbers from `low` to `high`. With `is_above`, `low` itself is outside."""
 
-    low: int
-    high: int
+    low: float
+    high: float
     is_above: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether the number lies in it; NaN lies in none."""
+        """True when the number is in the range; NaN is in none."""
         return (self.low < value if self.is_above else self.low <= value) and value <= self.high
 
     def __str__(self) -> str:
         return f"above {self.low} and at most {self.high}" if self.is_above else f"from {self.low} to {self.high}"
 
 
+class SamplingParameter(NamedTuple):
+    """Says of a field of `types.SamplingParams` which values a caller may set.
+
+    Every protocol and `LLM` accept a field of that name. With `help`, `sluiceway generate` and `chat` have a flag too.
+    """
+
+    bounds: Range | None = None
+    """Its range; None for a field that is no number."""
+    help: str = ""
+
+
 MAX_COUNT = (1 << 31) - 1
 """The largest count: a 32-bit integer holds it in every client and in every kernel."""
 
-# How tokens are chosen.
-TEMPERATURE = Range(0, 2)
-TOP_P = Range(0, 1, is_above=True)
-TOP_K = Range(-1, MAX_COUNT)
-MIN_P = Range(0, 1)
-SEED = Range(-(1 << 63), (1 << 64) - 1)
-PENALTY = Range(-2, 2)
-REPETITION_PENALTY = Range(0, 2, is_above=True)
-LOGIT_BIAS = Range(-100, 100)
-
-# Bounds of tokens, choices and log-probabilities.
 MAX_TOKENS = Range(1, MAX_COUNT)
-MIN_TOKENS = Range(0, MAX_COUNT)
+LOGIT_BIAS = Range(-100, 100)
 CHOICES = Range(1, 128)
+"""Choices of one prompt, and of all prompts of a request together."""
 LOGPROBS = Range(0, 20)
 COMPLETION_LOGPROBS = Range(0, 5)
-"""OpenAI's bounds, both: the older endpoint has the lower one."""
-
-# What a stream may wait for: a reader, or its next comment.
+"""How many of the likeliest tokens are shown. Both are OpenAI's bounds; the older endpoint has the lower one."""
 WAIT_S = Range(0, 3600)
+"""How long a stream may wait for a reader, or for its next comment."""
+MARK = Range(0, 1 << 40)
+MARK_S = Range(0, 86_400)
+"""The marks of a policy for slow readers, in bytes or events, and its times."""

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from sluiceway.ranges import MAX_COUNT, MAX_TOKENS, Range, SamplingParameter
+
 Rid: TypeAlias = int
 """Identifies one sequence (one choice of one request) in every process. Given by the API process, never reused."""
 
@@ -48,27 +50,68 @@ class Flow(enum.StrEnum):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the next token is chosen and when to stop. Validated by the protocol schemas, trusted below them.
+    """How the next token is chosen and when to stop. The protocols check the values, and lower layers trust them.
+
+    The fields are the table of sampling parameters: see `SamplingParameter`. Those without one have a form of their own
+    in each protocol.
 
     `temperature` 0 is greedy. `top_k` 0 is off. `seed` None: one is drawn at submission. `max_tokens` None means up
     to the end of the context. `min_tokens`: end and stop tokens are banned until that many were generated.
     `logit_bias` holds (token id, bias) pairs. `stop_token_ids` end the sequence as the model's own end token does.
     `speculation` changes how soon the tokens come and never which; None: as the engine is set. `logprobs`: each token
-    is told with its `Logprobs` and so many of the likeliest in its place; None: without.
+    comes with its `Logprobs`, and with this many of the likeliest in its place; None: without.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    max_tokens: Annotated[
+        int | None,
+        SamplingParameter(MAX_TOKENS, "Most tokens of the answer; without it, up to the end of the model's context."),
+    ] = None
+    min_tokens: Annotated[int, SamplingParameter(Range(0, MAX_COUNT))] = 0
+    temperature: Annotated[
+        float, SamplingParameter(Range(0, 2), "How random the choice of tokens is; 0: always the likeliest.")
+    ] = 1.0
+    top_p: Annotated[
+        float,
+        SamplingParameter(
+            Range(0, 1, is_above=True),
+            "Choose among the likeliest tokens that have this share of the probability together.",
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        SamplingParameter(
+            Range(-1, MAX_COUNT), "Choose among this many of the likeliest tokens; 0, or without it: among all."
+        ),
+    ] = 0
+    min_p: Annotated[
+        float,
+        SamplingParameter(
+            Range(0, 1), "Leave out tokens that are less likely than this share of the likeliest one's probability."
+        ),
+    ] = 0.0
+    presence_penalty: Annotated[
+        float,
+        SamplingParameter(Range(-2, 2), "Make tokens that are already in the answer less likely; below 0: likelier."),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        SamplingParameter(Range(-2, 2), "As --presence-penalty, but for each time that a token is in the answer."),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        SamplingParameter(
+            Range(0, 2, is_above=True),
+            "Above 1, make tokens that are in the prompt or the answer less likely; below 1: likelier.",
+        ),
+    ] = 1.0
+    seed: Annotated[
+        int | None,
+        SamplingParameter(
+            Range(-(1 << 63), (1 << 64) - 1), "Makes sampling repeatable; without it, a random one is used."
+        ),
+    ] = None
     logit_bias: tuple[tuple[TokenId, float], ...] = ()
-    ignore_eos: bool = False
-    min_tokens: int = 0
-    max_tokens: int | None = None
+    ignore_eos: Annotated[bool, SamplingParameter()] = False
     stop_token_ids: tuple[TokenId, ...] = ()
     speculation: Speculation | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=1000)] | None = None

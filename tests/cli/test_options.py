@@ -9,10 +9,11 @@ import typer
 import typer.main
 
 from sluiceway.cli.app import app
-from sluiceway.cli.options import filled, finite, sampling_of, share, variable_of
+from sluiceway.cli.options import filled, inside, sampling_of, variable_of
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.protocols.common.fields import SamplingFields, check
 from sluiceway.protocols.openai.schema import ChatFields
+from sluiceway.ranges import Range
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
@@ -21,30 +22,17 @@ def test_variable_has_the_flags_name() -> None:
     assert variable_of("--max-step-tokens") == "SLUICEWAY_MAX_STEP_TOKENS"
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_number_is_refused_when_it_is_not_finite(value: float) -> None:
-    """A check of the range may let them through."""
-    with pytest.raises(typer.BadParameter, match="finite"):
-        finite(value)
-
-
-def test_number_is_passed_on_when_it_is_finite() -> None:
-    assert finite(0.5) == 0.5
-
-
-@pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_share_is_refused_when_it_is_zero(value: float) -> None:
+@pytest.mark.parametrize("value", [0.0, -1.0, 1.5, float("nan"), float("inf"), float("-inf")])
+def test_number_outside_of_its_range_is_refused(value: float) -> None:
     """A server refuses it too, so the flag means the same with and without one."""
-    with pytest.raises(typer.BadParameter, match="above 0|finite"):
-        share(value)
+    with pytest.raises(typer.BadParameter, match="above 0 and at most 1"):
+        inside(Range(0, 1, is_above=True))(value)
 
 
-def test_share_is_passed_on_when_it_is_above_zero() -> None:
-    assert share(0.01) == 0.01
-
-
-def test_flag_that_was_not_given_is_passed_on() -> None:
-    assert finite(None) is None and share(None) is None and filled(None) is None
+def test_number_inside_its_range_is_passed_on() -> None:
+    """And so is a flag that was not given."""
+    check_share = inside(Range(0, 1, is_above=True))
+    assert (check_share(0.01), check_share(1.0), check_share(None), filled(None)) == (0.01, 1.0, None, None)
 
 
 def test_stop_text_is_refused_when_it_is_empty() -> None:

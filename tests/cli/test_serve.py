@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from sluiceway.cli.app import app
 from sluiceway.cli.exits import flag_of
 from sluiceway.cli.serve import serve_command
-from sluiceway.config import Between, Flag, ModelFiles, ModelKind, ServeConfig, StreamsConfig
+from sluiceway.config import Flag, ModelFiles, ModelKind, ServeConfig, StreamsConfig
+from sluiceway.ranges import Range
 
 FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
@@ -169,7 +170,7 @@ def test_a_flag_is_one_field_of_the_configuration(started: Started) -> None:
     """A new field has its flag, its variable, its default, its range and its help without another line of code."""
 
     class MoreConfig(ServeConfig, frozen=True, kw_only=True):
-        nap_s: Annotated[float, Between(0, 60), Flag("Seconds that the server sleeps before it starts.")] = 0.5
+        nap_s: Annotated[float, Range(0, 60), Flag("Seconds that the server sleeps before it starts.")] = 0.5
 
     more = typer.Typer(rich_markup_mode=None)
     more.command("serve")(serve_command(MoreConfig))

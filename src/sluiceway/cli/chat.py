@@ -14,23 +14,16 @@ from sluiceway.cli.options import (
     DEFAULT,
     URL_MODEL_VARIABLE,
     DtypeOption,
-    FrequencyPenalty,
     KvCacheTokens,
-    MaxTokens,
-    MinP,
     ModelSource,
-    PresencePenalty,
-    RepetitionPenalty,
-    Seed,
     Stop,
-    Temperature,
     Threads,
-    TopK,
-    TopP,
     model_at_url,
     option,
+    sampling_flags,
     sampling_of,
     typed_flags,
+    with_parameters,
 )
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
@@ -60,29 +53,15 @@ def chat(
     url: Url = None,
     api_key: ApiKey = None,
     system: System = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.7,
-    top_p: TopP = 1.0,
-    top_k: TopK = None,
-    min_p: MinP = None,
-    presence_penalty: PresencePenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    repetition_penalty: RepetitionPenalty = None,
-    seed: Seed = None,
     stop: Stop = None,
     dtype: DtypeOption = DEFAULT.dtype,
     kv_cache_tokens: KvCacheTokens = DEFAULT.kv_cache_tokens,
     threads: Threads = DEFAULT.threads,
     source: ModelSource = Source.AUTO,
+    **parameters: Any,
 ) -> None:
     """Talk with a model. Lines that are pasted together are one question; lines that are piped in are one each."""
-    flags = {
-        "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
-        "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
-        "repetition_penalty": repetition_penalty, "max_tokens": max_tokens,
-        "seed": seed, "stop": stop or None,
-    }  # fmt: skip
-    parameters = {name: value for name, value in flags.items() if value is not None}
+    parameters = {name: value for name, value in {**parameters, "stop": stop or None}.items() if value is not None}
     refuse_idle_flags(typed_flags(context), is_remote=url is not None)
     if url is not None:
         opened = remote(url, model_at_url(context, model), api_key, parameters)
@@ -92,6 +71,9 @@ def chat(
         failures = converse(answers, system)
     if failures and not sys.stdin.isatty():
         raise typer.Exit(FAILED)
+
+
+with_parameters(chat, sampling_flags(temperature=0.7, top_p=1.0), after="system")
 
 
 def refuse_idle_flags(typed: Container[str], *, is_remote: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -13,22 +13,15 @@ from sluiceway.cli.exits import command
 from sluiceway.cli.options import (
     DEFAULT,
     DtypeOption,
-    FrequencyPenalty,
     KvCacheTokens,
-    MaxTokens,
-    MinP,
     Model,
     ModelSource,
-    PresencePenalty,
-    RepetitionPenalty,
-    Seed,
     Stop,
-    Temperature,
     Threads,
-    TopK,
-    TopP,
     option,
+    sampling_flags,
     sampling_of,
+    with_parameters,
 )
 from sluiceway.cli.pull import fetch, load
 from sluiceway.store.catalog import DEFAULT_MODEL, Source
@@ -43,31 +36,17 @@ AsJson = Annotated[bool, option("--json", f"Print one JSON object ({', '.join(_J
 def generate(
     model: Model = DEFAULT_MODEL,
     prompt: PromptText = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.7,
-    top_p: TopP = 1.0,
-    top_k: TopK = None,
-    min_p: MinP = None,
-    presence_penalty: PresencePenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    repetition_penalty: RepetitionPenalty = None,
-    seed: Seed = None,
     stop: Stop = None,
     as_json: AsJson = False,
     dtype: DtypeOption = DEFAULT.dtype,
     kv_cache_tokens: KvCacheTokens = DEFAULT.kv_cache_tokens,
     threads: Threads = DEFAULT.threads,
     source: ModelSource = Source.AUTO,
+    **parameters: Any,
 ) -> None:
     """Complete one prompt, without a server. The prompt goes to the model as it is, without a chat template."""
     text = read_prompt(prompt)
-    flags = {
-        "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
-        "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
-        "repetition_penalty": repetition_penalty, "max_tokens": max_tokens,
-        "seed": seed,
-    }  # fmt: skip
-    sampling = sampling_of(flags, stop)
+    sampling = sampling_of(parameters, stop)
     files = fetch(model, source)
 
     with load(files, dtype=dtype, kv_cache_tokens=kv_cache_tokens, threads=threads) as llm:
@@ -76,6 +55,9 @@ def generate(
             typer.echo(msgspec.json.encode({name: getattr(completion, name) for name in _JSON_FIELDS}))
         else:
             print_stream(llm.stream(text, sampling, stop=stop or ()))
+
+
+with_parameters(generate, sampling_flags(max_tokens=256, temperature=0.7, top_p=1.0), after="prompt")
 
 
 def read_prompt(given: str | None) -> str:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 
+from sluiceway import types
 from sluiceway.cli.exits import flag_of
 from sluiceway.config import Dtype, Flag, ModelFiles, ModelKind, ServeConfig
 from sluiceway.errors import ConfigError, RequestError
-from sluiceway.ranges import (
-    MAX_TOKENS,
-    MIN_P,
-    PENALTY,
-    REPETITION_PENALTY,
-    SEED,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    Range,
-)
+from sluiceway.ranges import Range, SamplingParameter
 from sluiceway.store.catalog import Source
 
 if TYPE_CHECKING:
@@ -91,23 +81,6 @@ def model_at_url(context: typer.Context, model: str | None) -> str | None:
     return model if "model" in typed_flags(context) else os.environ.get(URL_MODEL_VARIABLE)
 
 
-Number = TypeVar("Number", float, float | None)
-
-
-def finite(value: Number) -> Number:
-    """Refuse NaN and infinity, which a check of a range can let through."""
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter("must be a finite number")
-    return value
-
-
-def share(value: Number) -> Number:
-    """Refuse 0, which is outside the range here, as it is in a request."""
-    if value is not None and not finite(value) > 0.0:
-        raise typer.BadParameter("must be above 0")
-    return value
-
-
 def filled(texts: list[str] | None) -> list[str] | None:
     """Refuse an empty stop string, which would end every answer before its first token."""
     if texts and "" in texts:
@@ -115,9 +88,43 @@ def filled(texts: list[str] | None) -> list[str] | None:
     return texts
 
 
-def number(flag: str, help_text: str, bounds: Range, **extra: Any) -> Any:
-    """A flag with the range of the field of a request that has the same name."""
-    return option(flag, help_text, min=bounds.low, max=bounds.high, **extra)
+def sampling_flags(**defaults: Any) -> Iterator[inspect.Parameter]:
+    """Yield a parameter of a command for each sampling parameter that has a help text, with these defaults or None."""
+    for name, hint in get_type_hints(types.SamplingParams, include_extras=True).items():
+        for note in get_args(hint)[1:]:
+            if isinstance(note, SamplingParameter) and note.help:
+                bounds, kind = note.bounds, get_args(hint)[0]
+                limits: dict[str, Any] = (
+                    {} if bounds is None else {"min": bounds.low, "max": bounds.high, "callback": inside(bounds)}
+                )
+                yield inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=defaults.get(name),
+                    annotation=Annotated[
+                        kind if name in defaults else kind | None, option(flag_of(name), note.help, **limits)
+                    ],
+                )
+
+
+def inside(bounds: Range) -> Callable[[float | None], float | None]:
+    """Refuse what typer lets through: NaN, and the lower end of a range to which it does not belong."""
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not bounds.holds(value):
+            raise typer.BadParameter(f"must be {bounds}")
+        return value
+
+    return check
+
+
+def with_parameters(function: Callable[..., None], parameters: Iterable[inspect.Parameter], *, after: str) -> None:
+    """Give a command these parameters, after the one of that name, instead of its last one, a `**name`."""
+    *own, _ = inspect.signature(function, eval_str=True).parameters.values()
+    n_before = 1 + [parameter.name for parameter in own].index(after)
+    shown = [*own[:n_before], *parameters, *own[n_before:]]
+    signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in shown])
+    function.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
 
 
 def sampling_of(given: Mapping[str, Any], stop: Sequence[str] | None = None) -> SamplingParams:
@@ -150,65 +157,6 @@ ModelSource = Annotated[
 DtypeOption = Annotated[Dtype, option_of("dtype")]
 KvCacheTokens = Annotated[int, option_of("kv_cache_tokens")]
 Threads = Annotated[int, option_of("threads")]
-Temperature = Annotated[
-    float,
-    number(
-        "--temperature", "How random the choice of tokens is; 0: always the likeliest.", TEMPERATURE, callback=finite
-    ),
-]
-TopP = Annotated[
-    float,
-    number(
-        "--top-p",
-        "Choose among the likeliest tokens that have this share of the probability together.",
-        TOP_P,
-        callback=share,
-    ),
-]
-TopK = Annotated[
-    int | None, number("--top-k", "Choose among this many of the likeliest tokens; 0, or without it: among all.", TOP_K)
-]
-MinP = Annotated[
-    float | None,
-    number(
-        "--min-p",
-        "Leave out tokens that are less likely than this share of the likeliest one's probability.",
-        MIN_P,
-        callback=finite,
-    ),
-]
-PresencePenalty = Annotated[
-    float | None,
-    number(
-        "--presence-penalty",
-        "Make tokens that are already in the answer less likely; below 0: likelier.",
-        PENALTY,
-        callback=finite,
-    ),
-]
-FrequencyPenalty = Annotated[
-    float | None,
-    number(
-        "--frequency-penalty",
-        "As --presence-penalty, but for each time that a token is in the answer.",
-        PENALTY,
-        callback=finite,
-    ),
-]
-RepetitionPenalty = Annotated[
-    float | None,
-    number(
-        "--repetition-penalty",
-        "Above 1, make tokens that are in the prompt or the answer less likely; below 1: likelier.",
-        REPETITION_PENALTY,
-        callback=share,
-    ),
-]
-MaxTokens = Annotated[
-    int | None,
-    number("--max-tokens", "Most tokens of the answer; without it, up to the end of the model's context.", MAX_TOKENS),
-]
-Seed = Annotated[int | None, number("--seed", "Makes sampling repeatable; without it, a random one is used.", SEED)]
 Stop = Annotated[
     list[str] | None,
     option(

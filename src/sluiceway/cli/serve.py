@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import msgspec
 import typer
 
 from sluiceway.cli.exits import command
-from sluiceway.cli.options import UNFETCHED, Model, ModelSource, option, parameters_of
+from sluiceway.cli.options import UNFETCHED, Model, ModelSource, option, parameters_of, with_parameters
 from sluiceway.cli.pull import fetch
 from sluiceway.config import ServeConfig, StreamsConfig
 from sluiceway.errors import ConfigError, RequestError
@@ -47,10 +46,7 @@ def serve_command(config_type: type[ServeConfig]) -> Callable[..., None]:
 
             raise typer.Exit(supervise(msgspec.structs.replace(config, model=named), listener))
 
-    model, *others, _ = inspect.signature(serve, eval_str=True).parameters.values()  # the last is `settings`
-    shown = [model, *parameters_of(config_type), *others]
-    signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in shown])
-    serve.__signature__ = signature  # type: ignore[attr-defined]  # this is what typer reads
+    with_parameters(serve, parameters_of(config_type), after="model")
     return serve
 
 

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway.ranges import MARK, MARK_S, Range
 
-MAX_SECONDS = 86_400.0
-MAX_AMOUNT = 1 << 40
+MAX_AMOUNT = int(MARK.high)
 
 
 class PolicyName(str, enum.Enum):
@@ -113,7 +113,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in _MARKS + _TIMES:
-            self._check(field, MAX_SECONDS if field in _TIMES else MAX_AMOUNT)
+            self._check(field, MARK_S if field in _TIMES else MARK)
         for low, high in (*zip(_MARKS, _MARKS[1:], strict=False), ("park_after_s", "drop_after_s")):
             self._check_order(low, high)
 
@@ -127,15 +127,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Backlog up to this size never counts as slow, even under memory pressure."""
         return _LOW_BYTES if self.low_bytes is None else self.low_bytes
 
-    def _check(self, field: str, high: float) -> None:
+    def _check(self, field: str, bounds: Range) -> None:
         value = getattr(self, field)
         if field not in _MEANINGS[self.name]:
             if value is not None:
                 raise ConfigError(field, f"means nothing in the policy {self.name.value}")
         elif value is None:
             raise ConfigError(field, f"must be given for the policy {self.name.value}")
-        elif not 0 <= value <= high:  # also refuses NaN
-            raise ConfigError(field, f"must be from 0 to {high:.0f}")
+        elif not bounds.holds(value):
+            raise ConfigError(field, f"must be {bounds}")
 
     def _check_order(self, low: str, high: str) -> None:
         below, above = getattr(self, low), getattr(self, high)

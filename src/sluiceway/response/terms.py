@@ -5,10 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway.ranges import MARK, MARK_S, Range
 from sluiceway.response.backlog import Window
-from sluiceway.response.policy import DEFAULT, MAX_AMOUNT, MAX_SECONDS, Policy
+from sluiceway.response.policy import DEFAULT, Policy
 
 MAX_EVENTS = 1_000_000
+_EVENTS, _AHEAD = Range(1, MAX_EVENTS), Range(0, MAX_EVENTS)
+_BYTES = Range(1, MARK.high)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,11 +29,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     ttl_s: float = 60.0
 
     def __post_init__(self) -> None:
-        _check(self, "max_bytes", 1, MAX_AMOUNT)
-        _check(self, "max_events", 1, MAX_EVENTS)
-        _check(self, "grace_s", 0, MAX_SECONDS)
-        _check(self, "ahead_tokens", 0, MAX_EVENTS)
-        _check(self, "ttl_s", 0, MAX_SECONDS)
+        _check(self, "max_bytes", _BYTES)
+        _check(self, "max_events", _EVENTS)
+        _check(self, "grace_s", MARK_S)
+        _check(self, "ahead_tokens", _AHEAD)
+        _check(self, "ttl_s", MARK_S)
 
     @property
     def window(self) -> Window:
@@ -50,7 +53,7 @@ class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention | None = None
 
     def __post_init__(self) -> None:
-        _check(self, "keep_alive_s", 0, MAX_SECONDS)
+        _check(self, "keep_alive_s", MARK_S)
 
     @property
     def may_return(self) -> bool:
@@ -58,6 +61,6 @@ class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
         return self.retention is not None and self.retention.grace_s > 0.0
 
 
-def _check(terms: Retention | StreamTerms, field: str, low: float, high: float) -> None:
-    if not low <= getattr(terms, field) <= high:  # also refuses NaN
-        raise ConfigError(field, f"must be from {low} to {high:.0f}")
+def _check(terms: Retention | StreamTerms, field: str, bounds: Range) -> None:
+    if not bounds.holds(getattr(terms, field)):
+        raise ConfigError(field, f"must be {bounds}")

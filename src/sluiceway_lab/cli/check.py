@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from sluiceway.cli.exits import FAILED, command
-from sluiceway.cli.options import URL_MODEL_VARIABLE, finite, option
+from sluiceway.cli.options import URL_MODEL_VARIABLE, inside, option
 from sluiceway.errors import ConfigError
+from sluiceway.ranges import Range
 from sluiceway_lab.cli.records import JsonFile, command_line, progress, report, require_places
 
 CheckUrl = Annotated[
@@ -28,12 +29,20 @@ DrainPid = Annotated[int | None, option("--drain-pid", "Process that the last qu
 Timeout = Annotated[
     float,
     option(
-        "--timeout", "Seconds for each question. A question that takes longer is unknown.", min=1.0, callback=finite
+        "--timeout",
+        "Seconds for each question. A question that takes longer is unknown.",
+        min=1.0,
+        callback=inside(Range(1, 86_400)),
     ),
 ]
 Total = Annotated[
     float,
-    option("--total", "Seconds for all questions. Those left then are not asked.", min=1.0, callback=finite),
+    option(
+        "--total",
+        "Seconds for all questions. Those left then are not asked.",
+        min=1.0,
+        callback=inside(Range(1, 86_400)),
+    ),
 ]
 ListQuestions = Annotated[bool, option("--list", "List the questions that `check` asks.")]
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from sluiceway import ranges
 from sluiceway.errors import RequestError, invalid
 from sluiceway.protocols.common.values import (
     MAX_NAMED,
@@ -31,7 +30,7 @@ from sluiceway.protocols.common.values import (
     together,
     wrong,
 )
-from sluiceway.ranges import Range
+from sluiceway.ranges import LOGIT_BIAS, LOGPROBS, MAX_TOKENS, Range, SamplingParameter
 from sluiceway.types import SamplingParams, Speculation
 
 MAX_STOPS = 16
@@ -42,7 +41,7 @@ MAX_LOGIT_BIASES = 1024
 GREEDY_BELOW = 1e-4
 """Temperatures below this act as 0: the best token has all the probability, and dividing by them overflows."""
 
-MAX_LOGPROBS = ranges.LOGPROBS.high
+MAX_LOGPROBS = int(LOGPROBS.high)
 
 
 def _lower_stop(value: object) -> tuple[str, ...]:
@@ -90,8 +89,7 @@ def _bias_token_id(key: str) -> int:
 
 
 def _bias(key: str, value: object) -> float:
-    bounds = ranges.LOGIT_BIAS
-    return require_number(value, join_path("logit_bias", key), low=bounds.low, high=bounds.high)
+    return require_number(value, join_path("logit_bias", key), low=LOGIT_BIAS.low, high=LOGIT_BIAS.high)
 
 
 def _nullable(lower: Any) -> PlainValidator:
@@ -105,16 +103,42 @@ def within(bounds: Range) -> Any:
     return Field(ge=bounds.low, le=bounds.high)
 
 
-TokenCount = Annotated[int, within(ranges.MAX_TOKENS)]
-_Penalty = Annotated[float, within(ranges.PENALTY)]
-LogprobCount = Annotated[int, within(ranges.LOGPROBS)]
+def _annotations() -> Iterator[tuple[str, Any]]:
+    """For each row of the table of sampling parameters its name, and the type of the field of a request."""
+    for name, hint in get_type_hints(SamplingParams, include_extras=True).items():
+        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        for note in notes:
+            if isinstance(note, SamplingParameter):
+                yield name, kind if note.bounds is None else Annotated[kind, within(note.bounds)]
+
+
+_ANNOTATIONS = dict(_annotations())
+TokenCount = Annotated[int, within(MAX_TOKENS)]
+LogprobCount = Annotated[int, within(LOGPROBS)]
 
 
 class StrictFields(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
 
-class SamplingFields(StrictFields):
+if TYPE_CHECKING:
+
+    class _Parameters(StrictFields):
+        """A field for each row of the table of sampling parameters; these are the ones that this file names."""
+
+        max_tokens: int | None
+        min_tokens: int | None
+        temperature: float | None
+        top_k: int | None
+else:
+    _Parameters = create_model(
+        "_Parameters",
+        __base__=StrictFields,
+        **{name: (annotation | None, None) for name, annotation in _ANNOTATIONS.items()},
+    )
+
+
+class SamplingFields(_Parameters):
     """How tokens are chosen and where the answer ends: in every request for tokens."""
 
     without_limit: ClassVar[str] = "leave it out for no limit"
@@ -122,18 +146,7 @@ class SamplingFields(StrictFields):
     closed_objects: ClassVar[Mapping[str, type[BaseModel]]] = MappingProxyType({})
     """The fields that are objects without unknown keys."""
 
-    max_tokens: TokenCount | None = None
-    min_tokens: Annotated[int, within(ranges.MIN_TOKENS)] | None = None
-    temperature: Annotated[float, within(ranges.TEMPERATURE)] | None = None
-    top_p: Annotated[float, within(ranges.TOP_P)] | None = None
-    top_k: Annotated[int, within(ranges.TOP_K)] | None = None
-    min_p: Annotated[float, within(ranges.MIN_P)] | None = None
-    seed: Annotated[int, within(ranges.SEED)] | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, within(ranges.REPETITION_PENALTY)] | None = None
     logit_bias: Annotated[tuple[tuple[int, float], ...] | None, _nullable(_lower_logit_bias)] = None
-    ignore_eos: bool | None = None
     stop: Annotated[tuple[str, ...] | None, _nullable(_lower_stop)] = None
     stop_token_ids: Annotated[tuple[int, ...] | None, _nullable(_lower_stop_token_ids)] = None
 
@@ -149,20 +162,16 @@ class SamplingFields(StrictFields):
 
     def sampling(self, speculation: Speculation | None) -> SamplingParams:
         """The fields, lowered."""
-        temperature = 1.0 if self.temperature is None else self.temperature
+        values = self.__dict__
+        given = {name: value for name in _ANNOTATIONS if (value := values[name]) is not None}
+        if self.temperature is not None and self.temperature < GREEDY_BELOW:
+            given["temperature"] = 0.0
+        if self.top_k == -1:
+            given["top_k"] = 0
+        given["max_tokens"] = self.token_limit
         return SamplingParams(
-            temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-            top_p=self.top_p or 1.0,
-            top_k=max(self.top_k or 0, 0),
-            min_p=self.min_p or 0.0,
-            seed=self.seed,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=self.repetition_penalty or 1.0,
+            **given,
             logit_bias=self.logit_bias or (),
-            ignore_eos=bool(self.ignore_eos),
-            min_tokens=self.min_tokens or 0,
-            max_tokens=self.token_limit,
             stop_token_ids=self.stop_token_ids or (),
             speculation=speculation,
             logprobs=self.n_logprobs,

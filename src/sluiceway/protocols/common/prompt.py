@@ -7,7 +7,7 @@ from sluiceway.ipc.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
 from sluiceway.protocols.common.values import lower_each, require_filled_text, require_list, require_token_ids, wrong
 from sluiceway.ranges import CHOICES
 
-MAX_CHOICES = CHOICES.high
+MAX_CHOICES = int(CHOICES.high)
 """Prompts times `n`: every choice is a sequence of its own, so this bounds what one request may start."""
 
 _FORMS = "a string, a list of strings, a list of token ids or a list of such lists"

@@ -8,10 +8,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from pydantic import ConfigDict
 
-from sluiceway import ranges, types
+from sluiceway import types
 from sluiceway.errors import invalid
 from sluiceway.protocols.common.fields import LogprobCount, SamplingFields, check, within
 from sluiceway.protocols.common.values import wrong
+from sluiceway.ranges import CHOICES
 from sluiceway.types import Speculation, TokenId
 
 
@@ -68,7 +69,7 @@ class _PythonFields(SamplingFields):
 
     model_config = ConfigDict(extra="forbid")
 
-    n: Annotated[int, within(ranges.CHOICES)] | None = None
+    n: Annotated[int, within(CHOICES)] | None = None
     speculation: Speculation | None = None
     logprobs: LogprobCount | None = None
 

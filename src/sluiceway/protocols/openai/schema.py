@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, PlainValidator
 
-from sluiceway import ranges
 from sluiceway.errors import invalid
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage, Prompt
 from sluiceway.protocols.common.fields import LogprobCount, SamplingFields, StrictFields, TokenCount, within
@@ -20,12 +19,13 @@ from sluiceway.protocols.common.messages import lower_messages
 from sluiceway.protocols.common.prompt import MAX_CHOICES, lower_prompt
 from sluiceway.protocols.common.stream_options import StreamOptionFields, StreamOptions
 from sluiceway.protocols.common.values import require_text, shorten
+from sluiceway.ranges import CHOICES, COMPLETION_LOGPROBS
 from sluiceway.types import Speculation
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions; chat has none."""
 
-MAX_COMPLETION_LOGPROBS = ranges.COMPLETION_LOGPROBS.high
+MAX_COMPLETION_LOGPROBS = int(COMPLETION_LOGPROBS.high)
 
 
 class UsageOptions(StrictFields):
@@ -49,7 +49,7 @@ class GeneratingFields(SamplingFields):
     closed_objects: ClassVar[Mapping[str, type[BaseModel]]] = MappingProxyType({"sluiceway": SluicewayOptions})
 
     model: Annotated[str, PlainValidator(lambda value: require_text(value, "model"))]
-    n: Annotated[int, within(ranges.CHOICES)] | None = None
+    n: Annotated[int, within(CHOICES)] | None = None
     stream: bool | None = None
     stream_options: UsageOptions | None = None
     return_token_ids: bool | None = None
@@ -111,7 +111,7 @@ class CompletionFields(GeneratingFields):
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(lower_prompt)]
     best_of: int | None = None
-    logprobs: Annotated[int, within(ranges.COMPLETION_LOGPROBS)] | None = None
+    logprobs: Annotated[int, within(COMPLETION_LOGPROBS)] | None = None
 
     @property
     def token_limit(self) -> int:

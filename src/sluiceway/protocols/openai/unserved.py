@@ -13,6 +13,7 @@ from typing import Any
 from sluiceway.errors import RequestError, invalid
 from sluiceway.protocols.common.other_names import SERVED_AS
 from sluiceway.protocols.common.values import listed, shorten, together
+from sluiceway.types import SamplingParams
 
 HARMLESS = frozenset(
     {
@@ -357,10 +358,15 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
 
 # A chat template writes the special tokens itself; a plain prompt gets them from the tokenizer. The older endpoint has
 # one field for log-probabilities, not two.
-CHAT: Mapping[str, _Neutral] = MappingProxyType({**_OPENAI, **_EXTENSIONS, "add_special_tokens": (), "best_of": (1,)})
-COMPLETIONS: Mapping[str, _Neutral] = MappingProxyType(
-    {**_OPENAI, **_EXTENSIONS, "add_special_tokens": (True,), "top_logprobs": (0,)}
-)
+_SHARED: Mapping[str, _Neutral] = {
+    field: neutral
+    for field, neutral in {**_OPENAI, **_EXTENSIONS}.items()
+    if field not in SamplingParams.__struct_fields__
+}
+"""Without the sampling parameters, so that a new one is served as soon as it is in their table."""
+
+CHAT: Mapping[str, _Neutral] = MappingProxyType({**_SHARED, "add_special_tokens": (), "best_of": (1,)})
+COMPLETIONS: Mapping[str, _Neutral] = MappingProxyType({**_SHARED, "add_special_tokens": (True,), "top_logprobs": (0,)})
 
 
 def refuse_unserved(body: Mapping[str, Any], unserved: Mapping[str, _Neutral]) -> None:
