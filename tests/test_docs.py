@@ -21,9 +21,9 @@ from sluiceway.model import gguf_config, hf_config, safetensors, sampler
 from sluiceway.protocols.common.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING
 from sluiceway.protocols.common.errors import refusal_for_status
 from sluiceway.protocols.common.fields import MAX_LOGIT_BIASES, MAX_STOP_CHARACTERS, MAX_STOP_TOKEN_IDS, MAX_STOPS
-from sluiceway.protocols.native.schema import NativeFields
+from sluiceway.protocols.native.requests import NativeFields
 from sluiceway.protocols.openai import unserved
-from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
+from sluiceway.protocols.openai.requests import ChatFields, CompletionFields, SluicewayOptions
 from sluiceway.ranges import CHOICES, MARK, MARK_S, MAX_COUNT, WAIT_S
 from sluiceway.response.idempotency import MAX_KEY_CHARACTERS
 from sluiceway.tokenizer.text.pre_tokenizers import SPLITTINGS

@@ -39,9 +39,9 @@ from sluiceway.ipc.messages.to_tokenizer import Cancel, ChatPrompt, FromApi, Pro
 from sluiceway.ipc.pipes.addresses import Addresses
 from sluiceway.ipc.pipes.control import ControlServer
 from sluiceway.ipc.pipes.endpoint import Inlet, Outlet
-from sluiceway.protocols.common.messages import lower_messages
+from sluiceway.protocols.common.body import require_filled_text, require_token_ids, wrong
+from sluiceway.protocols.common.fields import lower_messages
 from sluiceway.protocols.common.sampling import LoweredSampling, SamplingParams, lower_sampling
-from sluiceway.protocols.common.values import require_filled_text, require_token_ids, wrong
 from sluiceway.store.models import pull
 from sluiceway.store.progress import OnLoad, counting_bar, download_bar
 from sluiceway.tokenizer.process import run_tokenizer

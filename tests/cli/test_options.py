@@ -12,7 +12,7 @@ from sluiceway.cli.app import app
 from sluiceway.cli.options import filled, inside, sampling_of, variable_of
 from sluiceway.errors import ConfigError, RequestError
 from sluiceway.protocols.common.fields import SamplingFields, check
-from sluiceway.protocols.openai.schema import ChatFields
+from sluiceway.protocols.openai.requests import ChatFields
 from sluiceway.ranges import Range
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}

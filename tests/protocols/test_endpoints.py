@@ -8,10 +8,10 @@ import gc
 import pytest
 
 from sluiceway.errors import Refusal
-from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.generation import Endpoint
 from sluiceway.protocols.common.reading import PromptRoom, job_head, read_result
 from sluiceway.protocols.endpoints import ENDPOINTS, build
-from sluiceway.protocols.native.request import GENERATE
+from sluiceway.protocols.native.requests import GENERATE
 from support.asgi_driver import Api, fetch
 
 

@@ -12,9 +12,7 @@ from openai.types.chat import completion_create_params as chat_types
 
 from sluiceway.errors import RequestError
 from sluiceway.protocols.openai import unserved
-from sluiceway.protocols.openai.chat import parse_chat
-from sluiceway.protocols.openai.completions import parse_completion
-from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
+from sluiceway.protocols.openai.requests import ChatFields, CompletionFields, parse_chat, parse_completion
 
 CHAT_FIELDS = sorted(
     get_type_hints(chat_types.CompletionCreateParamsStreaming)

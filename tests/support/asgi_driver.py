@@ -31,7 +31,7 @@ from sluiceway.ipc.messages.to_api import Accepted, AuditReport, Delta, EngineIs
 from sluiceway.ipc.messages.to_child import Role
 from sluiceway.ipc.messages.to_tokenizer import AuditQuery, Cancel, FromApi, Tokenize, TokenizeEncoded, ToTokenizer
 from sluiceway.obs.metrics import Metrics
-from sluiceway.protocols.common.endpoint import Endpoint
+from sluiceway.protocols.common.generation import Endpoint
 from sluiceway.protocols.common.reading import body_reader
 from sluiceway.protocols.endpoints import ENDPOINTS
 from sluiceway.runtime.worker import WorkerError

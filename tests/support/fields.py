@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.protocols.common.fields import check
-from sluiceway.protocols.openai.schema import ChatFields, CompletionFields
+from sluiceway.protocols.openai.requests import ChatFields, CompletionFields
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "x"}

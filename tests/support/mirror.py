@@ -25,7 +25,7 @@ def source_files() -> list[Path]:
 
 
 def pure_files() -> Iterator[Path]:
-    """Files that are covered, every branch, by their own test file alone."""
+    """Files that are covered, every branch, by their own tests alone."""
     for path in source_files():
         name = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else ""
         if name.startswith(tuple(f"{layer}/" for layer in PURE)) and name not in SHELLS:
@@ -37,6 +37,22 @@ def mirror_of(source: Path) -> Path:
     package = next(package for package in PACKAGES if source.is_relative_to(package))
     relative = source.relative_to(package)
     return PACKAGES[package] / relative.parent / f"test_{relative.name}"
+
+
+def own_tests(source: Path) -> list[Path]:
+    """The test files of this source file: its mirror, and files that are named after it and a topic.
+
+    `test_fields_messages.py` belongs to `fields.py`, unless there is a `fields_messages.py`.
+    """
+    mirror = mirror_of(source)
+    others = {path.stem for path in source.parent.glob("*.py")} - {source.stem}
+    found = [mirror, *mirror.parent.glob(f"{mirror.stem}_*.py")]
+    topics = (path.stem.removeprefix("test_") for path in found)
+    return sorted(
+        path
+        for path, topic in zip(found, topics, strict=True)
+        if path.exists() and not any(topic == other or topic.startswith(f"{other}_") for other in others)
+    )
 
 
 def has_logic(source: Path) -> bool:

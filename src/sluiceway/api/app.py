@@ -23,8 +23,8 @@ from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.config import ServeConfig
 from sluiceway.errors import Refusal
 from sluiceway.obs.metrics import CONTENT_TYPE
+from sluiceway.protocols.common.body import shorten
 from sluiceway.protocols.common.errors import error_body, model_not_found, refusal_for_status
-from sluiceway.protocols.common.values import shorten
 from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
 from sluiceway.refusals import LOADING
 

@@ -15,8 +15,8 @@ from sluiceway.api.responses.defaults import StreamDefaults
 from sluiceway.api.responses.dispatcher import Dispatcher
 from sluiceway.errors import Refusal
 from sluiceway.obs.metrics import Metrics
-from sluiceway.protocols.common.endpoint import Endpoint
 from sluiceway.protocols.common.errors import error_body
+from sluiceway.protocols.common.generation import Endpoint
 from sluiceway.protocols.endpoints import ENDPOINTS
 
 

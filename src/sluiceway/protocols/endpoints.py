@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluiceway.protocols.common.reading import body_reader
-from sluiceway.protocols.native.request import GENERATE, STREAM
-from sluiceway.protocols.openai.chat import CHAT
-from sluiceway.protocols.openai.completions import COMPLETIONS
+from sluiceway.protocols.native.requests import GENERATE, STREAM
+from sluiceway.protocols.openai.requests import CHAT, COMPLETIONS
 
 ENDPOINTS = (CHAT, COMPLETIONS, STREAM, GENERATE)
 

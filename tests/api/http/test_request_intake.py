@@ -15,7 +15,7 @@ from sluiceway.ipc.messages.to_tokenizer import ChatPrompt, TextPrompt
 from sluiceway.lengths import LengthBound
 from sluiceway.protocols.common.body import QUICK_BYTES, QUICK_VALUES
 from sluiceway.protocols.common.reading import PromptRoom, job_head, read_result
-from sluiceway.protocols.openai.completions import COMPLETIONS
+from sluiceway.protocols.openai.requests import COMPLETIONS
 from sluiceway.refusals import INTERNAL_ERROR, OVERLOADED
 from sluiceway.runtime.worker import (
     WorkerBusy,

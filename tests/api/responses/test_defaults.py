@@ -8,7 +8,7 @@ import pytest
 from sluiceway.api.responses.defaults import StreamDefaults, policy_of
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import ConfigError, RequestError
-from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.openai.requests import parse_completion
 from sluiceway.response.policy import DEFAULT, POLICIES, PolicyName
 from sluiceway.response.terms import StreamTerms
 from support.asgi_driver import completion

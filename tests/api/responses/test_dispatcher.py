@@ -27,8 +27,8 @@ from sluiceway.ipc.messages.to_api import (
 from sluiceway.ipc.messages.to_child import Role
 from sluiceway.ipc.messages.to_tokenizer import AuditQuery, Cancel, Forget, TextPrompt, Tokenize
 from sluiceway.protocols.common.generation import TokenUsage
-from sluiceway.protocols.openai.completions import parse_completion
 from sluiceway.protocols.openai.framer import CompletionFramer
+from sluiceway.protocols.openai.requests import parse_completion
 from sluiceway.refusals import DRAINING, LOADING, OVERLOADED, lost, unavailable
 from sluiceway.response.lifecycle import State
 from sluiceway.response.terms import StreamTerms

@@ -8,7 +8,7 @@ from sluiceway.api.responses.response import Response
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Delta, Events, Rejected
 from sluiceway.ipc.messages.to_child import Role
-from sluiceway.protocols.openai.completions import COMPLETIONS
+from sluiceway.protocols.openai.requests import COMPLETIONS
 from sluiceway.types import FinishReason
 from support.asgi_driver import MODEL, Api, completion, finished
 from support.specs import NoWriter, spec_of

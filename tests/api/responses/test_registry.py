@@ -8,7 +8,7 @@ from sluiceway.api.responses.registry import GONE, ResponseRegistry
 from sluiceway.api.responses.response import Response
 from sluiceway.config import StreamsConfig
 from sluiceway.errors import Refusal, RequestError
-from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.openai.requests import parse_completion
 from sluiceway.refusals import OVERLOADED
 from sluiceway.response.backlog import START
 from sluiceway.response.history import StreamRecord

@@ -10,8 +10,8 @@ from sluiceway.api.responses.response import Response
 from sluiceway.errors import Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Delta, Progressed
 from sluiceway.protocols.common.generation import Framer, GenerationRequest, TokenUsage
-from sluiceway.protocols.native.request import STREAM
-from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.native.requests import STREAM
+from sluiceway.protocols.openai.requests import parse_completion
 from sluiceway.response.backlog import START
 from sluiceway.response.terms import Retention, StreamTerms
 from sluiceway.sse.decoder import EventDecoder

@@ -13,7 +13,7 @@ from sluiceway.config import StreamsConfig
 from sluiceway.ipc.messages.to_engine import SetFlow
 from sluiceway.ipc.messages.to_tokenizer import Cancel
 from sluiceway.protocols.common.pieces import PIECE_BYTES
-from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.openai.requests import parse_completion
 from sluiceway.response.backlog import Cursor, Missed
 from sluiceway.response.history import StreamRecord
 from sluiceway.response.lifecycle import State

@@ -16,7 +16,7 @@ from sluiceway.protocols.common.fields import (
     check,
 )
 from sluiceway.protocols.common.stream_options import StreamOptions
-from sluiceway.protocols.openai.schema import (
+from sluiceway.protocols.openai.requests import (
     COMPLETION_MAX_TOKENS,
     ChatFields,
 )

@@ -14,13 +14,11 @@ from sluiceway.errors import Refusal, RequestError
 from sluiceway.ipc.messages.codec import Decoder, encode
 from sluiceway.ipc.messages.to_tokenizer import FromApi, Prompt, Tokenize, TokenizeEncoded
 from sluiceway.lengths import LengthBound
-from sluiceway.protocols.common.endpoint import Endpoint
-from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.generation import Endpoint, GenerationRequest
 from sluiceway.protocols.common.reading import PromptRoom, body_reader, job_head, read_result
 from sluiceway.protocols.endpoints import ENDPOINTS
-from sluiceway.protocols.native.request import GENERATE, STREAM
-from sluiceway.protocols.openai.chat import CHAT
-from sluiceway.protocols.openai.completions import COMPLETIONS
+from sluiceway.protocols.native.requests import GENERATE, STREAM
+from sluiceway.protocols.openai.requests import CHAT, COMPLETIONS
 
 CHAT_BODY = {"messages": [{"role": "user", "content": "é"}, {"role": "assistant", "content": "b", "name": "c"}]}
 TEXT = {"prompt": "x", "n": None}

@@ -12,7 +12,7 @@ from sluiceway import types
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.protocols.common.fields import check
 from sluiceway.protocols.common.sampling import SamplingParams, lower_sampling
-from sluiceway.protocols.openai.schema import ChatFields
+from sluiceway.protocols.openai.requests import ChatFields
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 

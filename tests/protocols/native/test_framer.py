@@ -12,7 +12,7 @@ from sluiceway.ipc.messages.to_api import Delta, Finished
 from sluiceway.protocols.common.generation import TokenUsage
 from sluiceway.protocols.common.pieces import PIECE_BYTES
 from sluiceway.protocols.native.framer import NativeFramer
-from sluiceway.protocols.native.request import parse_native
+from sluiceway.protocols.native.requests import parse_native
 from sluiceway.sse.decoder import EventDecoder
 from sluiceway.types import FinishReason
 from support.told import likely, told

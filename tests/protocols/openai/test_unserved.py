@@ -9,9 +9,13 @@ import pytest
 
 from sluiceway.errors import RequestError
 from sluiceway.protocols.common.other_names import SERVED_AS
-from sluiceway.protocols.openai.chat import parse_chat
-from sluiceway.protocols.openai.completions import parse_completion
-from sluiceway.protocols.openai.schema import ChatFields, CompletionFields, SluicewayOptions
+from sluiceway.protocols.openai.requests import (
+    ChatFields,
+    CompletionFields,
+    SluicewayOptions,
+    parse_chat,
+    parse_completion,
+)
 from sluiceway.protocols.openai.unserved import (
     CHAT,
     COMPLETIONS,

@@ -12,8 +12,7 @@ from sluiceway.api.responses.registry import GONE
 from sluiceway.api.responses.response import Response, ResponseSpec
 from sluiceway.api.responses.writer import AsgiWriter
 from sluiceway.errors import RequestError
-from sluiceway.protocols.common.endpoint import Endpoint
-from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.generation import Endpoint, GenerationRequest
 from sluiceway.protocols.common.stream_options import STREAM_ID_HEADER, StreamOptions, checked_stream_id
 from sluiceway.response.backlog import Cursor
 from sluiceway.response.idempotency import HEADER as KEY_HEADER

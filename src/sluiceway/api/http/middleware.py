@@ -15,8 +15,8 @@ from sluiceway.api.http.protocol import LINGER_BYTES_PER_S, LINGER_IDLE_S, LINGE
 from sluiceway.api.http.request import header_of
 from sluiceway.config import HOST
 from sluiceway.errors import Refusal, RequestError, invalid
+from sluiceway.protocols.common.body import shorten
 from sluiceway.protocols.common.errors import refusal_for_status
-from sluiceway.protocols.common.values import shorten
 from sluiceway.refusals import INTERNAL_ERROR
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")

@@ -21,9 +21,8 @@ from structlog.typing import FilteringBoundLogger
 
 from sluiceway.errors import RequestError, invalid
 from sluiceway.protocols.common.body import QUICK_BYTES, is_quick
-from sluiceway.protocols.common.endpoint import Endpoint
 from sluiceway.protocols.common.errors import refusal_for_status
-from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.generation import Endpoint, GenerationRequest
 from sluiceway.protocols.common.reading import PromptRoom, job_head, read_result
 from sluiceway.refusals import INTERNAL_ERROR, OVERLOADED
 from sluiceway.runtime.worker import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sluiceway.errors import Refusal
-from sluiceway.protocols.common.values import shorten
+from sluiceway.protocols.common.body import shorten
 from sluiceway.sse.encoder import encode_json
 
 _TYPES: Mapping[int, str] = MappingProxyType(

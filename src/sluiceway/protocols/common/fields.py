@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from pydantic_core import ErrorDetails
 
 from sluiceway.errors import RequestError, invalid
-from sluiceway.protocols.common.values import (
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage, Prompt, TextPrompt, TokenPrompt
+from sluiceway.protocols.common.body import (
     MAX_NAMED,
     MAX_TOKEN_ID,
     join_path,
@@ -25,12 +26,13 @@ from sluiceway.protocols.common.values import (
     require_filled_text,
     require_list,
     require_number,
+    require_text,
     require_token_ids,
     shorten,
     together,
     wrong,
 )
-from sluiceway.ranges import LOGIT_BIAS, LOGPROBS, MAX_TOKENS, Range, SamplingParameter
+from sluiceway.ranges import CHOICES, LOGIT_BIAS, LOGPROBS, MAX_TOKENS, Range, SamplingParameter
 from sluiceway.types import SamplingParams, Speculation
 
 MAX_STOPS = 16
@@ -103,16 +105,13 @@ def within(bounds: Range) -> Any:
     return Field(ge=bounds.low, le=bounds.high)
 
 
-def _annotations() -> Iterator[tuple[str, Any]]:
-    """For each row of the table of sampling parameters its name, and the type of the field of a request."""
-    for name, hint in get_type_hints(SamplingParams, include_extras=True).items():
-        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        for note in notes:
-            if isinstance(note, SamplingParameter):
-                yield name, kind if note.bounds is None else Annotated[kind, within(note.bounds)]
-
-
-_ANNOTATIONS = dict(_annotations())
+# For each row of the table of sampling parameters, the type of the field of a request.
+_ANNOTATIONS: dict[str, Any] = {
+    name: get_args(hint)[0] if note.bounds is None else Annotated[get_args(hint)[0], within(note.bounds)]
+    for name, hint in get_type_hints(SamplingParams, include_extras=True).items()
+    for note in get_args(hint)[1:]
+    if isinstance(note, SamplingParameter)
+}
 TokenCount = Annotated[int, within(MAX_TOKENS)]
 LogprobCount = Annotated[int, within(LOGPROBS)]
 
@@ -234,3 +233,111 @@ def _refused(error: ErrorDetails, fields: type[SamplingFields]) -> RequestError:
     if param in ("max_tokens", "max_completion_tokens") and isinstance(error["input"], int) and error["input"] < 0:
         expected += f" ({fields.without_limit})"
     return wrong(error["input"], param, expected)
+
+
+# OpenAI renamed the system role for its newer models; chat templates know the old name.
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_UNSERVED_ROLES = ("tool", "function")
+_UNSERVED_FIELDS = ("tool_calls", "function_call", "audio", "images", "prefix", "partial")
+
+_PART_TEXT = {"text": "text", "refusal": "refusal"}
+"""For each type of part that is text, the field that holds it."""
+
+
+def lower_messages(value: object, path: str = "messages") -> tuple[ChatMessage, ...]:
+    """The turns in order, at least one."""
+    items = require_list(value, path, expected="a list of messages")
+    if not items:
+        raise invalid(f"`{path}` must hold at least one message.", path)
+    return tuple(_lower_message(item, f"{path}[{i}]") for i, item in enumerate(items))
+
+
+def _lower_message(value: object, path: str) -> ChatMessage:
+    if not isinstance(value, dict):
+        raise wrong(value, path, "an object with `role` and `content`")
+    role = _lower_role(value.get("role"), f"{path}.role")
+    for field in _UNSERVED_FIELDS:
+        if value.get(field):
+            raise invalid(
+                f"`{path}.{field}` is not served by this server.", f"{path}.{field}", code="unsupported_parameter"
+            )
+    name = value.get("name")
+    return ChatMessage(
+        role=role,
+        content=_lower_content(value, role, path),
+        name=None if name is None else require_text(name, f"{path}.name"),
+    )
+
+
+def _lower_role(value: object, path: str) -> str:
+    if value in _UNSERVED_ROLES:
+        raise invalid(
+            f"`{path}`: messages of the role {shorten(value)} are not served by this server.",
+            path,
+            code="unsupported_value",
+        )
+    role = _ROLES.get(value) if isinstance(value, str) else None
+    if role is None:
+        raise wrong(value, path, "one of " + ", ".join(f'"{known}"' for known in _ROLES))
+    return role
+
+
+def _lower_content(message: dict[str, Any], role: str, path: str) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return require_text(content, f"{path}.content")
+    if content is None and role == "assistant" and message.get("refusal") is not None:
+        return require_text(message["refusal"], f"{path}.refusal")  # an answer of OpenAI's, sent back as it came
+    if "content" not in message:
+        raise invalid(f"`{path}.content` is required.", f"{path}.content", code="missing_required_parameter")
+    parts = require_list(content, f"{path}.content", expected="a string or a list of parts")
+    if not parts:
+        raise invalid(f"`{path}.content` must hold at least one part.", f"{path}.content")
+    return "".join(lower_each(lambda one: _part_text(one[1], role, f"{path}.content[{one[0]}]"), enumerate(parts)))
+
+
+def _part_text(part: object, role: str, path: str) -> str:
+    if not isinstance(part, dict):
+        raise wrong(part, path, "an object with `type` and `text`")
+    kind = part.get("type")
+    field = _PART_TEXT.get(kind) if isinstance(kind, str) else None
+    if field is None or (field == "refusal" and role != "assistant"):
+        raise invalid(
+            f'`{path}.type` must be "text", not {shorten(kind)}: this server takes text only.',
+            f"{path}.type",
+            code="unsupported_value",
+        )
+    return require_text(part.get(field), f"{path}.{field}")
+
+
+MAX_CHOICES = int(CHOICES.high)
+"""Prompts times `n`: every choice is a sequence of its own, so this bounds what one request may start."""
+
+_FORMS = "a string, a list of strings, a list of token ids or a list of such lists"
+
+
+def lower_prompt(value: object) -> tuple[Prompt, ...]:
+    """The prompts in order, at least one, none empty, at most `MAX_CHOICES`."""
+    if isinstance(value, str):
+        return (TextPrompt(require_filled_text(value, "prompt")),)
+    items = require_list(value, "prompt", expected=_FORMS)
+    if not items:
+        raise invalid("`prompt` must not be an empty list.", "prompt")
+    if type(items[0]) is int:
+        return (TokenPrompt(require_token_ids(items, "prompt")),)
+    if not isinstance(items[0], str | list):
+        raise wrong(items[0], "prompt[0]", "a string, a token id or a list of token ids")
+    require_list(items, "prompt", expected=_FORMS, max_items=MAX_CHOICES)
+    lower = _lower_text if isinstance(items[0], str) else _lower_ids
+    return lower_each(lambda one: lower(one[1], f"prompt[{one[0]}]"), enumerate(items))
+
+
+def _lower_text(value: object, path: str) -> Prompt:
+    return TextPrompt(require_filled_text(value, path))
+
+
+def _lower_ids(value: object, path: str) -> Prompt:
+    ids = require_list(value, path, expected="a list of token ids, as the first prompt is")
+    if not ids:
+        raise invalid(f"`{path}` must not be an empty list.", path)
+    return TokenPrompt(require_token_ids(ids, path))

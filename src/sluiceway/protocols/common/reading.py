@@ -19,8 +19,7 @@ import msgspec
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.ipc.messages.to_tokenizer import TextPrompt, TokenPrompt
 from sluiceway.lengths import LengthBound
-from sluiceway.protocols.common.endpoint import Endpoint
-from sluiceway.protocols.common.generation import GenerationRequest
+from sluiceway.protocols.common.generation import Endpoint, GenerationRequest
 from sluiceway.refusals import prompt_too_long
 
 _HEAD_SIZE = struct.Struct("<I")

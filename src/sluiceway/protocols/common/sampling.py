@@ -10,8 +10,8 @@ from pydantic import ConfigDict
 
 from sluiceway import types
 from sluiceway.errors import invalid
+from sluiceway.protocols.common.body import wrong
 from sluiceway.protocols.common.fields import LogprobCount, SamplingFields, check, within
-from sluiceway.protocols.common.values import wrong
 from sluiceway.ranges import CHOICES
 from sluiceway.types import Speculation, TokenId
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluiceway.errors import Refusal
-from sluiceway.protocols.common.values import shorten
+from sluiceway.protocols.common.body import shorten
 from sluiceway.response.history import StreamRecord
 from sluiceway.sse.encoder import encode_json
 from sluiceway.types import Held

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from sluiceway.errors import RequestError, invalid
+from sluiceway.protocols.common.body import listed, shorten, together
 from sluiceway.protocols.common.other_names import SERVED_AS
-from sluiceway.protocols.common.values import listed, shorten, together
 from sluiceway.types import SamplingParams
 
 HARMLESS = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.openai.completions import COMPLETIONS
+from sluiceway.protocols.openai.requests import COMPLETIONS
 
 
 def test_a_body_for_the_served_model_is_parsed() -> None:

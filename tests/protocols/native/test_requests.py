@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.common.endpoint import Endpoint
-from sluiceway.protocols.common.generation import TokenUsage
-from sluiceway.protocols.native.request import GENERATE, STREAM
+from sluiceway.protocols.common.generation import Endpoint, TokenUsage
+from sluiceway.protocols.native.requests import GENERATE, STREAM
 
 
 @pytest.mark.parametrize("endpoint", [STREAM, GENERATE])

@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.errors import Refusal, RequestError
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage
-from sluiceway.protocols.common.messages import lower_messages
+from sluiceway.protocols.common.fields import lower_messages
 
 
 def lower(*messages: Any) -> tuple[ChatMessage, ...]:

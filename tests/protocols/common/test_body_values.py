@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import RequestError
-from sluiceway.protocols.common.values import (
+from sluiceway.protocols.common.body import (
     MAX_COUNTED,
     MAX_NAMED,
     MAX_TOKEN_ID,

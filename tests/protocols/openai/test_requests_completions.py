@@ -14,8 +14,7 @@ from sluiceway.ipc.messages.to_api import Delta
 from sluiceway.ipc.messages.to_tokenizer import TextPrompt, TokenPrompt
 from sluiceway.protocols.common.generation import GenerationRequest
 from sluiceway.protocols.openai import unserved
-from sluiceway.protocols.openai.completions import COMPLETIONS, parse_completion
-from sluiceway.protocols.openai.schema import CompletionFields
+from sluiceway.protocols.openai.requests import COMPLETIONS, CompletionFields, parse_completion
 from sluiceway.types import SamplingParams
 
 BODY: dict[str, Any] = {"model": "m", "prompt": "hi"}

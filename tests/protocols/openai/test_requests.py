@@ -11,7 +11,7 @@ from sluiceway.protocols.common.fields import (
     MAX_LOGPROBS,
     check,
 )
-from sluiceway.protocols.openai.schema import (
+from sluiceway.protocols.openai.requests import (
     COMPLETION_MAX_TOKENS,
     MAX_COMPLETION_LOGPROBS,
     ChatFields,

@@ -31,9 +31,9 @@ import json, inspect
 from sluiceway.cli.options import sampling_flags
 from sluiceway.errors import RequestError
 from sluiceway.llm import SamplingParams
-from sluiceway.protocols.native.request import parse_native
-from sluiceway.protocols.openai.chat import parse_chat
-from sluiceway.protocols.openai.completions import parse_completion
+from sluiceway.protocols.native.requests import parse_native
+from sluiceway.protocols.openai.requests import parse_chat
+from sluiceway.protocols.openai.requests import parse_completion
 
 def body(**fields):
     return json.dumps({"model": "m", **fields}).encode()

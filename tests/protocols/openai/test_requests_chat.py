@@ -13,8 +13,7 @@ from sluiceway.errors import RequestError
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt
 from sluiceway.protocols.common.generation import GenerationRequest, TokenUsage
 from sluiceway.protocols.openai import unserved
-from sluiceway.protocols.openai.chat import CHAT, parse_chat
-from sluiceway.protocols.openai.schema import ChatFields
+from sluiceway.protocols.openai.requests import CHAT, ChatFields, parse_chat
 from sluiceway.types import SamplingParams
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -11,8 +11,8 @@ from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt, TextPro
 from sluiceway.protocols.common.fields import check
 from sluiceway.protocols.common.generation import GenerationRequest
 from sluiceway.protocols.common.stream_options import StreamOptions
-from sluiceway.protocols.native.schema import HINTS, NativeFields
-from sluiceway.protocols.openai.schema import CompletionFields
+from sluiceway.protocols.native.requests import HINTS, NativeFields
+from sluiceway.protocols.openai.requests import CompletionFields
 from sluiceway.types import SamplingParams
 
 

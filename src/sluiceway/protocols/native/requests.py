@@ -1,4 +1,7 @@
-"""The fields of a native request: what is sampled, as in the other protocols, and what is wished of the stream."""
+"""Requests of the native protocol, `/v1/stream` and `/v1/generate`: their fields, and how a body becomes a request.
+
+A request says how tokens are sampled, as in the other protocols, and how the stream behaves.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ from pydantic import ConfigDict, PlainValidator
 
 from sluiceway.errors import invalid
 from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt
-from sluiceway.protocols.common.fields import LogprobCount, SamplingFields
-from sluiceway.protocols.common.generation import GenerationRequest
-from sluiceway.protocols.common.messages import lower_messages
+from sluiceway.protocols.common.body import read_object, require_text, wrong
+from sluiceway.protocols.common.fields import LogprobCount, SamplingFields, check, lower_messages, lower_prompt
+from sluiceway.protocols.common.generation import Endpoint, GenerationRequest
 from sluiceway.protocols.common.other_names import SERVED_AS
-from sluiceway.protocols.common.prompt import lower_prompt
 from sluiceway.protocols.common.stream_options import StreamOptionFields
-from sluiceway.protocols.common.values import require_text, wrong
+from sluiceway.protocols.native.framer import NativeFramer
 from sluiceway.types import Speculation
 
 
@@ -83,3 +85,22 @@ HINTS = MappingProxyType(
     }
 )
 """What to write instead of a field that other protocols have."""
+
+
+def parse_native(body: bytes, served_name: str, *, is_streamed: bool) -> GenerationRequest:
+    """Raises `RequestError`, always with status 400. A body that names no model asks for `served_name`."""
+    return check(NativeFields, read_object(body), HINTS).request(served_name, is_streamed=is_streamed)
+
+
+STREAM = Endpoint(
+    path="/v1/stream",
+    id_prefix="stream",
+    parser=lambda body, served_name: parse_native(body, served_name, is_streamed=True),
+    framer=NativeFramer,
+)
+GENERATE = Endpoint(
+    path="/v1/generate",
+    id_prefix="stream",
+    parser=lambda body, served_name: parse_native(body, served_name, is_streamed=False),
+    framer=NativeFramer,
+)

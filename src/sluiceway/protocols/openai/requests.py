@@ -1,6 +1,6 @@
-"""The served fields of chat and completion requests, with their ranges.
+"""Requests for chats and completions: their fields, and how a body becomes a `GenerationRequest`.
 
-Unknown fields are ignored, except in the object `sluiceway`.
+Unknown fields are ignored, except in the object `sluiceway`; `unserved` refuses those that other servers have.
 """
 
 from __future__ import annotations
@@ -12,13 +12,23 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, PlainValidator
 
 from sluiceway.errors import invalid
-from sluiceway.ipc.messages.to_tokenizer import ChatMessage, Prompt
-from sluiceway.protocols.common.fields import LogprobCount, SamplingFields, StrictFields, TokenCount, within
-from sluiceway.protocols.common.generation import GenerationRequest
-from sluiceway.protocols.common.messages import lower_messages
-from sluiceway.protocols.common.prompt import MAX_CHOICES, lower_prompt
+from sluiceway.ipc.messages.to_tokenizer import ChatMessage, ChatPrompt, Prompt
+from sluiceway.protocols.common.body import read_object, require_text, shorten
+from sluiceway.protocols.common.fields import (
+    MAX_CHOICES,
+    LogprobCount,
+    SamplingFields,
+    StrictFields,
+    TokenCount,
+    check,
+    lower_messages,
+    lower_prompt,
+    within,
+)
+from sluiceway.protocols.common.generation import Endpoint, GenerationRequest
 from sluiceway.protocols.common.stream_options import StreamOptionFields, StreamOptions
-from sluiceway.protocols.common.values import require_text, shorten
+from sluiceway.protocols.openai import unserved
+from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer
 from sluiceway.ranges import CHOICES, COMPLETION_LOGPROBS
 from sluiceway.types import Speculation
 
@@ -134,3 +144,37 @@ class CompletionFields(GeneratingFields):
             raise invalid(
                 f"`prompt` times `n` may give at most {MAX_CHOICES} choices, not {len(self.prompt)} times {n}.", "n"
             )
+
+
+def parse_chat(body: bytes) -> GenerationRequest:
+    """Raises `RequestError`, always with status 400. Does not check whether the model exists."""
+    values = read_object(body)
+    fields = check(ChatFields, values)
+    unserved.refuse_unserved(values, unserved.CHAT)
+    unserved.refuse_misplaced(values, SluicewayOptions.model_fields)
+    return fields.request((ChatPrompt(fields.messages),))
+
+
+CHAT = Endpoint(
+    path="/v1/chat/completions",
+    id_prefix="chatcmpl",
+    parser=lambda body, _served_name: parse_chat(body),
+    framer=ChatFramer,
+)
+
+
+def parse_completion(body: bytes) -> GenerationRequest:
+    """Raises `RequestError`, always with status 400. Does not check whether the model exists."""
+    values = read_object(body)
+    fields = check(CompletionFields, values)
+    unserved.refuse_unserved(values, unserved.COMPLETIONS)
+    unserved.refuse_misplaced(values, SluicewayOptions.model_fields)
+    return fields.request(fields.prompt)
+
+
+COMPLETIONS = Endpoint(
+    path="/v1/completions",
+    id_prefix="cmpl",
+    parser=lambda body, _served_name: parse_completion(body),
+    framer=CompletionFramer,
+)

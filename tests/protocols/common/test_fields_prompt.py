@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.errors import RequestError
 from sluiceway.ipc.messages.to_tokenizer import Prompt, TextPrompt, TokenPrompt
-from sluiceway.protocols.common.prompt import MAX_CHOICES, lower_prompt
+from sluiceway.protocols.common.fields import MAX_CHOICES, lower_prompt
 
 
 @pytest.mark.parametrize(
