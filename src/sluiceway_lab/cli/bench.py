@@ -52,7 +52,11 @@ Repeats = Annotated[
 Tokens = Annotated[int, option("--tokens", "Tokens of each answer.", min=2)]
 BenchSeed = Annotated[
     int | None,
-    option("--seed", "Seed of the prompts (default: new prompts each time, as a server may cache earlier ones)."),
+    option(
+        "--seed",
+        "Seed of the prompts (default: new prompts each time, as a server may cache earlier ones).",
+        variable="SLUICEWAY_PROMPT_SEED",
+    ),
 ]
 Scenario = Annotated[
     list[str] | None,

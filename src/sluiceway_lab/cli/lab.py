@@ -25,7 +25,7 @@ Smoke = Annotated[
 ]
 LabUrl = Annotated[str | None, option("--url", "A running server, if the experiment needs no flags.")]
 LabKey = Annotated[str | None, option("--api-key", "Sent to --url as a bearer token.")]
-LabSeed = Annotated[int, option("--seed", "Seed of the prompts.")]
+LabSeed = Annotated[int, option("--seed", "Seed of the prompts.", variable="SLUICEWAY_PROMPT_SEED")]
 ListExperiments = Annotated[bool, option("--list", "List the names of all experiments.")]
 
 
