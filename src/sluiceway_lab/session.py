@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import msgspec
 import uvloop
 
 from sluiceway.config import Dtype, ModelFiles, ModelKind
 from sluiceway_lab.bench import BenchConfig, Contender, bench_runs, completed
-from sluiceway_lab.load import floor
+from sluiceway_lab.load import machine
 from sluiceway_lab.load.client import Target
-from sluiceway_lab.load.machine import Measurement
+from sluiceway_lab.load.machine import FloorRequest, MachineFloor, Measurement
 from sluiceway_lab.load.processes import own_server
 from sluiceway_lab.load.record import Record, Run, Say, ServerFacts, Weights, compare
-from sluiceway_lab.load.target_server import meet
+from sluiceway_lab.load.target_server import TargetServer, meet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,12 @@ class RunningServer:
     files: ModelFiles | None = None
     dtype: Dtype = "auto"
     threads: int = 0
+    serve_flags: ClassVar[None] = None
+    """Not known."""
+
+    async def met(self, name: str | None = None) -> TargetServer:
+        """Ask the server what it is. Raises `LoadError` if it does not answer."""
+        return await meet(self.target, name=name, model=self.model, pid=self.pid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,76 +75,61 @@ class Session:
         measurement = Measurement.begin()
         for entrant in (self.first, self.rival):
             if isinstance(entrant, RunningServer):
-                uvloop.run(_met(entrant))  # report an unreachable server before the machine is measured
-        ground = self._ground(say)
-        measured = _Measured()
+                uvloop.run(entrant.met())  # report an unreachable server before the machine is measured
+        ground = self._ground(say) if self.measures_floor else MachineFloor()
+        facts: list[ServerFacts] = []
+        made: list[Run] = []
+        is_partial = False
         try:
-            uvloop.run(self._measure(None if ground is None else ground.weights, say, measured))
+            uvloop.run(self._measure(ground.weights, say, facts, made))
         except KeyboardInterrupt:
-            if not measured.runs:
+            if not made:
                 raise
-            measured.is_partial = True
-        facts, runs = measured.facts, completed(measured.runs)
+            is_partial = True
+        runs = completed(made)
         return measurement.record(
             "bench",
             self.command,
             msgspec.to_builtins(self.config),
             runs,
             seed=self.config.seed,
-            floor=None if ground is None else ground.floor,
-            weights=None if ground is None else ground.weights,
+            floor=ground.floor,
+            weights=ground.weights,
             servers=facts,
             ratios=compare(runs, facts[0].name, facts[1].name) if len(facts) > 1 else [],
-            is_partial=measured.is_partial,
+            is_partial=is_partial,
         )
 
-    def _ground(self, say: Say) -> floor.MachineFloor | None:
+    def _ground(self, say: Say) -> MachineFloor:
         """Measure the floor before any server is started, while nothing else computes."""
-        if not self.measures_floor:
-            return None
         say("measuring the machine")
         first = self.first
         files = None if first.files is None or first.files.kind is ModelKind.FAKE else first.files
-        return floor.ask(floor.FloorRequest(threads=first.threads, dtype=first.dtype, files=files))
+        return machine.measure_floor(FloorRequest(threads=first.threads, dtype=first.dtype, files=files))
 
-    async def _measure(self, weights: Weights | None, say: Say, measured: _Measured) -> None:
-        async with _entered(self.first, weights, say) as first:
+    async def _measure(self, weights: Weights | None, say: Say, facts: list[ServerFacts], runs: list[Run]) -> None:
+        """Fill these lists with what is measured."""
+        async with self._entered(weights, say) as first:
             contenders = [first]
-            measured.facts.append(first.server.facts(_flags_of(self.first)))
+            facts.append(first.server.facts(self.first.serve_flags))
             if self.rival is not None:
-                rival = await _met(self.rival)
-                if rival.server.name == first.server.name:
-                    rival = replace(rival, server=replace(rival.server, name=rival.server.target.url))
-                contenders.append(rival)
-                measured.facts.append(rival.server.facts())
+                rival = await self.rival.met()
+                if rival.name == first.server.name:
+                    rival = replace(rival, name=rival.target.url)
+                contenders.append(Contender(server=rival))
+                facts.append(rival.facts())
             async for run in bench_runs(self.config, contenders, say):
-                measured.runs.append(run)
+                runs.append(run)  # noqa: PERF401  # an interruption leaves the runs so far
 
-
-@dataclass
-class _Measured:
-    """What has been measured so far."""
-
-    facts: list[ServerFacts] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    is_partial: bool = False
-
-
-@contextlib.asynccontextmanager
-async def _entered(entrant: OwnServer | RunningServer, weights: Weights | None, say: Say) -> AsyncIterator[Contender]:
-    if isinstance(entrant, RunningServer):
-        yield replace(await _met(entrant), weights=weights)
-        return
-    say(f"starting a server with {entrant.files.name}")
-    with own_server(entrant.files.path or entrant.files.name, entrant.serve_flags) as started:
-        ready_s = await started.ready()
-        server = await meet(started.target, pid=started.pid)
-        yield Contender(server=server, weights=weights, ready_s=ready_s)
-
-
-async def _met(entrant: RunningServer) -> Contender:
-    return Contender(server=await meet(entrant.target, model=entrant.model, pid=entrant.pid))
-
-
-def _flags_of(entrant: OwnServer | RunningServer) -> list[str] | None:
-    return entrant.serve_flags if isinstance(entrant, OwnServer) else None
+    @contextlib.asynccontextmanager
+    async def _entered(self, weights: Weights | None, say: Say) -> AsyncIterator[Contender]:
+        """Start the first server, if it does not run yet."""
+        entrant = self.first
+        if isinstance(entrant, RunningServer):
+            yield Contender(server=await entrant.met(), weights=weights)
+            return
+        say(f"starting a server with {entrant.files.name}")
+        with own_server(entrant.files.path or entrant.files.name, entrant.serve_flags) as started:
+            ready_s = await started.ready()
+            server = await meet(started.target, pid=started.pid)
+            yield Contender(server=server, weights=weights, ready_s=ready_s)

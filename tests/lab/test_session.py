@@ -15,9 +15,9 @@ import pytest
 from sluiceway.config import ModelFiles, ModelKind
 from sluiceway_lab import session
 from sluiceway_lab.bench import BenchConfig
-from sluiceway_lab.load import floor
+from sluiceway_lab.load import machine
 from sluiceway_lab.load.client import LoadError, Target
-from sluiceway_lab.load.floor import FloorRequest, MachineFloor
+from sluiceway_lab.load.machine import FloorRequest, MachineFloor
 from sluiceway_lab.session import OwnServer, RunningServer, Session
 from support.records import FLOOR, WEIGHTS
 from support.scripted_http import completion_stream, plain, scripted_server
@@ -63,7 +63,7 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> list[FloorRequest]:
         asked.append(question)
         return MachineFloor(floor=FLOOR, weights=None if question.files is None else WEIGHTS)
 
-    monkeypatch.setattr(floor, "ask", ask)
+    monkeypatch.setattr(machine, "measure_floor", ask)
     return asked
 
 
