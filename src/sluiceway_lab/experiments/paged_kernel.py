@@ -58,13 +58,13 @@ _SMOKE = KernelScale(rows=(1, 2, 4), contexts=(128, 256), mixed=4, repeats=1)
 async def _run(lab: Lab) -> list[Verdict]:
     if isinstance(lab.first, RunningServer):
         raise ConfigError("url", "this experiment asks no server: it computes steps of the model by itself")
-    from sluiceway_lab.load.decode_methods import methods_of, model_of, torch_threads
+    from sluiceway_lab.load.decoding import methods_of, model_of, torch_threads
 
     scale = _SMOKE if lab.is_smoke else _FULL
     lab.say(f"loading {lab.first.files.name}")
     with torch_threads(lab.first.threads):
         model = model_of(lab.first.files, lab.seed)
-        methods = dict(zip(METHODS, methods_of(model, scale.n_blocks, lab.seed), strict=True))
+        methods = dict(zip(METHODS, methods_of(model, scale.n_blocks), strict=True))
         dtype = str(model.dtype).removeprefix("torch.")
         _compare(lab, methods, model.config.vocab_size, dtype)
         for repeat in range(scale.repeats):

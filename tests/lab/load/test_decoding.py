@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from sluiceway.config import ModelFiles, ModelKind
 from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.load import load_model
-from sluiceway_lab.load.decode_methods import methods_of, model_of
-from sluiceway_lab.load.decoding import LayerDecoder, NoAttention, TokenPlaces
+from sluiceway_lab.load import decoding
+from sluiceway_lab.load.client import LoadError
+from sluiceway_lab.load.decoding import LayerDecoder, TokenPlaces, methods_of, model_of, torch_threads
 from support.tiny_models import reference_model, row, saved
 
 PROMPTS = ([3, 1, 4, 1, 5] * 9, [2, 7, 1] * 47)
@@ -40,7 +42,7 @@ def logits(step: Callable[[Sequence[Row]], Tensor]) -> Tensor:
 )
 def test_gather_and_table_come_to_the_same_logits(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     model = model_of(saved(reference_model(kind, **settings), tmp_path), 0)
-    gathered, table, bare = (logits(method.step) for method in methods_of(model, 40, 0))
+    gathered, table, bare = (logits(method.step) for method in methods_of(model, 40))
     assert (gathered - table).norm() < 0.05 * gathered.norm()
     assert (gathered - bare).norm() > 0.2 * gathered.norm()
 
@@ -52,7 +54,7 @@ def test_gather_is_what_the_product_computes(tmp_path: Path) -> None:
     def serve(rows: Sequence[Row]) -> Tensor:
         return product.compute(rows, logits_of=range(sum(row.n_samples for row in rows))).logits
 
-    served, gathered = logits(serve), logits(methods_of(model_of(files, 0), 40, 0)[0].step)
+    served, gathered = logits(serve), logits(methods_of(model_of(files, 0), 40)[0].step)
     assert (gathered - served).norm() < 0.05 * served.norm()
 
 
@@ -65,7 +67,47 @@ def test_place_of_a_token_is_in_its_rows_own_table() -> None:
 
 def test_nothing_keeps_nothing(tmp_path: Path) -> None:
     model = model_of(saved(reference_model(), tmp_path), 0)
-    bare = LayerDecoder(model, NoAttention())
-    bare.fill(torch.ones(16, 2, 16), torch.ones(16, 2, 16))
+    bare = LayerDecoder(model, None)
+    bare.fill()
     alone, after = (bare.step([row(known, len(known) - 1, 1, 0)]) for known in ([9], [9, 9]))
     assert alone.shape == after.shape == (1, 160)
+
+
+FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
+
+
+def test_fake_model_is_one_of_chance() -> None:
+    first, again, other = (model_of(FAKE, seed).weights.embedding for seed in (1, 1, 2))
+    assert first is not None and again is not None and other is not None
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert first.float().std() > 0.01
+
+
+def test_model_is_read_from_its_files(tmp_path: Path) -> None:
+    reference = reference_model()
+    model = model_of(saved(reference, tmp_path), 0)
+    embedding = reference.model.embed_tokens.weight.detach()
+    assert model.config.vocab_size == 160
+    assert model.weights.embedding is not None
+    torch.testing.assert_close(model.weights.embedding.float(), embedding, atol=0.01, rtol=0.01)
+
+
+def test_comparison_needs_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "best_kernels", lambda: None)
+    with pytest.raises(LoadError, match="^the native kernels, which are one side of this comparison, are not built"):
+        methods_of(model_of(FAKE, 0), 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_are_as_before_in_the_end(fails: bool) -> None:
+    before = torch.get_num_threads()
+    try:
+        with torch_threads(before + 1):
+            assert torch.get_num_threads() == before + 1
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    assert torch.get_num_threads() == before
+    with torch_threads(0):
+        assert torch.get_num_threads() >= 1
