@@ -152,7 +152,7 @@ def _further(run: Run, found: Mapping[tuple[str, str, int, int], Figures]) -> Fi
 
 
 def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
-    """Return the runs in order, without those that a server cannot be measured in."""
+    """Return the runs in order. It leaves out what cannot be measured of a server."""
     if "start" in config.scenarios:
         yield from (Job(contender, "start") for contender in contenders if contender.ready_s is not None)
     if "streams" in config.scenarios:

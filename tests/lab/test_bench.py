@@ -52,7 +52,7 @@ async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
 async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:
     await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
     prompts = [body["prompt"] for _, _, body in server.requests]
-    # Three for the warm-up; in each round two back-to-back, then one, two and three at once, the two not in the last.
+    # Three for the warm-up; in each round two back-to-back, then one, two and three together; not two in the last.
     assert len(prompts) == len(set(prompts)) == 3 + 4 * (2 + 1 + 3) + 3 * 2
 
 

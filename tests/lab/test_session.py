@@ -84,7 +84,7 @@ def test_record_says_all_of_it(target: Target, questions: list[FloorRequest]) ->
 
 
 def interrupted(target: Target, *, after: int) -> Any:
-    """The record of a measurement that Ctrl-C ends after so many lines of progress."""
+    """The record of a measurement that Ctrl-C ends after this many lines of progress."""
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -180,9 +180,7 @@ def test_fake_model_has_no_weights(
     assert (served, questions) == (["fake"], [FloorRequest()])
 
 
-def test_weights_of_a_server_that_runs_are_those_that_its_owner_names(
-    target: Target, questions: list[FloorRequest]
-) -> None:
+def test_weights_of_a_running_server_are_named_by_its_owner(target: Target, questions: list[FloorRequest]) -> None:
     record = run(RunningServer(target=target, files=MODEL, dtype="float32", threads=1))
     assert record.weights == WEIGHTS
     assert questions == [FloorRequest(threads=1, dtype="float32", files=MODEL)]

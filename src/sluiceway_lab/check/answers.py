@@ -22,7 +22,7 @@ _PROMPTS = (
     "\u6f22\u5b57\u4eee\u540d\uff0c\u4e16\u754c\u4f60\u597d\u3002" * 6,
     _SCRIPTS * 3,
 )
-_NEVER = "\u2603never said\u2603"
+_NEVER = "\u2603never stream\u2603"
 _SPAN = 2
 """How many characters of the pieces next to a border are part of the stop string."""
 
@@ -36,7 +36,7 @@ async def _ask_overlap(context: CheckContext) -> Finding:
     started_s = time.perf_counter()
     answers = await context.streams(context.prompts("overlap/together", n), n_tokens)
     together_s = time.perf_counter() - started_s
-    return judge_overlap(n_at_once(answers), n, alone_s / together_s)
+    return judge_overlap(n_overlapping(answers), n, alone_s / together_s)
 
 
 def judge_overlap(n_begun: int, n: int, ratio: float) -> Finding:
@@ -49,11 +49,11 @@ def judge_overlap(n_begun: int, n: int, ratio: float) -> Finding:
     return Finding(grade, sentence, {"streams_begun": n_begun, "over_alone": ratio})
 
 
-def n_at_once(answers: list[Transcript]) -> int:
+def n_overlapping(answers: list[Transcript]) -> int:
     """Return how many had begun when the first one ended."""
-    said = [answer.deltas for answer in answers if answer.deltas]
-    first_end_s = min((deltas[-1].at_s for deltas in said), default=0.0)
-    return sum(deltas[0].at_s <= first_end_s for deltas in said)
+    stream = [answer.deltas for answer in answers if answer.deltas]
+    first_end_s = min((deltas[-1].at_s for deltas in stream), default=0.0)
+    return sum(deltas[0].at_s <= first_end_s for deltas in stream)
 
 
 async def _ask_isolation(context: CheckContext) -> Finding:
@@ -106,8 +106,8 @@ async def _ask_terminal(context: CheckContext) -> Finding:
     if (chat := await _chat(context, prompt)) is not None:
         streams["of a chat"] = chat
     wants = context.has_usage
-    faults = grouped((fault, name) for name, said in streams.items() for fault in faults_of(said, wants))
-    blemishes = grouped((fault, name) for name, said in streams.items() for fault in blemishes_of(said, wants))
+    faults = grouped((fault, name) for name, stream in streams.items() for fault in faults_of(stream, wants))
+    blemishes = grouped((fault, name) for name, stream in streams.items() for fault in blemishes_of(stream, wants))
     praise = f"{len(streams)} streams ({', '.join(streams)}) had one finish reason, then [DONE], then nothing"
     return by_faults(faults, blemishes, praise)
 
@@ -121,33 +121,33 @@ async def _chat(context: CheckContext, prompt: str) -> Transcript | None:
     return read_transcript(reply) if reply.status == 200 else None
 
 
-def faults_of(said: Transcript, wants_usage: bool) -> list[str]:
-    n_reasons = len(said.finish_reasons)
+def faults_of(stream: Transcript, wants_usage: bool) -> list[str]:
+    n_reasons = len(stream.finish_reasons)
     possible = {
         f"{n_reasons} finish reasons": n_reasons != 1,
-        "text after the finish reason": n_reasons == 1 and _text_after_reason(said),
-        "no [DONE]": said.n_after_done is None,
-        f"{said.n_after_done} events after [DONE]": bool(said.n_after_done),
-        "the body breaks off without the last chunk": not said.is_whole,
-        "no usage, which was asked for": wants_usage and not any(event.usage for event in said.events),
+        "text after the finish reason": n_reasons == 1 and _text_after_reason(stream),
+        "no [DONE]": stream.n_after_done is None,
+        f"{stream.n_after_done} events after [DONE]": bool(stream.n_after_done),
+        "the body breaks off without the last chunk": not stream.is_whole,
+        "no usage, which was asked for": wants_usage and not any(event.usage for event in stream.events),
     }
-    return [f"an error: {error}" for error in said.errors] + [fault for fault, is_so in possible.items() if is_so]
+    return [f"an error: {error}" for error in stream.errors] + [fault for fault, is_so in possible.items() if is_so]
 
 
-def blemishes_of(said: Transcript, wants_usage: bool) -> list[str]:
+def blemishes_of(stream: Transcript, wants_usage: bool) -> list[str]:
     """Return deviations from OpenAI that most clients accept."""
-    last = [event for event in said.events if event.data is not None][-1:]
-    has_usage = any(event.usage for event in said.events)
+    last = [event for event in stream.events if event.data is not None][-1:]
+    has_usage = any(event.usage for event in stream.events)
     is_last_and_alone = any(event.usage and not event.parts for event in last)
     possible = {
-        f"{len(said.ids)} different ids": len(said.ids) > 1,
+        f"{len(stream.ids)} different ids": len(stream.ids) > 1,
         "the usage is not in an event of its own before [DONE]": wants_usage and has_usage and not is_last_and_alone,
     }
     return [blemish for blemish, is_so in possible.items() if is_so]
 
 
-def _text_after_reason(said: Transcript) -> bool:
-    parts = [part for part in said.parts if part.index == 0]
+def _text_after_reason(stream: Transcript) -> bool:
+    parts = [part for part in stream.parts if part.index == 0]
     place = next(place for place, part in enumerate(parts) if part.finish_reason)
     return any(part.text for part in parts[place + 1 :])
 
@@ -158,11 +158,12 @@ async def _ask_characters(context: CheckContext) -> Finding:
     blemishes: list[str] = []
     n_wide = 0
     for prompt in _PROMPTS:
-        said, whole = await context.stream(prompt, n_tokens), (await context.plain(prompt, n_tokens)).text
+        stream = await context.stream(prompt, n_tokens)
+        whole = (await context.plain(prompt, n_tokens)).text
         again = (await context.plain(prompt, n_tokens)).text
         n_wide += sum(not character.isascii() for character in whole)
-        faults += broken_pieces(said, whole)
-        if said.text != whole:
+        faults += broken_pieces(stream, whole)
+        if stream.text != whole:
             (faults if whole == again else blemishes).append("the pieces of the stream are not the text of the whole")
     found = by_faults(faults, blemishes, f"{n_wide} characters beyond ASCII, none broken, streamed as whole")
     if not n_wide and found.grade is Grade.PASS:
@@ -170,16 +171,16 @@ async def _ask_characters(context: CheckContext) -> Finding:
     return found
 
 
-def broken_pieces(said: Transcript, whole: str) -> list[str]:
+def broken_pieces(stream: Transcript, whole: str) -> list[str]:
     """Return the broken characters of a stream that the complete answer does not have.
 
     The model itself may produce nonsense, or an answer that ends within a character.
     """
     faults = []
-    n_broken = said.text.count(_BROKEN) - whole.count(_BROKEN)
+    n_broken = stream.text.count(_BROKEN) - whole.count(_BROKEN)
     if n_broken > 0:
         faults.append(f"{n_broken} replacement characters in the stream that are not in the whole")
-    if any("\ud800" <= character <= "\udfff" for character in said.text):
+    if any("\ud800" <= character <= "\udfff" for character in stream.text):
         faults.append("half of a surrogate pair")
     return faults
 
@@ -187,11 +188,11 @@ def broken_pieces(said: Transcript, whole: str) -> list[str]:
 async def _ask_stops(context: CheckContext) -> Finding:
     (prompt,) = context.prompts("stop", 1)
     n_tokens = context.config.tokens
-    said = await context.stream(prompt, n_tokens)
-    text = said.text
+    stream = await context.stream(prompt, n_tokens)
+    text = stream.text
     if text != (await context.stream(prompt, n_tokens)).text:
         return unknown("the same greedy request has two answers, so it is unknown where it should stop")
-    faults, stops = [], stops_across(said.deltas)
+    faults, stops = [], stops_across(stream.deltas)
     for stop in stops:
         expected = text[: text.index(stop)]
         streamed = await context.stream(prompt, n_tokens, stop=[stop])

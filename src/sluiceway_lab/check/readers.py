@@ -1,4 +1,4 @@
-"""Asks what readers notice who wait, who read next to one that stops, and who leave.
+"""Asks what readers notice: those that wait, those next to a stopped reader, and those that leave.
 
 When a client leaves, the time until the server is idle is compared with the time that the rest of the answer would have
 taken. A server that continues for most of that time has not noticed. These questions need the server's own gauges.
@@ -46,7 +46,7 @@ _PROMPT, _LATE = 0.25, 0.6
 _QUIET_S = 1.5
 """Some servers check their connections once a second while they wait for an event. This is longer."""
 
-WHOLE, TOLD, CUT, SILENT = "got its whole answer", "got an error", "was cut off without an error", "got no end"
+WHOLE, FAILED, CUT, SILENT = "got its whole answer", "got an error", "was cut off without an error", "got no end"
 
 
 async def _ask_headers(context: CheckContext) -> Finding:
@@ -109,7 +109,7 @@ def judge_silence(longest_s: float, n_comments: int) -> Finding:
 async def _waiting_streams(context: CheckContext, name: str, n: int) -> list[Recording]:
     """Send long prompts at the same time, so that some wait.
 
-    Return those that were not refused, the longest wait first.
+    Return the streams that were served, the longest wait first.
     """
     names = [f"check/{name}/{place}" for place in range(n)]
     texts = [long_prompt(context.config.seed, one, context.config.prompt_words) for one in names]
@@ -139,8 +139,8 @@ class Stopped:
 
 
 async def _ask_slow(context: CheckContext) -> Finding:
-    """Compare healthy streams next to a stopped reader with the same streams next to one that reads on."""
-    free_s, beside_s = [], []
+    """Compare healthy streams next to a stopped reader with the same streams next to a healthy one."""
+    free_s, hindered_s = [], []
     for place in range(_ROUNDS):
         async with _long_reader(context, f"slow/free/{place}", is_stopped=False) as connection:
             free_s.append(await _healthy_s(context, f"slow/free/{place}", None))
@@ -151,14 +151,14 @@ async def _ask_slow(context: CheckContext) -> Finding:
         async with _long_reader(context, f"slow/stopped/{place}", is_stopped=True) as connection:
             try:
                 limit_s = _PATIENCE * min(free_s) + _PATIENCE_S
-                beside_s.append(await _healthy_s(context, f"slow/stopped/{place}", limit_s))
+                hindered_s.append(await _healthy_s(context, f"slow/stopped/{place}", limit_s))
             except LoadError as fault:
                 connection.reset()
                 return Finding(Grade.FAIL, f"next to a stopped reader, the others failed: {fault}")
             growth_bytes = _rss_bytes(context) - before_bytes if context.server.processes else None
             connection.resume()
             stopped = Stopped(*await _end_of(connection, context.limit_s), growth_bytes)
-    return judge_slow(context.config.streams - 1, min(beside_s) / min(free_s), stopped)
+    return judge_slow(context.config.streams - 1, min(hindered_s) / min(free_s), stopped)
 
 
 def judge_slow(n_others: int, ratio: float, stopped: Stopped) -> Finding:
@@ -214,7 +214,7 @@ async def _end_of(connection: Connection, limit_s: float) -> tuple[str, int]:
         if said.finish_reasons and said.n_after_done is not None:
             end = WHOLE
         elif said.errors:
-            end = TOLD
+            end = FAILED
     return end, len(raw)
 
 

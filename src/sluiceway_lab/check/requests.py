@@ -35,7 +35,7 @@ _TOO_MANY_WORDS = 150_000
 _BURST_TOKENS = (4, 256)
 _BUDGET_S = 20.0
 """How long all requests of a burst may take together, if eight run at the speed of one."""
-_AT_ONCE = 8
+_BATCHED = 8
 _LATE = 0.8
 """A share of the time limit. If an answer comes later than that, the queue was still moving."""
 SERVED, REFUSED, WAITED = "served", "refused", "waited without an answer"
@@ -190,7 +190,7 @@ async def _ask_overload(context: CheckContext) -> Finding:
 def answer_tokens(n: int, itl_s: float) -> int:
     """Return an answer length that lets a queue build up."""
     least, most = _BURST_TOKENS
-    return min(most, max(least, int(_BUDGET_S * _AT_ONCE / (n * max(itl_s, 1e-6)))))
+    return min(most, max(least, int(_BUDGET_S * _BATCHED / (n * max(itl_s, 1e-6)))))
 
 
 def judge_overload(outcomes: list[str], *, is_moving: bool) -> Finding:

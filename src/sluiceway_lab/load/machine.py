@@ -54,7 +54,7 @@ class Measurement:
     def record(
         self, experiment: str, command: Sequence[str], config: Mapping[str, Any], runs: Sequence[Run], **fields: Any
     ) -> Record:
-        """`fields` are the other fields of the record; those that are left out have their usual values."""
+        """`fields` are the other fields of the record. The usual values replace missing ones."""
         git_sha, is_dirty = sources()
         usual: dict[str, Any] = {"floor": None, "weights": None, "ratios": []}
         return Record(

@@ -17,13 +17,13 @@ from sluiceway_lab.check.answers import (
     judge_overlap,
     leaks_of,
     lost,
-    n_at_once,
+    n_overlapping,
     stops_across,
 )
 from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.transcript import Transcript
 from support.model_server import ask
-from support.transcripts import DONE, said, told, transcript
+from support.transcripts import DONE, event_of, stream_of, transcript
 
 
 async def test_simultaneous_streams_pass() -> None:
@@ -42,9 +42,9 @@ def test_few_simultaneous_streams_or_little_gain_are_a_warning() -> None:
 
 
 def test_streams_count_that_began_before_the_first_end() -> None:
-    said = [transcript("a", "b", at_s=0.0), transcript("a", "b", at_s=1.0), transcript("a", at_s=1.5), transcript()]
-    assert n_at_once(said) == 2
-    assert n_at_once([transcript()]) == 0
+    event_of = [transcript("a", "b", at_s=0.0), transcript("a", "b", at_s=1.0), transcript("a", at_s=1.5), transcript()]
+    assert n_overlapping(event_of) == 2
+    assert n_overlapping([transcript()]) == 0
 
 
 ALONE = ["the old man went down to the river", "a ship was full of fish and bread so"]
@@ -76,7 +76,7 @@ def test_first_difference_is_reported(left: str, right: str, place: int | None) 
 
 
 USAGE = {"id": "a", "choices": [], "usage": {"completion_tokens": 2}}
-GOOD = told(said("a"), said("b", "stop"), USAGE, DONE)
+GOOD = stream_of(event_of("a"), event_of("b", "stop"), USAGE, DONE)
 
 
 async def test_orderly_end_passes() -> None:
@@ -92,14 +92,14 @@ async def test_missing_end_fails() -> None:
 @pytest.mark.parametrize(
     ("stream", "fault"),
     [
-        (told(said("a"), USAGE, DONE), "0 finish reasons"),
-        (told(said("a", "stop"), said("", "stop"), USAGE, DONE), "2 finish reasons"),
-        (told(said("", "stop"), said("b"), USAGE, DONE), "text after the finish reason"),
-        (told(said("a", "stop"), USAGE), "no [DONE]"),
-        (told(said("a", "stop"), USAGE, DONE, said()), "1 events after [DONE]"),
-        (told(said("a", "stop"), USAGE, DONE, is_whole=False), "the body breaks off without the last chunk"),
-        (told(said("a", "stop"), DONE), "no usage, which was asked for"),
-        (told(said("a", "stop"), {"error": {"message": "no"}}, USAGE, DONE), "an error: no"),
+        (stream_of(event_of("a"), USAGE, DONE), "0 finish reasons"),
+        (stream_of(event_of("a", "stop"), event_of("", "stop"), USAGE, DONE), "2 finish reasons"),
+        (stream_of(event_of("", "stop"), event_of("b"), USAGE, DONE), "text after the finish reason"),
+        (stream_of(event_of("a", "stop"), USAGE), "no [DONE]"),
+        (stream_of(event_of("a", "stop"), USAGE, DONE, event_of()), "1 events after [DONE]"),
+        (stream_of(event_of("a", "stop"), USAGE, DONE, is_whole=False), "the body breaks off without the last chunk"),
+        (stream_of(event_of("a", "stop"), DONE), "no usage, which was asked for"),
+        (stream_of(event_of("a", "stop"), {"error": {"message": "no"}}, USAGE, DONE), "an error: no"),
     ],
 )
 def test_fault_is_found(stream: Transcript, fault: str) -> None:
@@ -108,11 +108,11 @@ def test_fault_is_found(stream: Transcript, fault: str) -> None:
 
 def test_good_stream_has_no_fault() -> None:
     assert faults_of(GOOD, wants_usage=True) == blemishes_of(GOOD, wants_usage=True) == []
-    assert faults_of(told(said("a", "stop"), DONE), wants_usage=False) == []
+    assert faults_of(stream_of(event_of("a", "stop"), DONE), wants_usage=False) == []
 
 
 def test_oddities_are_worth_a_warning() -> None:
-    stream = told(said("a", id="b"), said("b", "stop", usage={"completion_tokens": 2}), DONE)
+    stream = stream_of(event_of("a", id="b"), event_of("b", "stop", usage={"completion_tokens": 2}), DONE)
     assert blemishes_of(stream, wants_usage=True) == [
         "2 different ids",
         "the usage is not in an event of its own before [DONE]",

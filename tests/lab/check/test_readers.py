@@ -11,6 +11,7 @@ from sluiceway_lab.check import readers
 from sluiceway_lab.check.question import FIRST_LOOKS_S, Question
 from sluiceway_lab.check.readers import (
     CUT,
+    FAILED,
     FIN,
     HEADERS,
     PLAIN,
@@ -18,7 +19,6 @@ from sluiceway_lab.check.readers import (
     SILENCE,
     SILENT,
     SLOW_READER,
-    TOLD,
     WAITING,
     WASTE,
     WHOLE,
@@ -116,7 +116,7 @@ async def test_others_who_wait_for_the_slowest_fail() -> None:
         (1.0, FINE, Grade.PASS),
         (2.0, FINE, Grade.WARN),
         (5.0, FINE, Grade.FAIL),
-        (1.0, dataclasses.replace(FINE, end=TOLD), Grade.PASS),
+        (1.0, dataclasses.replace(FINE, end=FAILED), Grade.PASS),
         (1.0, dataclasses.replace(FINE, end=CUT), Grade.WARN),
         (1.0, dataclasses.replace(FINE, end=SILENT), Grade.FAIL),
         (1.0, dataclasses.replace(FINE, growth_bytes=1000), Grade.PASS),
@@ -163,7 +163,7 @@ async def test_server_that_others_use_cannot_be_judged() -> None:
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.4)
         context = dataclasses.replace(await context_of(script), config=hurried)
-        script.running.append("somebody else's")
+        script.running.append("of another client")
         found = await FIN.ask(context)
     assert found.grade is Grade.UNKNOWN and "other clients use it" in found.sentence
 

@@ -79,7 +79,7 @@ async def test_question_that_takes_too_long_has_no_answer(left_s: float, sentenc
 
     async def hangs(context: CheckContext) -> Finding:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("it is not set")
 
     async with model_server() as (script, _):
         hurried = msgspec.structs.replace(SMALL, timeout_s=0.05)

@@ -236,12 +236,12 @@ async def test_reply_that_is_none_is_a_fault(raw: bytes, words: str) -> None:
             await connection.read_reply(LIMIT_S)
 
 
-@pytest.mark.parametrize("is_at_once", [False, True])
-async def test_closed_connection_differs_from_an_incomplete_answer(is_at_once: bool) -> None:
+@pytest.mark.parametrize("aborts", [False, True])
+async def test_closed_connection_differs_from_an_incomplete_answer(aborts: bool) -> None:
 
     async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        (writer.transport.abort if is_at_once else writer.close)()
+        (writer.transport.abort if aborts else writer.close)()
 
     async with serving(leave) as target, dial(target) as connection:
         connection.send(b"xy")  # what is not read makes the end a reset

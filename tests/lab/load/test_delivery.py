@@ -43,7 +43,7 @@ def waiting(format_time: FormatTime, spoken: SpokenProtocol, *, model: str = "m"
 
 
 def taken(waiting: WaitingEvents, every: int) -> list[bytes]:
-    """What is taken after every so many tokens, until nothing is left."""
+    """What is taken after every few tokens, until nothing is left."""
     pieces = []
     for number, token in enumerate(TOKENS, 1):
         waiting.add(token)

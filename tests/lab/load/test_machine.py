@@ -45,7 +45,7 @@ def test_processor_is_named() -> None:
     assert machine.cpu_name(Path("/no/such/file")) == platform.processor()
 
 
-def test_versions_are_those_that_are_installed() -> None:
+def test_versions_of_installed_packages_are_listed() -> None:
     found = versions()
     assert found["sluiceway"] == sluiceway.__version__
     assert found["python"] == sys.version.split()[0] and "msgspec" in found

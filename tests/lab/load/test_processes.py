@@ -16,7 +16,7 @@ import pytest
 from sluiceway_lab.load.client import LoadError, get
 from sluiceway_lab.load.processes import family, own_server, stop, usage
 
-NOBODY = 2**22 + 1
+NO_PROCESS = 2**22 + 1
 """Measuring and stopping processes."""
 
 
@@ -57,7 +57,7 @@ def _burn_s(wanted_s: float) -> float:
 
 
 def test_usage_is_unknown_when_there_is_no_such_process() -> None:
-    assert usage(NOBODY) is None
+    assert usage(NO_PROCESS) is None
 
 
 def test_family_is_a_process_and_all_below(child: subprocess.Popen[bytes]) -> None:
@@ -69,7 +69,7 @@ def test_family_is_a_process_and_all_below(child: subprocess.Popen[bytes]) -> No
 
 
 def test_family_is_empty_when_there_is_no_such_process() -> None:
-    assert family(NOBODY) == {}
+    assert family(NO_PROCESS) == {}
 
 
 def test_process_that_does_not_end_is_killed_with_all_below_it() -> None:

@@ -108,7 +108,7 @@ async def test_answer_goes_through_whole_where_it_is_not_cut() -> None:
 
 
 @pytest.mark.parametrize("n_bytes", [1, 10, 499])
-async def test_answer_is_cut_after_so_many_bytes(n_bytes: int) -> None:
+async def test_answer_is_cut_after_the_given_bytes(n_bytes: int) -> None:
     async with scripted_server({"/long": [plain(200, BODY)]}) as script:
         assert await body_through(script, Cut(n_bytes, resets=False)) == BODY[:n_bytes]
 
@@ -148,8 +148,8 @@ async def test_client_is_left_when_its_server_breaks_off() -> None:
 
 async def test_client_is_disconnected_if_no_server_listens() -> None:
     async with scripted_server({}) as script:
-        nobody = script.target
-    async with relay(nobody, lambda line: None) as between:
+        nowhere = script.target
+    async with relay(nowhere, lambda line: None) as between:
         reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
         writer.write(between.request("GET", "/long"))
         assert await asyncio.wait_for(reader.read(), 10.0) == b""

@@ -81,7 +81,7 @@ def test_percentile_is_one_of_the_values(percent: float, value: float) -> None:
 
 @settings(derandomize=True, max_examples=60)
 @given(NUMBERS, st.floats(min_value=0, max_value=100))
-def test_percentile_is_not_exceeded_by_so_many(values: list[float], percent: float) -> None:
+def test_percentile_is_not_exceeded_by_its_share(values: list[float], percent: float) -> None:
     found = percentile(values, percent)
     assert found in values
     assert sum(value <= found for value in values) * 100 >= percent * len(values) - 1e-9

@@ -34,7 +34,7 @@ def row_of(text: str, place: str) -> list[str]:
     return found
 
 
-def test_median_stands_with_its_spread() -> None:
+def test_median_is_shown_with_its_spread() -> None:
     text = shown(
         record(
             run("ours", "together", 32, 0, **STREAMS),

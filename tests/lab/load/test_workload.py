@@ -24,7 +24,7 @@ def test_prompts_are_the_same_for_the_same_seed() -> None:
     assert prompts(0, "x", 1)[0].split()[:3] == list(itertools.islice(words("0/x/0"), 3))
 
 
-def test_long_prompt_has_so_many_words() -> None:
+def test_long_prompt_has_the_wanted_number_of_words() -> None:
     assert len(long_prompt(0, "prefill", 1000).split()) == 1000
 
 
