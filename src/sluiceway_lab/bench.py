@@ -9,24 +9,10 @@ from typing import Literal, assert_never
 import msgspec
 
 from sluiceway.errors import ConfigError
+from sluiceway_lab.load import scenarios
 from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Figures, Run, Say, Weights, rounded
-from sluiceway_lab.load.scenarios import (
-    PREFILL_PROMPTS,
-    RESIDENTS,
-    SOAK_PARTS,
-    Measured,
-    joiner,
-    leaver,
-    memory_figures,
-    observe,
-    one_by_one,
-    prefill,
-    soak,
-    split_costs,
-    stream_figures,
-    together,
-)
+from sluiceway_lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, SOAK_PARTS, Measured
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
@@ -145,7 +131,7 @@ def _further(run: Run, found: Mapping[tuple[str, str, int, int], Figures]) -> Fi
         return {}
     single = found.get((run.server, "alone", 1, run.repeat), {}).get(_SPEED)
     short = found.get((run.server, "together_short", run.streams, run.repeat), {})
-    figures = split_costs(run.figures, short)
+    figures = scenarios.split_costs(run.figures, short)
     if run.streams > 1 and single is not None and _SPEED in run.figures:
         figures["over_alone"] = run.figures[_SPEED] / single
     return figures
@@ -207,7 +193,7 @@ def _in_turn(contenders: Sequence[Contender], repeat: int) -> Sequence[Contender
 async def _warm_up(contender: Contender, streams: int, seed: int) -> None:
     server = contender.server
     requests = [server.request(prompt, _WARM_UP_TOKENS) for prompt in prompts(seed, "warm-up", streams)]
-    await observe(server, None, lambda: together(server, requests))
+    await scenarios.observe(server, None, lambda: scenarios.together(server, requests))
 
 
 async def _attempt(job: Job, config: BenchConfig) -> Run:
@@ -234,15 +220,15 @@ async def _measure(job: Job, config: BenchConfig) -> Measured:
         case "together" | "together_short":
             return await _streams(job, config, f"{job.kind}/{job.streams}/{repeat}", job.streams)
         case "prefill":
-            return await prefill(server, contender.weights, seed, repeat)
+            return await scenarios.prefill(server, contender.weights, seed, repeat)
         case "joiner":
-            return await joiner(server, seed, repeat)
+            return await scenarios.joiner(server, seed, repeat)
         case "close_stream" | "close_plain":
-            return await leaver(server, seed, repeat, is_streaming=job.kind == "close_stream")
+            return await scenarios.leaver(server, seed, repeat, is_streaming=job.kind == "close_stream")
         case "memory":
-            return Measured(memory_figures(server))
+            return Measured(scenarios.memory_figures(server))
         case "soak":
-            return await soak(server, config.requests, job.streams, seed, repeat)
+            return await scenarios.soak(server, config.requests, job.streams, seed, repeat)
         case "start":
             assert contender.ready_s is not None
             return Measured({"ready_s": contender.ready_s})
@@ -254,9 +240,9 @@ async def _streams(job: Job, config: BenchConfig, name: str, n: int) -> Measured
     server = job.contender.server
     n_tokens = config.short_tokens if job.kind == "together_short" else config.tokens
     requests = [server.request(text, n_tokens) for text in prompts(config.seed, name, n)]
-    pace = one_by_one if job.kind == "alone" else together
-    seen = await observe(server, job.contender.weights, lambda: pace(server, requests))
-    return Measured(stream_figures(seen, n_tokens), seen.errors)
+    pace = scenarios.one_by_one if job.kind == "alone" else scenarios.together
+    seen = await scenarios.observe(server, job.contender.weights, lambda: pace(server, requests))
+    return Measured(scenarios.stream_figures(seen, n_tokens), seen.errors)
 
 
 def _progress(run: Run) -> str:

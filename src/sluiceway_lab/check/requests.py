@@ -13,15 +13,7 @@ from typing import Any
 
 import msgspec
 
-from sluiceway_lab.check.question import (
-    CheckContext,
-    Finding,
-    Question,
-    Silence,
-    by_faults,
-    grouped,
-    unknown,
-)
+from sluiceway_lab.check.question import CheckContext, Finding, Question, Silence, by_faults, grouped, unknown
 from sluiceway_lab.load.client import Connection, HungUp, LoadError, Outcome, Recording, Reply, dial, keeping
 from sluiceway_lab.load.record import Grade
 from sluiceway_lab.load.target_server import COMPLETIONS

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluiceway.cli.exits import FAILED, INTERRUPTED, command
-from sluiceway.cli.options import (
-    DEFAULT,
-    DtypeOption,
-    ModelSource,
-    Threads,
-    model_at_url,
-    option,
-    typed_flags,
-)
+from sluiceway.cli.options import DEFAULT, DtypeOption, ModelSource, Threads, model_at_url, option, typed_flags
 from sluiceway.config import Dtype, ModelFiles
 from sluiceway.errors import ConfigError
 from sluiceway.store.catalog import DEFAULT_MODEL, Source

@@ -24,21 +24,10 @@ from sluiceway_lab.load.processes import StartedProcess, started
 
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-extensions",
-    "--disable-sync",
-    "--disable-features=Translate,OptimizationHints,MediaRouter",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--remote-debugging-port=0",
-)
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --disable-background-networking "
+    "--disable-component-update --disable-default-apps --disable-extensions --disable-sync --no-first-run "
+    "--disable-features=Translate,OptimizationHints,MediaRouter --no-default-browser-check --remote-debugging-port=0"
+).split()
 """The browser opens pages of this machine only, and makes no requests of its own. It needs no sandbox for that, and
 many test machines do not permit one."""
 _ANSWER_S = 30.0

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Literal
 
@@ -24,34 +25,18 @@ _HEAD_END = b"\r\n\r\n"
 _START_S = 10.0
 _STOP_S = 10.0
 _POLL_S = 0.01
-_TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-_CONFIG = """
-daemon off;
-{user}
-worker_processes 1;
-pid {folder}/nginx.pid;
-error_log stderr warn;
-events {{}}
-http {{
-    access_log off;
-    {temporary}
-    server {{
-        listen 127.0.0.1:{port};
-        {locations}
-    }}
-}}
-"""
+_CONFIG = resources.files("sluiceway_lab.load").joinpath("nginx.conf")
 _LOCATIONS = """
-        location = / {{
-            default_type text/html;
-            return 200 "<!doctype html><title>Sluiceway's lab</title>";
-        }}
-        location / {{
-            proxy_pass http://{host}:{port};
-            proxy_set_header Host $http_host;  # a page that came through here changes things at its own host
-            proxy_set_header Connection "";
-            {directives}
-        }}
+location = / {{
+    default_type text/html;
+    return 200 "<!doctype html><title>Sluiceway's lab</title>";
+}}
+location / {{
+    proxy_pass http://{host}:{port};
+    proxy_set_header Host $http_host;  # a page that came through here changes things at its own host
+    proxy_set_header Connection "";
+    {directives}
+}}
 """
 
 
@@ -81,7 +66,7 @@ class ProxyRules:
         ]
         if not self.heeds_header:
             lines.append("proxy_ignore_headers X-Accel-Buffering;")
-        return "\n            ".join(lines)
+        return "\n    ".join(lines)
 
 
 def nginx_command() -> str | None:
@@ -104,27 +89,19 @@ def own_nginx(locations: str) -> Iterator[int]:
 
     Raises `ConfigError` if nginx is not installed, and `LoadError` if it does not start.
     """
-    command, port = require_nginx(), free_port()
+    command, port = [require_nginx(), "-e", "stderr"], free_port()
+    if os.geteuid() == 0:
+        command += ["-g", "user root root;"]  # otherwise the workers of root cannot read our folder
     with tempfile.TemporaryDirectory(prefix="sluiceway-nginx-") as folder:
-        path = Path(folder, "nginx.conf")
-        path.write_text(_config(folder, port, locations))
-        with started([command, "-e", "stderr", "-p", folder, "-c", str(path)], _STOP_S) as nginx:
+        config = Path(folder, "nginx.conf")
+        config.write_text(_CONFIG.read_text().replace("PORT", str(port)))
+        Path(folder, "locations.conf").write_text(locations)
+        with started([*command, "-p", folder, "-c", str(config)], _STOP_S) as nginx:
             while not _listens(port):
                 if nginx.process.poll() is not None or nginx.age_s > _START_S:
                     raise LoadError(f"nginx does not start: {nginx.log_tail()}")
                 time.sleep(_POLL_S)
             yield port
-
-
-def _config(folder: str, port: int, locations: str) -> str:
-    return _CONFIG.format(
-        folder=folder,
-        # Otherwise the workers of root run as a user who cannot read our folder.
-        user="user root root;" if os.geteuid() == 0 else "",
-        temporary="\n    ".join(f"{name}_temp_path {folder}/{name};" for name in _TEMPORARY),
-        port=port,
-        locations=locations,
-    )
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from support.target_servers import NOWHERE
 
 
 def test_rules_are_those_of_nginx_where_nothing_is_said() -> None:
-    assert ProxyRules().directives.split(";\n            ") == [
+    assert ProxyRules().directives.split(";\n    ") == [
         "proxy_http_version 1.0",
         "proxy_buffering on",
         "proxy_read_timeout 60000ms",
