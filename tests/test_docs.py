@@ -18,6 +18,7 @@ from sluiceway.api.http.protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, MAX_HEAD
 from sluiceway.engine.scheduler.sequence import TRANSITIONS, Input, State
 from sluiceway.llm import LLM, SamplingParams
 from sluiceway.model import gguf_config, hf_config, safetensors, sampler
+from sluiceway.model.architectures.registry import ARCHITECTURES, BY_GGUF_NAME
 from sluiceway.protocols.common.body import MAX_COMMAS, MAX_CONTAINERS, MAX_NESTING
 from sluiceway.protocols.common.errors import refusal_for_status
 from sluiceway.protocols.common.fields import MAX_LOGIT_BIASES, MAX_STOP_CHARACTERS, MAX_STOP_TOKEN_IDS, MAX_STOPS
@@ -147,7 +148,7 @@ MODELS: dict[str, tuple[str, Collection[str]]] = {
     "rotary types": ("`rope_type` in `rope_scaling` or `rope_parameters`: (.*?)\\.", hf_config.SUPPORTED_ROPE_TYPES),
     "refused keys": (r"\(`logits_scaling` 1, `use_qk_norm` false\):\n\n(.*?)\.\n", hf_config.REFUSED),
     "dtypes": (r"Tensors may be (.*?)\.", safetensors.DTYPE_BYTES),
-    "GGUF architectures": (r"`general\.architecture`: (.*?)\.\n", gguf_config.SUPPORTED_ARCHITECTURES),
+    "GGUF architectures": (r"`general\.architecture`: (.*?)\.\n", BY_GGUF_NAME),
     "GGUF rotary types": (r"`rope\.scaling\.type`: (.*?);", gguf_config.SUPPORTED_ROPE_TYPES),
     "GGUF tensor types": (r"not computed with as it is:\n\n(.*?)\.\n", _block_types()),
     "GGUF refused keys": (r"unless their value changes nothing:\n\n(.*?)\.\n\n", gguf_config.REFUSED),
@@ -166,7 +167,7 @@ def test_the_lists_of_models_are_those_of_the_code(name: str) -> None:
 def test_the_table_of_architectures_is_that_of_the_code() -> None:
     page = (ROOT / "docs" / "models.md").read_text()
     rows = re.findall(r"^\| `(\w+ForCausalLM)` \| `(\w+)` \|", page, re.MULTILINE)
-    assert dict(rows) == {name: family.model_type for name, family in hf_config.FAMILIES.items()}
+    assert dict(rows) == {architecture.name: architecture.model_type for architecture in ARCHITECTURES}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ N_BLOCKS = 96
 
 def config(n_heads: int = 6, n_kv_heads: int = 2, window: int | None = None) -> ModelConfig:
     return ModelConfig(
-        architecture="llama",
+        architecture="LlamaForCausalLM",
         n_layers=1,
         hidden_size=64,
         intermediate_size=96,

@@ -11,7 +11,7 @@ from sluiceway.errors import ConfigError
 from sluiceway.model.config import ModelConfig, yarn_magnitude
 
 VALUES: dict[str, Any] = {
-    "architecture": "llama",
+    "architecture": "LlamaForCausalLM",
     "n_layers": 3,
     "hidden_size": 64,
     "intermediate_size": 96,

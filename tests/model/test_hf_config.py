@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from sluiceway.errors import ConfigError, ModelSourceError
+from sluiceway.model.architectures.registry import BY_NAME
 from sluiceway.model.config import LinearScaling, Llama3Scaling, YarnScaling
 from sluiceway.model.hf_config import (
-    FAMILIES,
     HARMLESS,
     REFUSED,
     config_from_json,
@@ -204,22 +204,22 @@ def test_layers_with_rotary_positions_are_named_by_ones() -> None:
         config(use_qk_norm=True)
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", BY_NAME)
 def test_the_defaults_are_those_of_transformers(architecture: str) -> None:
     """Of every key that is read; and every key that transformers knows is read, or known to be harmless.
 
     The end token is no number of the model: without one in the files the tokenizer's own counts, not the class's.
     """
-    family = FAMILIES[architecture]
+    described = BY_NAME[architecture]
     theirs = configuration_class(architecture)
-    assert theirs.model_type == family.model_type
-    assert {key: getattr(theirs, key) for key in family.defaults} == family.defaults
+    assert theirs.model_type == described.model_type
+    assert {key: getattr(theirs, key) for key in described.defaults} == described.defaults
     assert theirs.default_theta == config(architectures=[architecture], num_key_value_heads=4).rope_theta
-    known = family.defaults.keys() | HARMLESS | {"eos_token_id", "rope_parameters"}
+    known = described.defaults.keys() | HARMLESS | {"eos_token_id", "rope_parameters"}
     assert theirs.__annotations__.keys() - known == set()
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", BY_NAME)
 def test_what_a_file_leaves_out_is_what_transformers_makes_of_it(architecture: str) -> None:
     """Each key alone is left out of a file that is otherwise whole, or null where transformers allows that."""
     theirs = configuration_class(architecture)

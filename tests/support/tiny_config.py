@@ -10,7 +10,7 @@ from sluiceway.model.config import ModelConfig
 def tiny_config(**changes: Any) -> ModelConfig:
     """By default one layer, with four query heads of eight numbers on two key heads."""
     fields: dict[str, Any] = {
-        "architecture": "llama",
+        "architecture": "LlamaForCausalLM",
         "n_layers": 1,
         "hidden_size": 64,
         "intermediate_size": 96,

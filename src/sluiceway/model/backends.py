@@ -14,8 +14,8 @@ from torch import Tensor
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Row
 from sluiceway.model.batch import build_batch
 from sluiceway.model.config import ModelConfig
+from sluiceway.model.decoder import TorchDecoder
 from sluiceway.model.kv import KVCache
-from sluiceway.model.llama import Decoder
 
 IntArray = npt.NDArray[np.integer]
 
@@ -49,7 +49,7 @@ class TorchBackend:
     """Implements `Backend` on any device, in any dtype."""
 
     def __init__(
-        self, decoder: Decoder, config: ModelConfig, n_blocks: int, dtype: torch.dtype, device: torch.device
+        self, decoder: TorchDecoder, config: ModelConfig, n_blocks: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._decoder = decoder
         self._config = config

@@ -22,6 +22,7 @@ from gguf.quants import dequantize
 from torch import Tensor
 
 from sluiceway.errors import ModelSourceError
+from sluiceway.model.architectures.registry import BY_NAME
 from sluiceway.model.checkpoint import Shape
 from sluiceway.model.config import ModelConfig
 from sluiceway.model.fields import shown
@@ -153,7 +154,7 @@ class GgufCheckpoint:
 
     def _interleaved_heads(self, name: str) -> int:
         """The heads of a query or key matrix whose rows were reordered for rotation by pairs; 0 for any other."""
-        if self.config.architecture != "llama":
+        if not BY_NAME[self.config.architecture].is_paired_in_gguf:
             return 0
         if ".q_proj." in name:
             return self.config.n_heads

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluiceway.errors import ModelConfigError
+from sluiceway.model.architectures.registry import BY_GGUF_NAME
 from sluiceway.model.config import (
     MAX_ROPE_FACTOR,
     MAX_SIZE,
@@ -18,7 +19,6 @@ from sluiceway.model.config import (
 from sluiceway.model.fields import Fields, shown
 from sluiceway.tokenizer.text.gguf_metadata import SkippedArray
 
-SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 SUPPORTED_ROPE_TYPES = ("none", "linear", "yarn")
 
 REFUSED: Mapping[str, tuple[Any, ...]] = {
@@ -57,15 +57,13 @@ def config_from_metadata(metadata: Mapping[str, Any], shapes: Mapping[str, tuple
     """`shapes` are those of the file's tensors, rows first: biases and a tied head show only there."""
     fields = Fields(metadata, "GGUF metadata")
     arch = fields.text("general.architecture")
-    if arch not in SUPPORTED_ARCHITECTURES:
-        raise fields.wrong(
-            "general.architecture", f"{arch!r} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
-        )
+    if arch not in BY_GGUF_NAME:
+        raise fields.wrong("general.architecture", f"{arch!r} is not supported; supported: {', '.join(BY_GGUF_NAME)}")
     _refuse_unsupported(fields, arch)
     hidden_size, n_heads = fields.integer(f"{arch}.embedding_length"), fields.integer(f"{arch}.attention.head_count")
     scaling = _rope_scaling(fields, arch)
     return ModelConfig(
-        architecture=arch,
+        architecture=BY_GGUF_NAME[arch].name,
         n_layers=fields.integer(f"{arch}.block_count"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer(f"{arch}.feed_forward_length"),

@@ -7,12 +7,13 @@ known to change no number, or refused where its value would change what is compu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from sluiceway.model.architectures.architecture import Architecture
+from sluiceway.model.architectures.registry import BY_NAME
 from sluiceway.model.config import (
     MAX_ROPE_FACTOR,
     MAX_SIZE,
@@ -25,64 +26,6 @@ from sluiceway.model.config import (
 )
 from sluiceway.model.fields import Fields, shown
 from sluiceway.model_files import read_json_object
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One architecture: its name in `model_type`, and what transformers' configuration class says by default."""
-
-    model_type: str
-    defaults: Mapping[str, Any]
-
-
-_COMMON = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-}
-_QWEN = {
-    "vocab_size": 151936,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-    "layer_types": None,
-}
-FAMILIES = {
-    "LlamaForCausalLM": Family(
-        "llama",
-        _COMMON
-        | {
-            "vocab_size": 32000,
-            "intermediate_size": 11008,
-            "num_key_value_heads": None,
-            "head_dim": None,
-            "max_position_embeddings": 2048,
-            "attention_bias": False,
-            "mlp_bias": False,
-        },
-    ),
-    "MistralForCausalLM": Family(
-        "mistral",
-        _COMMON
-        | {
-            "vocab_size": 32000,
-            "intermediate_size": 14336,
-            "num_key_value_heads": 8,
-            "head_dim": None,
-            "max_position_embeddings": 131072,
-            "sliding_window": 4096,
-        },
-    ),
-    "Qwen2ForCausalLM": Family("qwen2", _COMMON | _QWEN),
-    "Qwen3ForCausalLM": Family("qwen3", _COMMON | _QWEN | {"head_dim": 128, "attention_bias": False}),
-}
-SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
 
 ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
     "default": (),
@@ -235,19 +178,18 @@ def read_directory_config(directory: Path) -> ModelConfig:
 
 def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> ModelConfig:
     """The end tokens of both files count: chat models name the end of a turn only in the second."""
-    architecture, family = _family(config)
-    fields = Fields({**family.defaults, **config}, "config.json")
-    _refuse_unsupported(fields, family)
+    architecture = _architecture(config)
+    fields = Fields({**architecture.defaults, **config}, "config.json")
+    _refuse_unsupported(fields, architecture)
     rope = _rope_fields(fields)
     max_len = fields.integer("max_position_embeddings")
     scaling = _rope_scaling(rope, fields, max_len)
     model_len = _extended_len(max_len, scaling)
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    is_qwen2 = architecture == "Qwen2ForCausalLM"
-    has_attention_bias = "attention_bias" in family.defaults and fields.flag("attention_bias")
+    has_attention_bias = "attention_bias" in architecture.defaults and fields.flag("attention_bias")
     eos = fields.integers("eos_token_id") + Fields(generation or {}, "generation_config.json").integers("eos_token_id")
     return ModelConfig(
-        architecture=architecture,
+        architecture=architecture.name,
         n_layers=fields.integer("num_hidden_layers"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
@@ -261,36 +203,33 @@ def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | 
         rope_scaling=scaling,
         sliding_window=_sliding_window(fields, architecture, model_len),
         is_tied=fields.flag("tie_word_embeddings"),
-        has_qkv_bias=is_qwen2 or has_attention_bias,
+        has_qkv_bias=architecture.has_qkv_bias or has_attention_bias,
         has_out_bias=has_attention_bias,
-        has_mlp_bias="mlp_bias" in family.defaults and fields.flag("mlp_bias"),
-        has_qk_norm=architecture == "Qwen3ForCausalLM",
+        has_mlp_bias="mlp_bias" in architecture.defaults and fields.flag("mlp_bias"),
+        has_qk_norm=architecture.has_qk_norm,
         eos_token_ids=tuple(sorted(set(eos))),
     )
 
 
 def unknown_keys(config: Mapping[str, Any]) -> list[str]:
     """What is neither served nor refused nor known to be harmless. A key that is null or false asks for nothing."""
-    _, family = _family(config)
-    known = family.defaults.keys() | REFUSED.keys() | HARMLESS | _READ_ELSEWHERE
+    known = _architecture(config).defaults.keys() | REFUSED.keys() | HARMLESS | _READ_ELSEWHERE
     return sorted(shown(key) for key, value in config.items() if key not in known and value not in (None, False))
 
 
-def _family(config: Mapping[str, Any]) -> tuple[str, Family]:
+def _architecture(config: Mapping[str, Any]) -> Architecture:
     fields = Fields(config, "config.json")
     names = fields.raw("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    family = FAMILIES.get(name) if isinstance(name, str) else None
-    if family is None:
-        raise fields.wrong(
-            "architectures", f"{shown(name)} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
-        )
-    if (model_type := fields.text("model_type", family.model_type)) != family.model_type:
+    architecture = BY_NAME.get(name) if isinstance(name, str) else None
+    if architecture is None:
+        raise fields.wrong("architectures", f"{shown(name)} is not supported; supported: {', '.join(BY_NAME)}")
+    if (model_type := fields.text("model_type", architecture.model_type)) != architecture.model_type:
         raise fields.wrong("model_type", f"{shown(model_type)} contradicts the architecture {name}")
-    return str(name), family
+    return architecture
 
 
-def _refuse_unsupported(fields: Fields, family: Family) -> None:
+def _refuse_unsupported(fields: Fields, architecture: Architecture) -> None:
     """What would change the numbers and is not computed here."""
     activation = fields.text("hidden_act")
     if activation not in _ACTIVATIONS:
@@ -302,9 +241,9 @@ def _refuse_unsupported(fields: Fields, family: Family) -> None:
         raise fields.wrong("partial_rotary_factor", "only 1.0 is supported")
     for key, neutral in REFUSED.items():
         value = fields.raw(key)
-        if key in family.defaults or value is None or value in neutral or _rotates_all(key, value):
+        if key in architecture.defaults or value is None or value in neutral or _rotates_all(key, value):
             continue
-        if key in ("qk_norm", "use_qk_norm") and family.model_type == "qwen3" and value is True:
+        if key in ("qk_norm", "use_qk_norm") and architecture.has_qk_norm and value is True:
             continue
         served = f"; only {' or '.join(map(shown, neutral))} is" if neutral else ""
         raise fields.wrong(key, f"{shown(value)} is not supported{served}")
@@ -409,16 +348,14 @@ def _extended_len(max_len: int, scaling: RopeScaling | None) -> int:
     return max_len
 
 
-def _sliding_window(fields: Fields, architecture: str, model_len: int) -> int | None:
+def _sliding_window(fields: Fields, architecture: Architecture, model_len: int) -> int | None:
     """One window for all layers. Raises `ModelConfigError` where layers differ, or the file contradicts itself."""
     kinds = _layer_kinds(fields)
-    window = (
-        None
-        if architecture == "LlamaForCausalLM" or not fields.has("sliding_window")
-        else fields.integer("sliding_window")
-    )
-    if architecture.startswith("Qwen"):
-        window = window if fields.flag("use_sliding_window") else None
+    known = architecture.defaults
+    window = fields.integer("sliding_window") if "sliding_window" in known and fields.has("sliding_window") else None
+    if "use_sliding_window" in known and not fields.flag("use_sliding_window"):
+        window = None
+    if "max_window_layers" in known:
         kinds = kinds or _kinds_by_number(fields, window)
     if window is not None and window < 1:
         raise fields.wrong("sliding_window", f"must be at least 1, not {window}")
@@ -427,7 +364,7 @@ def _sliding_window(fields: Fields, architecture: str, model_len: int) -> int | 
     if len(kinds) > 1:
         key = "layer_types" if fields.has("layer_types") else "max_window_layers"
         raise fields.wrong(key, "layers with different attention windows are not supported")
-    if kinds and architecture.startswith("Qwen") and kinds == {"full_attention"}:
+    if "layer_types" in known and kinds == {"full_attention"}:
         return None
     if kinds and kinds != {"full_attention" if window is None else "sliding_attention"}:
         raise fields.wrong("layer_types", f"says {kinds.pop()}, and the window of attention is {window}")
@@ -451,7 +388,7 @@ def _layer_kinds(fields: Fields) -> set[str]:
 
 
 def _kinds_by_number(fields: Fields, window: int | None) -> set[str]:
-    """A Qwen model without `layer_types` names the first layer with a window."""
+    """Without `layer_types`, `max_window_layers` names the first layer with a window."""
     if window is None:
         return {"full_attention"}
     n_full = min(max(fields.integer("max_window_layers"), 0), fields.integer("num_hidden_layers"))

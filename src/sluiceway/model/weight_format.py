@@ -12,14 +12,15 @@ from torch import Tensor
 
 from sluiceway.config import Dtype
 from sluiceway.errors import ConfigError
+from sluiceway.model.architectures.registry import BY_NAME
 from sluiceway.model.backends import Backend, TorchBackend
 from sluiceway.model.config import ModelConfig
+from sluiceway.model.decoder import TorchDecoder
 from sluiceway.model.kernels.binding import Kernels
 from sluiceway.model.kernels.decoder import NativeBackend, NativeDecoder, is_supported
 from sluiceway.model.kernels.loader import best_kernels
 from sluiceway.model.kernels.packing import PackedProduct, interleave, pack_bf16, pack_int8
 from sluiceway.model.linear import Linear, pack
-from sluiceway.model.llama import Decoder
 from sluiceway.model.rope import Rope
 from sluiceway.model.weights import DecoderWeights
 
@@ -78,7 +79,8 @@ class TorchFormat:
     def backend(
         self, config: ModelConfig, weights: DecoderWeights[Linear], divisors: Tensor | None
     ) -> Callable[[int], Backend]:
-        decoder = Decoder(config, weights, Rope(config, self.device, self.dtype, divisors))
+        make_decoder = BY_NAME[config.architecture].make_decoder or TorchDecoder
+        decoder = make_decoder(config, weights, Rope(config, self.device, self.dtype, divisors))
         return lambda n_blocks: TorchBackend(decoder, config, n_blocks, self.dtype, self.device)
 
 
@@ -116,7 +118,8 @@ class NativeFormat:
 def choose_format(dtype: Dtype, config: ModelConfig) -> TorchFormat | NativeFormat:
     """Choose the format for this machine. Raises `ConfigError` if it cannot compute int8."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kernels = best_kernels() if device.type == "cpu" and is_supported(config) else None
+    is_native = device.type == "cpu" and BY_NAME[config.architecture].make_decoder is None and is_supported(config)
+    kernels = best_kernels() if is_native else None
     resolved = resolve_dtype(dtype, device)
     if resolved == torch.float32:
         return TorchFormat(resolved, device)

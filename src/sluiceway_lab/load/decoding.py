@@ -30,7 +30,7 @@ from sluiceway.model.kernels.loader import best_kernels, pool
 from sluiceway.model.kv import KVCache
 from sluiceway.model.layers import rms_norm, swiglu
 from sluiceway.model.linear import Linear
-from sluiceway.model.llama import Decoder
+from sluiceway.model.decoder import TorchDecoder
 from sluiceway.model.load import load_weights, open_checkpoint
 from sluiceway.model.rope import Rope, rotate
 from sluiceway.model.weight_format import TorchFormat, resolve_dtype
@@ -42,7 +42,7 @@ _HEAD_MULTIPLE = 32
 _PAIR = 2
 _LANES = 16
 _TINY = ModelConfig(
-    architecture="llama",
+    architecture="LlamaForCausalLM",
     n_layers=2,
     hidden_size=64,
     intermediate_size=96,
@@ -83,7 +83,7 @@ class GatherDecoder:
     def __init__(self, model: DecoderModel, n_blocks: int) -> None:
         self._model = model
         self._n_blocks = n_blocks
-        self._decoder = Decoder(model.config, model.weights, model.rope)
+        self._decoder = TorchDecoder(model.config, model.weights, model.rope)
         self._cache = KVCache(model.config, n_blocks, model.dtype, CPU)
 
     def fill(self) -> None:

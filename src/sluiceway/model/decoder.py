@@ -1,4 +1,4 @@
-"""The decoder, top to bottom: embedding, layers of attention and SwiGLU, head."""
+"""The decoder that all served architectures share, in torch: embedding, layers of attention and SwiGLU, head."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sluiceway.model.rope import Rope, rotate
 from sluiceway.model.weights import DecoderWeights, LayerWeights
 
 
-class Decoder:
-    """Has weights and no state: what a pass depends on is in the batch and in the cache."""
+class TorchDecoder:
+    """Computes the decoder in torch. It has weights and no state: a pass depends on the batch and on the cache."""
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights[Linear], rope: Rope) -> None:
         if weights.embedding is None:

@@ -1,0 +1,1 @@
+"""One file for each architecture, and the registry of all of them."""
