@@ -24,13 +24,13 @@ from sluiceway.engine.scheduler.plan import Row
 from sluiceway.model.batch import build_batch
 from sluiceway.model.checkpoint import Shape, check_shapes, expected_shapes
 from sluiceway.model.config import ModelConfig
+from sluiceway.model.decoder import TorchDecoder
 from sluiceway.model.kernels import binding
 from sluiceway.model.kernels.decoder import StepArrays
 from sluiceway.model.kernels.loader import best_kernels, pool
 from sluiceway.model.kv import KVCache
 from sluiceway.model.layers import rms_norm, swiglu
 from sluiceway.model.linear import Linear
-from sluiceway.model.decoder import TorchDecoder
 from sluiceway.model.load import load_weights, open_checkpoint
 from sluiceway.model.rope import Rope, rotate
 from sluiceway.model.weight_format import TorchFormat, resolve_dtype
