@@ -57,7 +57,8 @@ def resident_bytes():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 config = ModelConfig(
-    architecture="LlamaForCausalLM", n_layers=16, hidden_size=64, intermediate_size=96, n_heads=4, n_kv_heads=2, head_dim=128,
+    architecture="LlamaForCausalLM", n_layers=16, hidden_size=64, intermediate_size=96, n_heads=4, n_kv_heads=2,
+    head_dim=128,
     vocab_size=100, max_model_len=256, rms_eps=1e-5, rope_theta=1e4,
 )
 before = resident_bytes()

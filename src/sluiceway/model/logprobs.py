@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sluiceway.model.kernels.loader import best_kernels, pool
-from sluiceway.model.kernels.telling import tell_natively
+from sluiceway.model.kernels.logprobs import logprobs_natively
 from sluiceway.model.penalties import FloatRow, FloatRows
 from sluiceway.types import LEAST_LOGPROB, Logprobs, TokenId
 
@@ -26,7 +26,7 @@ def logprobs_of(logits: FloatRows, token_ids: Sequence[TokenId], n_top: Sequence
     """
     kernels = best_kernels()
     if kernels is not None and token_ids:
-        return tell_natively(kernels, pool(torch.get_num_threads()), logits, token_ids, n_top)
+        return logprobs_natively(kernels, pool(torch.get_num_threads()), logits, token_ids, n_top)
     return [_of_row(row, *wanted) for row, *wanted in zip(logits, token_ids, n_top, strict=True)]
 
 

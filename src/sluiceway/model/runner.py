@@ -1,4 +1,4 @@
-"""Computes plans with a real model: one forward pass and one draw a step."""
+"""Computes plans with a real model: one forward pass a step, and sampling."""
 
 from __future__ import annotations
 
@@ -66,36 +66,36 @@ class TorchRunner:
         return self._sampler.n_remembered
 
     def _compute(self, rows: tuple[Row, ...]) -> tuple[list[TokenId], list[Logprobs | None]]:
-        """The tokens that are sampled, and what is told of them; nothing where no row wants that."""
+        """The sampled tokens, and their logprobs; an empty list if no row asks for logprobs."""
         if not rows:
             return [], []
         sampled = [sampling for row in rows for sampling in row.samplings()]
         chosen = [index for index, row in enumerate(sampled) if not is_plainly_greedy(row)]
-        told = [index for index, row in enumerate(sampled) if row.sampling.logprobs is not None]
-        wanted = sorted({*chosen, *told})
+        with_logprobs = [index for index, row in enumerate(sampled) if row.sampling.logprobs is not None]
+        wanted = sorted({*chosen, *with_logprobs})
         outcome = self._pass.compute(rows, logits_of=wanted)
-        # The sampler writes over its own: where it has any, what is told is told by a copy.
-        raw = _rows_of(outcome.logits, wanted, told) if told and chosen else outcome.logits
+        # The sampler changes its logits, so logprobs are computed from a copy.
+        raw = _rows_of(outcome.logits, wanted, with_logprobs) if with_logprobs and chosen else outcome.logits
         logits = outcome.logits if wanted == chosen else _rows_of(outcome.logits, wanted, chosen)
         tokens: list[TokenId] = outcome.largest.tolist()
         for index, token in zip(chosen, self._sampler.sample(logits, [sampled[i] for i in chosen]), strict=True):
             tokens[index] = token
-        return tokens, _logprobs(raw, sampled, tokens, told) if told else []
+        return tokens, _logprobs(raw, sampled, tokens, with_logprobs) if with_logprobs else []
 
 
 def _rows_of(logits: Tensor, of: Sequence[int], wanted: Sequence[int]) -> Tensor:
-    """A copy of those rows of logits that are wanted, by the numbers that they are of; both rise."""
+    """Copy the rows of the wanted tokens. `of` are the tokens that the rows belong to. Both lists ascend."""
     return logits[np.searchsorted(of, wanted)]
 
 
 def _logprobs(
-    logits: Tensor, sampled: Sequence[Row], tokens: Sequence[TokenId], told: Sequence[int]
+    logits: Tensor, sampled: Sequence[Row], tokens: Sequence[TokenId], with_logprobs: Sequence[int]
 ) -> list[Logprobs | None]:
-    """For each token that is told what the model thought of it; a row of logits for each of those."""
+    """The logprobs of the tokens with these indices; `logits` has a row for each of them."""
     logprobs: list[Logprobs | None] = [None] * len(sampled)
-    n_top = [sampled[index].sampling.logprobs or 0 for index in told]
-    found = logprobs_of(logits.numpy(), [tokens[index] for index in told], n_top)
-    for index, one in zip(told, found, strict=True):
+    n_top = [sampled[index].sampling.logprobs or 0 for index in with_logprobs]
+    found = logprobs_of(logits.numpy(), [tokens[index] for index in with_logprobs], n_top)
+    for index, one in zip(with_logprobs, found, strict=True):
         logprobs[index] = one
     return logprobs
 

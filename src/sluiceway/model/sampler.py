@@ -1,8 +1,8 @@
 """Chooses the next token of each row of a mixed batch.
 
 The order: penalties, logit bias, bans; then the largest logit where the temperature is 0, else temperature, min_p,
-top_k, top_p, and one draw. A row's token is a function of its own logits, settings, seed and position: no random state
-is kept, so a sequence that is computed again, or in other company, gets the same tokens.
+top_k, top_p, and one random number. The token of a row depends on its own logits, settings, seed and position, and on
+no random state. So a sequence that is computed again, or in another batch, gets the same tokens.
 
 Filters cut by value: tokens with equal logits are kept or dropped together, so that no tie is broken by the order in
 which a sort happened to leave them.
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Row
-from sluiceway.model.kernels.drawing import draw_natively
 from sluiceway.model.kernels.loader import best_kernels, pool
+from sluiceway.model.kernels.sampling import sample_natively
 from sluiceway.model.penalties import FloatRow, FloatRows, PenaltyTable, has_penalties, lower_seen
 from sluiceway.types import Rid, SamplingParams, TokenId
 
@@ -51,11 +51,11 @@ class Sampler:
         self._penalise(values, rows)
         _add_biases(values, rows)
         self._ban_ends(values, rows)
-        drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= _GREEDY_BELOW]
+        sampled = [index for index, row in enumerate(rows) if row.sampling.temperature >= _GREEDY_BELOW]
         tokens = np.empty(len(rows), dtype=np.int64)
-        if drawn:
-            tokens[drawn] = draw([values[index] for index in drawn], [rows[index] for index in drawn])
-        for index in set(range(len(rows))).difference(drawn):
+        if sampled:
+            tokens[sampled] = sample_rows([values[index] for index in sampled], [rows[index] for index in sampled])
+        for index in set(range(len(rows))).difference(sampled):
             tokens[index] = _largest(values[index])
         return [int(token) for token in tokens]
 
@@ -122,13 +122,13 @@ def is_plainly_greedy(row: Row) -> bool:
     )
 
 
-def draw(logits: Sequence[FloatRow], rows: Sequence[Row]) -> npt.NDArray[np.integer]:
-    """Tokens drawn from the logits (vocab_size) of each row, contiguous, by its own settings; see `Sampler.sample`."""
+def sample_rows(logits: Sequence[FloatRow], rows: Sequence[Row]) -> npt.NDArray[np.integer]:
+    """Sample a token for each row from its logits (vocab_size), which are contiguous. See `Sampler.sample`."""
     uniforms = uniform([row.seed for row in rows], [_position(row) for row in rows])
     kernels = best_kernels()
     if kernels is not None:
         settings = [row.sampling for row in rows]
-        return draw_natively(kernels, pool(torch.get_num_threads()), logits, settings, uniforms)
+        return sample_natively(kernels, pool(torch.get_num_threads()), logits, settings, uniforms)
     weights = _weights(np.stack(logits), rows)
     _filter(weights, [row.sampling for row in rows])
     return np.array([_invert(row, u) if row.any() else NO_TOKEN for row, u in zip(weights, uniforms, strict=True)])

@@ -14,7 +14,7 @@ from sluiceway.model.kernels.binding import kernel_sets
 from sluiceway.model.kernels.build import LIBRARY, SOURCES
 from support.native import kernel_set
 
-STRUCTS = ["Product", "Layer", "Model", "Cache", "Rows", "Step", "Draw", "Telling", "Pool", "Kernels"]
+STRUCTS = ["Product", "Layer", "Model", "Cache", "Rows", "Step", "SamplingRow", "LogprobsRow", "Pool", "Kernels"]
 
 
 def test_every_field_lies_where_the_compiler_puts_it(tmp_path: Path) -> None:

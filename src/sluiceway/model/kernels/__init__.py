@@ -1,1 +1,1 @@
-"""Native code for the CPU: a whole forward pass in bf16 or int8, and the draw of a token. See `native/abi.h`."""
+"""Native code for the CPU: a whole forward pass in bf16 or int8, sampling, and logprobs. See `native/abi.h`."""

@@ -78,7 +78,7 @@ class Step(Structure):
     ]
 
 
-class Draw(Structure):
+class SamplingRow(Structure):
     _fields_ = [
         ("logits", c_void_p),
         ("uniform", c_double),
@@ -89,7 +89,7 @@ class Draw(Structure):
     ]
 
 
-class Telling(Structure):
+class LogprobsRow(Structure):
     _fields_ = [
         ("logits", c_void_p),
         ("logprobs", c_void_p),
@@ -111,8 +111,8 @@ class Kernels(Structure):
         ("forward", CFUNCTYPE(c_int, c_void_p, POINTER(Model), POINTER(Step), Pool)),
         ("multiply", CFUNCTYPE(c_int, POINTER(Product), c_void_p, c_int32, c_void_p, Pool)),
         ("attend", CFUNCTYPE(c_int, POINTER(Model), POINTER(Cache), POINTER(Rows), c_void_p, c_void_p, Pool)),
-        ("draw", CFUNCTYPE(c_int, POINTER(Draw), c_int32, c_int32, c_void_p, Pool)),
-        ("tell", CFUNCTYPE(c_int, POINTER(Telling), c_int32, c_int32, Pool)),
+        ("sample", CFUNCTYPE(c_int, POINTER(SamplingRow), c_int32, c_int32, c_void_p, Pool)),
+        ("logprobs", CFUNCTYPE(c_int, POINTER(LogprobsRow), c_int32, c_int32, Pool)),
         ("norm", CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("swiglu", CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
     ]

@@ -79,7 +79,7 @@ struct Step {
     int32_t n_sampled;
 };
 
-struct Draw {
+struct SamplingRow {
     const float* logits;  // (vocab_size)
     double uniform;
     double top_p;
@@ -88,7 +88,7 @@ struct Draw {
     int32_t top_k;  // 0: off
 };
 
-struct Telling {
+struct LogprobsRow {
     const float* logits;  // (vocab_size)
     float* logprobs;      // (1 + n_top): of the token, then of the likeliest in falling order
     int32_t* top_ids;     // (n_top): of equal ones the lowest first
@@ -117,8 +117,8 @@ struct Kernels {
     int (*forward)(Workspace*, const Model*, const Step*, Pool);
     int (*multiply)(const Product*, const float* x, int32_t n_rows, float* out, Pool);
     int (*attend)(const Model*, const Cache*, const Rows*, const float* qkv, float* out, Pool);
-    int (*draw)(const Draw* draws, int32_t n_draws, int32_t vocab_size, int32_t* tokens, Pool);
-    int (*tell)(const Telling* tellings, int32_t n_tellings, int32_t vocab_size, Pool);
+    int (*sample)(const SamplingRow* rows, int32_t n_rows, int32_t vocab_size, int32_t* tokens, Pool);
+    int (*logprobs)(const LogprobsRow* rows, int32_t n_rows, int32_t vocab_size, Pool);
     void (*norm)(const float* x, const float* weight, float eps, int32_t n, float* out);
     void (*swiglu)(const float* gate, const float* up, int32_t n, float* out);
 };

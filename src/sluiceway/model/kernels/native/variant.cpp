@@ -3,9 +3,9 @@
 // Everything but the table below is in unnamed namespaces: the linker must not take one set's function for another's.
 #include <new>
 
-#include "drawing.hpp"
 #include "forward.hpp"
-#include "telling.hpp"
+#include "logprobs.hpp"
+#include "sampling.hpp"
 
 #ifndef SLUICEWAY_VARIANT
 #error "SLUICEWAY_VARIANT names the table"
@@ -76,7 +76,7 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
     return 0;
 }
 
-int draw_tokens(const Draw* draws, int32_t n_draws, int32_t vocab_size, int32_t* tokens, Pool pool) {
+int sample_tokens(const SamplingRow* rows, int32_t n_rows, int32_t vocab_size, int32_t* tokens, Pool pool) {
     // Whole lines of 64 bytes: threads would share those at the edges.
     const int64_t n = round_up(scratch_floats(vocab_size), kLanes), n_threads = pool.parallel ? pool.n_threads : 1;
     Buffer scratch, stages;
@@ -84,19 +84,19 @@ int draw_tokens(const Draw* draws, int32_t n_draws, int32_t vocab_size, int32_t*
     int32_t n_entered = 0;
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
         float* own = scratch.as<float>() + __atomic_fetch_add(&n_entered, 1, __ATOMIC_RELAXED) * n;
-        member.run(n_draws, [&](int index) { tokens[index] = draw_token(draws[index], vocab_size, own); });
+        member.run(n_rows, [&](int index) { tokens[index] = sample_token(rows[index], vocab_size, own); });
     });
     return 0;
 }
 
-int tell_tokens(const Telling* tellings, int32_t n_tellings, int32_t vocab_size, Pool pool) {
+int compute_logprobs(const LogprobsRow* rows, int32_t n_rows, int32_t vocab_size, Pool pool) {
     const int64_t n = round_up(bound_count(vocab_size), kLanes), n_threads = pool.parallel ? pool.n_threads : 1;
     Buffer bounds, stages;
     if (!(bounds.reserve(n_threads * n * int64_t(sizeof(float))) && stages.reserve(sizeof(Stage)))) return -1;
     int32_t n_entered = 0;
     run_team(pool, stages.as<Stage>(), [&](Member& member) {
         float* own = bounds.as<float>() + __atomic_fetch_add(&n_entered, 1, __ATOMIC_RELAXED) * n;
-        member.run(n_tellings, [&](int index) { tell_token(tellings[index], vocab_size, own); });
+        member.run(n_rows, [&](int index) { token_logprobs(rows[index], vocab_size, own); });
     });
     return 0;
 }
@@ -109,4 +109,5 @@ void gate(const float* gates, const float* ups, int32_t n, float* out) { swiglu_
 
 extern const Kernels SLUICEWAY_VARIANT;
 const Kernels SLUICEWAY_VARIANT = {
-    QUOTED(SLUICEWAY_VARIANT), open, close, forward, multiply_rows, attend_rows, draw_tokens, tell_tokens, norm, gate};
+    QUOTED(SLUICEWAY_VARIANT), open, close, forward, multiply_rows, attend_rows, sample_tokens,
+    compute_logprobs,          norm, gate};

@@ -1,4 +1,4 @@
-"""Draws the tokens of many rows in one native call, each row by its own settings."""
+"""Samples the tokens of many rows in one native call, each row by its own settings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sluiceway.model.kernels.binding import Draw, Kernels, Pool
+from sluiceway.model.kernels.binding import Kernels, Pool, SamplingRow
 from sluiceway.types import SamplingParams
 
 
-def draw_natively(
+def sample_natively(
     kernels: Kernels,
     pool: Pool,
     logits: Sequence[npt.NDArray[np.float32]],
@@ -21,16 +21,16 @@ def draw_natively(
 ) -> npt.NDArray[np.int32]:
     """Tokens for the logits (vocab_size) of each row, contiguous; one number in [0, 1) for each decides.
 
-    -1 (`core.plan.NO_TOKEN`) where no token is possible. Raises `MemoryError`.
+    -1 (`scheduler.plan.NO_TOKEN`) where no token is possible. Raises `MemoryError`.
     """
     n_rows, vocab_size = len(logits), logits[0].size
-    draws = (Draw * n_rows)(
+    rows = (SamplingRow * n_rows)(
         *(
-            Draw(row.ctypes.data, u, sampling.top_p, sampling.temperature, sampling.min_p, sampling.top_k)
+            SamplingRow(row.ctypes.data, u, sampling.top_p, sampling.temperature, sampling.min_p, sampling.top_k)
             for row, u, sampling in zip(logits, uniforms.tolist(), settings, strict=True)
         )
     )
     tokens = np.empty(n_rows, dtype=np.int32)
-    if kernels.draw(ctypes.cast(draws, ctypes.POINTER(Draw)), n_rows, vocab_size, tokens.ctypes.data, pool):
-        raise MemoryError("the kernels found no memory to draw in")
+    if kernels.sample(ctypes.cast(rows, ctypes.POINTER(SamplingRow)), n_rows, vocab_size, tokens.ctypes.data, pool):
+        raise MemoryError("the kernels found no memory for sampling")
     return tokens

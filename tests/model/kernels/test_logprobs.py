@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sluiceway.model.kernels.telling import tell_natively
+from sluiceway.model.kernels.logprobs import logprobs_natively
 from sluiceway.types import LEAST_LOGPROB
 from support.native import SETS, kernel_set, pools, random_floats
 
@@ -23,7 +23,7 @@ def test_numbers_are_those_of_a_log_softmax(name: str, vocab_size: int, n_top: i
         exact -= np.logaddexp.reduce(exact, axis=1, keepdims=True)
         token_ids = [vocab_size - 1, vocab_size // 2]
         for pool in pools():
-            found = tell_natively(kernels, pool, logits, token_ids, [n_top] * 2)
+            found = logprobs_natively(kernels, pool, logits, token_ids, [n_top] * 2)
             for row, values, token_id, told in zip(exact, logits, token_ids, found, strict=True):
                 order = np.lexsort((np.arange(vocab_size), -values))[:n_top].tolist()
                 assert told.top_ids == tuple(order)
@@ -35,9 +35,10 @@ def test_a_row_is_told_the_same_in_any_company(name: str) -> None:
     """Its logprobs are equal to the last bit, alone and in a batch, for any number of likeliest tokens."""
     kernels, logits = kernel_set(name), random_floats(7, 3_000, scale=4)
     token_ids, n_top = list(range(7)), [0, 20, 1, 0, 5, 2, 11]
-    together = [tell_natively(kernels, pool, logits, token_ids, n_top) for pool in pools()]
+    together = [logprobs_natively(kernels, pool, logits, token_ids, n_top) for pool in pools()]
     alone = [
-        tell_natively(kernels, pools()[0], logits[row : row + 1], [row], [n_top[row]])[0] for row in range(len(logits))
+        logprobs_natively(kernels, pools()[0], logits[row : row + 1], [row], [n_top[row]])[0]
+        for row in range(len(logits))
     ]
     assert together == [alone, alone]
     assert [len(one.top_ids) for one in alone] == n_top
@@ -50,7 +51,7 @@ def test_odd_logits_are_taken_as_far_as_they_make_sense(name: str) -> None:
     logits[0, :3] = np.nan, np.inf, -np.inf
     logits[1] = np.nan
     logits[2, 1:] = -np.inf
-    odd, nothing, one = tell_natively(kernels, pools()[0], logits, [0, 5, 1], [2, 2, 2])
+    odd, nothing, one = logprobs_natively(kernels, pools()[0], logits, [0, 5, 1], [2, 2, 2])
     assert (odd.logprob, odd.top_ids[0], odd.top_logprobs) == (LEAST_LOGPROB, 1, (0.0, LEAST_LOGPROB))
     assert nothing.top_ids == (0, 1) and nothing.top_logprobs == pytest.approx([-np.log(300)] * 2)
     assert (one.logprob, one.top_ids, one.top_logprobs) == (LEAST_LOGPROB, (0, 1), (0.0, LEAST_LOGPROB))
@@ -61,5 +62,5 @@ def test_logits_are_only_read(name: str) -> None:
     """They may be needed once more."""
     logits = random_floats(2, 500)
     before = logits.copy()
-    tell_natively(kernel_set(name), pools()[1], logits, [1, 2], [3, 3])
+    logprobs_natively(kernel_set(name), pools()[1], logits, [1, 2], [3, 3])
     assert (logits == before).all()

@@ -1,4 +1,4 @@
-"""Tells the log-probabilities of many tokens in one native call, each with the likeliest in its place."""
+"""Computes the logprobs of many tokens in one native call, each with those of the likeliest in its place."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sluiceway.model.kernels.binding import Kernels, Pool, Telling
+from sluiceway.model.kernels.binding import Kernels, LogprobsRow, Pool
 from sluiceway.types import LEAST_LOGPROB, Logprobs, TokenId
 
 
-def tell_natively(
+def logprobs_natively(
     kernels: Kernels,
     pool: Pool,
     logits: npt.NDArray[np.float32],
     token_ids: Sequence[TokenId],
     n_top: Sequence[int],
 ) -> list[Logprobs]:
-    """For logits (rows, vocab_size), contiguous, a token and a number of the likeliest for each row."""
+    """Compute the logprob of one token of each row of logits (rows, vocab_size), and of the `n_top` likeliest.
+
+    The logits must be contiguous. Raises `MemoryError`.
+    """
     n_rows, vocab_size = logits.shape
     counts = [min(n, vocab_size) for n in n_top]
     values = np.empty((n_rows, max(counts) + 1), dtype=np.float32)
     top_ids = np.empty((n_rows, max(counts)), dtype=np.int32)
-    tellings = (Telling * n_rows)(
+    wanted = (LogprobsRow * n_rows)(
         *(
-            Telling(*addresses, token_id, n)
+            LogprobsRow(*addresses, token_id, n)
             for *addresses, token_id, n in zip(
                 _row_addresses(logits),
                 _row_addresses(values),
@@ -37,8 +40,8 @@ def tell_natively(
             )
         )
     )
-    if kernels.tell(ctypes.cast(tellings, ctypes.POINTER(Telling)), n_rows, vocab_size, pool):
-        raise MemoryError("the kernels found no memory to tell in")
+    if kernels.logprobs(ctypes.cast(wanted, ctypes.POINTER(LogprobsRow)), n_rows, vocab_size, pool):
+        raise MemoryError("the kernels found no memory for logprobs")
     np.maximum(values, np.float32(LEAST_LOGPROB), out=values)
     rows = zip(values.tolist(), top_ids.tolist(), counts, strict=True)
     return [Logprobs(own, tuple(ids[:n]), tuple(top[:n])) for (own, *top), ids, n in rows]

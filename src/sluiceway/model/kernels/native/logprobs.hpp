@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "abi.h"
-#include "drawing.hpp"
+#include "sampling.hpp"
 #include "vector.hpp"
 
 namespace {
@@ -85,8 +85,8 @@ struct Likeliest {
     }
 };
 
-inline void find_likeliest(const Telling& telling, int vocab_size, const float* bounds) {
-    Likeliest found{telling.logprobs + 1, telling.top_ids, telling.n_top};
+inline void find_likeliest(const LogprobsRow& row, int vocab_size, const float* bounds) {
+    Likeliest found{row.logprobs + 1, row.top_ids, row.n_top};
     float least = kNegativeInfinity;
     const int n_blocks = bound_count(vocab_size);
     if (n_blocks >= found.n) {
@@ -98,21 +98,21 @@ inline void find_likeliest(const Telling& telling, int vocab_size, const float* 
     each_block(vocab_size, [&](int block, int first, int end) {
         if (bounds[block] < least) return;
         for (int i = first; i < end; i++) {
-            const float value = possible(telling.logits[i]);
+            const float value = possible(row.logits[i]);
             if (value >= least && found.takes(value)) found.take(value, i);
         }
     });
 }
 
 // `bounds` has room for `bound_count` numbers.
-inline void tell_token(const Telling& telling, int vocab_size, float* bounds) {
-    const float most = find_bounds(telling.logits, vocab_size, bounds);
-    if (telling.n_top) find_likeliest(telling, vocab_size, bounds);
-    telling.logprobs[0] = possible(telling.logits[telling.token]);
-    const double sum = log_sum(telling.logits, vocab_size, most);
-    for (int i = 0; i <= telling.n_top; i++) {
-        const float value = telling.logprobs[i];
-        telling.logprobs[i] = float((value == most ? 0 : double(value) - most) - sum);
+inline void token_logprobs(const LogprobsRow& row, int vocab_size, float* bounds) {
+    const float most = find_bounds(row.logits, vocab_size, bounds);
+    if (row.n_top) find_likeliest(row, vocab_size, bounds);
+    row.logprobs[0] = possible(row.logits[row.token]);
+    const double sum = log_sum(row.logits, vocab_size, most);
+    for (int i = 0; i <= row.n_top; i++) {
+        const float value = row.logprobs[i];
+        row.logprobs[i] = float((value == most ? 0 : double(value) - most) - sum);
     }
 }
 

@@ -1,4 +1,4 @@
-// Draws one token: temperature, min_p, top_k, top_p, then the place where the running sum passes a uniform number.
+// Samples one token: temperature, min_p, top_k, top_p, then the place where the running sum passes a uniform number.
 //
 // As in `sampler.py`, filters cut by value, so that equal logits stay or go together. Nothing is sorted: what cannot be
 // among the kept is left out at once, and the range in which the cut lies is halved until a few weights are in it.
@@ -18,7 +18,7 @@ typedef double Doubles __attribute__((vector_size(4 * kWidth)));
 constexpr int kSumTokens = 256;
 constexpr int kFew = 32;
 
-// What a draw needs for itself: weights, some of them once more, and the sums of their blocks.
+// What a row needs for itself: weights, some of them once more, and the sums of their blocks.
 inline int64_t scratch_floats(int vocab_size) {
     const int64_t n_blocks = (vocab_size + kSumTokens - 1) / kSumTokens;
     return n_blocks * (2 * kSumTokens + 2) + 2 * kLanes;
@@ -48,18 +48,18 @@ inline Floats possible(const float* from, int left) {
 }
 
 // Unnormalised probabilities, 1 for the likeliest. False: no token is possible, and nothing is written.
-inline bool weigh(const Draw& draw, int vocab_size, float* weights) {
+inline bool weigh(const SamplingRow& row, int vocab_size, float* weights) {
     Floats top = Floats{} + kNegativeInfinity;
     for (int i = 0; i < vocab_size; i += kWidth) {
-        const Floats logits = possible(draw.logits + i, vocab_size - i);
+        const Floats logits = possible(row.logits + i, vocab_size - i);
         top = logits > top ? logits : top;
     }
     float most = kNegativeInfinity;
     for (int lane = 0; lane < kWidth; lane++) most = top[lane] > most ? top[lane] : most;
     if (most == kNegativeInfinity) return false;
-    const float inverse = 1.0f / draw.temperature;
+    const float inverse = 1.0f / row.temperature;
     for (int i = 0; i < vocab_size; i += kWidth)
-        store(weights + i, exponential_in_register((possible(draw.logits + i, vocab_size - i) - most) * inverse));
+        store(weights + i, exponential_in_register((possible(row.logits + i, vocab_size - i) - most) * inverse));
     return true;
 }
 
@@ -146,19 +146,19 @@ inline float reaching(float* weights, int n, float least, double target) {
 }
 
 // The smallest weight that min_p, top_k and top_p keep, in this order.
-inline float smallest_kept(const Draw& draw, const float* weights, int vocab_size, int n, float* some) {
-    float threshold = draw.min_p;
-    if (draw.top_k > 0 && draw.top_k < vocab_size) {
+inline float smallest_kept(const SamplingRow& row, const float* weights, int vocab_size, int n, float* some) {
+    float threshold = row.min_p;
+    if (row.top_k > 0 && row.top_k < vocab_size) {
         const int count = keep(weights, n, threshold, 2.0f, some);
-        if (count > draw.top_k) threshold = reaching<true>(some, count, threshold, draw.top_k);
+        if (count > row.top_k) threshold = reaching<true>(some, count, threshold, row.top_k);
     }
-    if (draw.top_p >= 1) return threshold;
+    if (row.top_p >= 1) return threshold;
     const double total = sum_of(weights, n, threshold);
     // All that are smaller than this do not make up what may be left out.
-    const float least = float(0.999 * (1 - draw.top_p) * total / vocab_size);
+    const float least = float(0.999 * (1 - row.top_p) * total / vocab_size);
     if (least > threshold) threshold = least;
     const int count = keep(weights, n, threshold, 2.0f, some);
-    const double target = draw.top_p * total;
+    const double target = row.top_p * total;
     return reaching<false>(some, count, threshold, target > 0 ? target : DBL_MIN);
 }
 
@@ -181,13 +181,13 @@ inline int invert(const float* weights, int n, float threshold, double uniform, 
 }
 
 // `scratch` is as long as `scratch_floats` says. Returns kNoToken where no token is possible.
-inline int draw_token(const Draw& draw, int vocab_size, float* scratch) {
+inline int sample_token(const SamplingRow& row, int vocab_size, float* scratch) {
     const int n = (vocab_size + kSumTokens - 1) / kSumTokens * kSumTokens;
     double* sums = reinterpret_cast<double*>(scratch);
     float *weights = scratch + 2 * (n / kSumTokens), *some = weights + n;
-    if (!weigh(draw, vocab_size, weights)) return kNoToken;
+    if (!weigh(row, vocab_size, weights)) return kNoToken;
     for (int i = vocab_size; i < n; i++) weights[i] = 0;
-    return invert(weights, n, smallest_kept(draw, weights, vocab_size, n, some), draw.uniform, sums);
+    return invert(weights, n, smallest_kept(row, weights, vocab_size, n, some), row.uniform, sums);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ import pytest
 
 from sluiceway.engine.scheduler.plan import NO_TOKEN
 from sluiceway.model import sampler
-from sluiceway.model.kernels.drawing import draw_natively
+from sluiceway.model.kernels.sampling import sample_natively
 from sluiceway.types import SamplingParams
 from support.native import SETS, kernel_set, pools, random_floats
 from support.tiny_models import row
@@ -35,9 +35,9 @@ def test_tokens_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, name: str, f
     rows = [row([0] * 5, 4, 1, 0, sampling=each, seed=seed) for seed, each in enumerate(settings)]
     uniforms = sampler.uniform(range(300), [5] * 300)
     monkeypatch.setattr(sampler, "best_kernels", lambda: None)
-    expected = sampler.draw(list(logits.copy()), rows)
+    expected = sampler.sample_rows(list(logits.copy()), rows)
     for pool in pools():
-        tokens = draw_natively(kernels, pool, list(logits), settings, uniforms)
+        tokens = sample_natively(kernels, pool, list(logits), settings, uniforms)
         assert (tokens == expected).sum() >= 299
 
 
@@ -54,8 +54,8 @@ def test_tokens_are_those_of_numpy_in_a_large_vocabulary(
     settings = [SamplingParams(**FILTERS[filters])] * 8
     rows = [row([0] * 5, 4, 1, 0, sampling=each, seed=seed) for seed, each in enumerate(settings)]
     monkeypatch.setattr(sampler, "best_kernels", lambda: None)
-    expected = sampler.draw(list(logits.copy()), rows)
-    tokens = draw_natively(kernel_set(name), pools()[0], list(logits), settings, sampler.uniform(range(8), [5] * 8))
+    expected = sampler.sample_rows(list(logits.copy()), rows)
+    tokens = sample_natively(kernel_set(name), pools()[0], list(logits), settings, sampler.uniform(range(8), [5] * 8))
     assert (tokens == expected).sum() >= 7
 
 
@@ -64,7 +64,7 @@ def test_logits_stay_as_they_are(name: str) -> None:
     """The kernels draw from a copy of their own."""
     logits = random_floats(2, 600)
     before = logits.copy()
-    draw_natively(kernel_set(name), pools()[0], list(logits), [SamplingParams(top_k=3)] * 2, np.array([0.1, 0.9]))
+    sample_natively(kernel_set(name), pools()[0], list(logits), [SamplingParams(top_k=3)] * 2, np.array([0.1, 0.9]))
     assert np.array_equal(logits, before)
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_drawn_where_nothing_is_possible(name: str) -> None:
     logits = np.full((2, 600), np.nan, np.float32)
     logits[0, ::3] = -np.inf
     logits[1, 77] = -5
-    tokens = draw_natively(kernel_set(name), pools()[1], list(logits), [SamplingParams()] * 2, np.array([0.1, 0.9]))
+    tokens = sample_natively(kernel_set(name), pools()[1], list(logits), [SamplingParams()] * 2, np.array([0.1, 0.9]))
     assert tokens.tolist() == [NO_TOKEN, 77]
 
 
@@ -82,8 +82,8 @@ def test_no_memory_is_an_error() -> None:
     """Where the native side found none."""
 
     class Exhausted:
-        def draw(self, *_: object) -> int:
+        def sample(self, *_: object) -> int:
             return -1
 
     with pytest.raises(MemoryError):
-        draw_natively(Exhausted(), pools()[0], list(random_floats(1, 9)), [SamplingParams()], np.array([0.5]))  # type: ignore[arg-type]
+        sample_natively(Exhausted(), pools()[0], list(random_floats(1, 9)), [SamplingParams()], np.array([0.5]))  # type: ignore[arg-type]
