@@ -112,8 +112,6 @@ class Answer:
     started_s: float
     chunk_s: tuple[float, ...]
     """When each event with text arrived."""
-    text: str
-    finish_reason: str | None
     prompt_tokens: int | None
     completion_tokens: int | None
     n_bytes: int
@@ -142,18 +140,15 @@ def read_answer(recording: Recording) -> Answer:
         raise LoadError(f"the server broke off the answer: {error}")
     if transcript.n_after_done is None:
         raise LoadError("the server broke off the answer")
-    texts = [part for part in transcript.parts if part.text]
-    if not texts:
+    chunk_s = tuple(part.at_s for part in transcript.parts if part.text)
+    if not chunk_s:
         raise LoadError("the server answered without a text")
-    reasons = [part.finish_reason for part in transcript.parts if part.finish_reason]
     # Some servers repeat the growing usage in every chunk. The last one counts.
-    usages = (event.usage for event in reversed(transcript.events))
-    usage: dict[str, Any] = next((usage for usage in usages if isinstance(usage, dict)), {})
+    usages = [event.usage for event in transcript.events if isinstance(event.usage, dict)]
+    usage = usages[-1] if usages else {}
     return Answer(
         started_s=recording.started_s,
-        chunk_s=tuple(part.at_s for part in texts),
-        text="".join(part.text for part in texts),
-        finish_reason=reasons[-1] if reasons else None,
+        chunk_s=chunk_s,
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
         n_bytes=recording.n_bytes,

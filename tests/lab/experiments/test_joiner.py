@@ -16,8 +16,6 @@ def answer(started_s: float, *chunk_s: float) -> Answer:
     return Answer(
         started_s=started_s,
         chunk_s=chunk_s,
-        text="a",
-        finish_reason=None,
         prompt_tokens=None,
         completion_tokens=None,
         n_bytes=1,

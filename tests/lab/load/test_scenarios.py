@@ -61,8 +61,6 @@ def answer(started_s: float, *chunk_s: float, completion_tokens: int | None = No
     return Answer(
         started_s=started_s,
         chunk_s=chunk_s,
-        text="",
-        finish_reason="length",
         prompt_tokens=None,
         completion_tokens=completion_tokens,
         n_bytes=100,

@@ -71,21 +71,18 @@ def recorded(*pieces: bytes) -> Recording:
 def test_times_are_those_of_events_with_text() -> None:
     pieces = stream(token("a"), token("b"), token("c", "length"), usage(47, 3), DONE)
     answer = read_answer(recorded(*pieces))
-    assert (answer.text, answer.chunk_s, answer.first_token_s) == ("abc", (2.0, 3.0, 4.0), 2.0)
+    assert (answer.chunk_s, answer.first_token_s) == ((2.0, 3.0, 4.0), 2.0)
     assert answer.itls_s == [1.0, 1.0]
-    assert (answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.n_tokens) == (
-        "length",
-        47,
-        3,
-        3,
-    )
+    assert (answer.prompt_tokens, answer.completion_tokens, answer.n_tokens) == (47, 3, 3)
     assert answer.n_bytes == sum(map(len, pieces))
 
 
 def test_stream_is_the_same_when_its_bytes_come_one_by_one() -> None:
     whole = b"".join(stream(token("ä"), token("b", "stop"), usage(5, 2), DONE))
-    answer = read_answer(recorded(*(whole[i : i + 1] for i in range(len(whole)))))
-    assert (answer.text, answer.n_tokens, len(answer.itls_s)) == ("äb", 2, 1)
+    recording = recorded(*(whole[i : i + 1] for i in range(len(whole))))
+    answer = read_answer(recording)
+    assert (answer.n_tokens, len(answer.itls_s)) == (2, 1)
+    assert read_transcript(recording.reply()).text == "äb"
 
 
 def test_several_events_of_one_chunk_have_one_time() -> None:
@@ -96,7 +93,7 @@ def test_several_events_of_one_chunk_have_one_time() -> None:
 
 def test_tokens_are_counted_by_events_when_there_is_no_usage() -> None:
     answer = read_answer(recorded(*stream(token("a"), token("b"), DONE)))
-    assert (answer.n_tokens, answer.prompt_tokens, answer.finish_reason) == (2, None, None)
+    assert (answer.n_tokens, answer.prompt_tokens) == (2, None)
 
 
 def test_stream_like_vllms_is_read() -> None:
@@ -104,7 +101,7 @@ def test_stream_like_vllms_is_read() -> None:
     first = event({"choices": [{"index": 0, "text": " two words", "logprobs": None, "stop_reason": None}]})
     last = event({"choices": [{"index": 0, "text": " end", "finish_reason": "length", "stop_reason": None}]})
     answer = read_answer(recorded(*stream(first, last, usage(9, 3), DONE)))
-    assert (len(answer.chunk_s), answer.n_tokens, answer.finish_reason) == (2, 3, "length")
+    assert (len(answer.chunk_s), answer.n_tokens) == (2, 3)
 
 
 def test_stream_like_llama_cpps_is_read() -> None:
@@ -115,8 +112,10 @@ def test_stream_like_llama_cpps_is_read() -> None:
         event({"choices": [{"text": "", "index": 0, "finish_reason": "length"}]}),
         event({"choices": [], "usage": {"completion_tokens": 2, "prompt_tokens": 7}, "timings": {"predicted_n": 2}}),
     ]
-    answer = read_answer(recorded(*stream(*events, DONE)))
-    assert (answer.text, answer.n_tokens, answer.prompt_tokens, answer.finish_reason) == (" a", 2, 7, "length")
+    recording = recorded(*stream(*events, DONE))
+    answer, transcript = read_answer(recording), read_transcript(recording.reply())
+    assert (answer.n_tokens, answer.prompt_tokens) == (2, 7)
+    assert (transcript.text, transcript.finish_reasons) == (" a", ["length"])
 
 
 def test_last_usage_counts_when_every_chunk_has_one() -> None:
