@@ -219,7 +219,7 @@ async def _end_of(connection: Connection, limit_s: float) -> tuple[str, int]:
 
 
 def _rss_bytes(context: CheckContext) -> int:
-    return sum(used.rss_bytes for found in context.server.usages().values() for used in found)
+    return sum(used.rss_bytes for used in context.server.usages().values())
 
 
 async def _ask_left(context: CheckContext, name: str, leave: Callable[[Connection], None]) -> Finding:

@@ -11,7 +11,7 @@ import msgspec
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.client import Connection, LoadError, Target, dial, until
-from sluiceway_lab.load.delivery import DeliveryConfig, FormatTime, SpokenProtocol, delivery
+from sluiceway_lab.load.delivery import DeliveryConfig, FormatTime, Spent, SpokenProtocol, WriteBacklog, delivery
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer, total
@@ -88,9 +88,9 @@ async def _measure(question: DeliveryConfig) -> tuple[dict[str, float], list[str
             begin.set()
         readers = [asyncio.create_task(_digest(server.target, begin)) for _ in range(question.n_readers)]
         try:
-            backlog = await server.backlog()
+            backlog = await server.report(WriteBacklog)
             begin.set()
-            spent = await server.spent()
+            spent = await server.report(Spent)
             digests = sorted(await asyncio.gather(*readers))
         finally:
             for reader in readers:
@@ -158,7 +158,7 @@ def _api_bytes(server: TargetServer) -> int:
     found = server.usages().get("api")
     if not found:
         raise LoadError("the memory of the server's processes cannot be seen on this system")
-    return found[0].rss_bytes
+    return found.rss_bytes
 
 
 def verdicts(lab: Lab) -> list[Verdict]:

@@ -18,7 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import uvloop
@@ -71,6 +71,9 @@ class Spent(msgspec.Struct, frozen=True):
     n_events: int
 
 
+Report = TypeVar("Report", WriteBacklog, Spent)
+
+
 class MadeToken(msgspec.Struct, frozen=True):
     """A new token, as the API process of the product gets it in a message."""
 
@@ -82,17 +85,16 @@ class MadeToken(msgspec.Struct, frozen=True):
 class Delivery:
     """The process, as its parent sees it. Created by `delivery`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, target: Target) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
         self._process = process
-        self.target = target
+        self.target = Target("127.0.0.1", port)
 
-    async def backlog(self) -> WriteBacklog:
-        """Wait until all readers are connected and all tokens are made. Raises `LoadError`."""
-        return msgspec.json.decode(await _line(self._process), type=WriteBacklog)
+    async def report(self, kind: type[Report]) -> Report:
+        """Wait for the next report: first a `WriteBacklog`, after all readers have connected; then `Spent`.
 
-    async def spent(self) -> Spent:
-        """Called after `backlog`. Raises `LoadError`."""
-        return msgspec.json.decode(await _line(self._process), type=Spent)
+        Raises `LoadError`.
+        """
+        return msgspec.json.decode(await _line(self._process), type=kind)
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +104,7 @@ async def delivery(config: DeliveryConfig) -> AsyncIterator[Delivery]:
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, stdin=nothing, stdout=pipe, stderr=pipe)
     try:
-        yield Delivery(process, Target("127.0.0.1", msgspec.json.decode(await _line(process), type=int)))
+        yield Delivery(process, msgspec.json.decode(await _line(process), type=int))
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

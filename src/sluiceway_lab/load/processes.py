@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO
 
@@ -28,14 +29,20 @@ _LOG_TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What a process uses. `pss_bytes` divides shared memory among its processes, so it can be summed up.
+    """What a process uses, or several with the same name.
 
-    Processor time is counted in hundredths of a second, threads that have ended included.
+    `pss_bytes` divides shared memory among its processes, so it can be summed up. Processor time is counted in
+    hundredths of a second, threads that have ended included.
     """
 
-    cpu_s: float
-    rss_bytes: int
-    pss_bytes: int
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
+    pss_bytes: int = 0
+
+    def __add__(self, other: ProcessUsage) -> ProcessUsage:
+        return ProcessUsage(
+            self.cpu_s + other.cpu_s, self.rss_bytes + other.rss_bytes, self.pss_bytes + other.pss_bytes
+        )
 
 
 def usage(pid: int) -> ProcessUsage | None:
@@ -133,25 +140,25 @@ class StartedServer:
             return False
 
 
-@contextlib.contextmanager
-def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[StartedServer]:
+def own_server(model: str, flags: Sequence[str] = ()) -> AbstractContextManager[StartedServer]:
     """Run a server on a free port of this machine for the length of the block.
 
     Meanwhile SIGTERM raises `SystemExit` in this process, so that it leaves no server behind. Works only in the main
     thread.
     """
     port = free_port()
-    command = ["-m", "sluiceway", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags]
-    with _termination_raises(), started([sys.executable, *command]) as one:
-        yield StartedServer(one, Target("127.0.0.1", port))
+    return _served(port, "sluiceway", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags)
+
+
+def front_server(kind: str, upstream: Target) -> AbstractContextManager[StartedServer]:
+    """Run one of `fronts` in front of a server, in the same way."""
+    port = free_port()
+    return _served(port, "sluiceway_lab.fronts", kind, upstream.url, str(port))
 
 
 @contextlib.contextmanager
-def front_server(kind: str, upstream: Target) -> Iterator[StartedServer]:
-    """Run one of `fronts` in front of a server, in the same way."""
-    port = free_port()
-    command = ["-m", "sluiceway_lab.fronts", kind, upstream.url, str(port)]
-    with _termination_raises(), started([sys.executable, *command]) as one:
+def _served(port: int, module: str, *arguments: str) -> Iterator[StartedServer]:
+    with _termination_raises(), started([sys.executable, "-m", module, *arguments]) as one:
         yield StartedServer(one, Target("127.0.0.1", port))
 
 

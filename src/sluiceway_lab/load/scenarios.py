@@ -135,12 +135,10 @@ def split_costs(long: Mapping[str, float], short: Mapping[str, float]) -> Figure
     return {"cpu_api_per_further_chunk_s": per_chunk_s, "cpu_api_per_request_s": per_request_s}
 
 
-def cpu_figures(before: dict[str, list[ProcessUsage]], after: dict[str, list[ProcessUsage]]) -> Figures:
+def cpu_figures(before: Mapping[str, ProcessUsage], after: Mapping[str, ProcessUsage]) -> Figures:
     """Return seconds of processor time by process name, and for all together."""
-    spent = {
-        f"cpu_{name}_s": sum(used.cpu_s for used in usages) - sum(used.cpu_s for used in before.get(name, ()))
-        for name, usages in after.items()
-    }
+    nothing = ProcessUsage()
+    spent = {f"cpu_{name}_s": used.cpu_s - before.get(name, nothing).cpu_s for name, used in after.items()}
     return spent | {"cpu_server_s": sum(spent.values())} if spent else {}
 
 
@@ -260,11 +258,11 @@ async def leaver(server: TargetServer, seed: int, repeat: int, *, is_streaming: 
 def memory_figures(server: TargetServer) -> Figures:
     """Return the bytes of each process and of all together; nothing if the processes are unknown."""
     usages = server.usages()
-    figures = {f"pss_{name}_bytes": float(sum(used.pss_bytes for used in found)) for name, found in usages.items()}
-    if figures:
-        figures["pss_bytes"] = sum(figures.values())
-        figures["rss_bytes"] = float(sum(used.rss_bytes for found in usages.values() for used in found))
-    return figures
+    if not usages:
+        return {}
+    figures = {f"pss_{name}_bytes": float(used.pss_bytes) for name, used in usages.items()}
+    every = sum(usages.values(), start=ProcessUsage())
+    return figures | {"pss_bytes": float(every.pss_bytes), "rss_bytes": float(every.rss_bytes)}
 
 
 async def soak(server: TargetServer, n_requests: int, streams: int, seed: int, part: int) -> Measured:

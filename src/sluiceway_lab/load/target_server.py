@@ -109,12 +109,12 @@ class TargetServer:
     async def is_idle(self) -> bool:
         return not await self.is_busy()
 
-    def usages(self) -> dict[str, list[ProcessUsage]]:
+    def usages(self) -> dict[str, ProcessUsage]:
         """Measure what its processes use, by name."""
-        found: dict[str, list[ProcessUsage]] = {}
+        found: dict[str, ProcessUsage] = {}
         for pid, name in self.processes.items():
             if (used := usage(pid)) is not None:
-                found.setdefault(name, []).append(used)
+                found[name] = found.get(name, ProcessUsage()) + used
         return found
 
     def facts(self, serve_flags: list[str] | None = None) -> ServerFacts:

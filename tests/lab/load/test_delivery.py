@@ -128,9 +128,9 @@ async def whole(config: DeliveryConfig, *, stalls: bool = False) -> tuple[WriteB
                 return await connection.read_rest(10)
 
         reading = [asyncio.create_task(read()) for _ in range(config.n_readers)]
-        backlog = await server.backlog()
+        backlog = await server.report(WriteBacklog)
         begin.set()
-        spent = await server.spent()
+        spent = await server.report(Spent)
         return backlog, spent, await asyncio.gather(*reading)
 
 

@@ -226,8 +226,8 @@ def test_figures_are_of_all_streams_together() -> None:
 
 
 def test_processor_time_is_what_was_added() -> None:
-    before = {"api": [ProcessUsage(1.0, 0, 0)], "gone": [ProcessUsage(9.0, 0, 0)]}
-    after = {"api": [ProcessUsage(1.5, 0, 0), ProcessUsage(0.25, 0, 0)], "engine": [ProcessUsage(2.0, 0, 0)]}
+    before = {"api": ProcessUsage(1.0), "gone": ProcessUsage(9.0)}
+    after = {"api": ProcessUsage(1.5) + ProcessUsage(0.25), "engine": ProcessUsage(2.0)}
     assert cpu_figures(before, after) == {"cpu_api_s": 0.75, "cpu_engine_s": 2.0, "cpu_server_s": 2.75}
     assert cpu_figures(before, {}) == {}
 
