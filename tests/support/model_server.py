@@ -19,18 +19,18 @@ from support.scripted_http import DONE, STREAM_END, STREAM_HEAD, chunk, event, u
 
 Fault = Literal[
     "serial",  # one request at a time
-    "mixes",  # beside others, an answer is that of another prompt
+    "mixes",  # in a batch, an answer is that of another prompt
     "late headers",  # not before the first token
     "no done",  # a stream without its last event
     "half characters",  # each token is decoded by itself
-    "leaks stop",  # what may begin a stop string is sent at once
+    "leaks stop",  # the possible beginning of a stop string is sent immediately
     "one shot",  # the connection is closed after an answer, without notice
     "says close",  # the same, with notice
     "deaf",  # only the first request on a connection is answered
     "loses its end",  # what is held back for a stop string is not sent when the answer has its length
     "crashes",  # a wrong request is the server's fault
     "blocks",  # all wait for the slowest reader
-    "runs on",  # nobody looks whether the reader is still there
+    "runs on",  # the server does not notice that a reader has left
     "resets",  # no answer when the queue is full
     "dies",  # no drain
 ]
@@ -87,7 +87,7 @@ class ModelServer:
         await asyncio.gather(*self._tasks)
 
     def drain(self, server: asyncio.Server) -> None:
-        """What a SIGTERM does: running requests end, new ones are refused; then nobody listens."""
+        """Do what a server does after SIGTERM: refuse new requests, finish running ones, then stop listening."""
         self.is_draining = True
         if self.fault == "dies":
             server.close()
@@ -101,11 +101,11 @@ class ModelServer:
     async def _close_when_idle(self, server: asyncio.Server) -> None:
         while self.running:  # noqa: ASYNC110
             await asyncio.sleep(_GAP_S)
-        await asyncio.sleep(0.5)  # a newcomer is to find somebody who refuses it
+        await asyncio.sleep(0.5)  # a late request still has to be refused
         server.close()
 
     async def _answer_next(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection goes on."""
+        """Return True if the connection stays open."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         method, path, _ = head.split("\r\n")[0].split()
         length = next((line[15:] for line in head.split("\r\n") if line.startswith("Content-Length:")), "0")
@@ -192,7 +192,7 @@ class _Out:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the reader has left, for a server that looks."""
+        """True if the reader has left, and the server notices."""
         return self._server.fault != "runs on" and (self._reader.at_eof() or self._writer.is_closing())
 
     async def begin(self, *, is_first_token: bool) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 from sluiceway_lab.load.client import Target
 
 STALL = b""
-"""An HTTP server that sends scripted pieces, with odd splits, stalls and broken streams."""
+"""In place of a piece: wait until the client has left."""
 
 Pieces = Iterable[bytes]
 Answering = Callable[[Any], Pieces]
-"""An HTTP server that sends scripted pieces, with odd splits, stalls and broken streams."""
+"""Makes the pieces of an answer from the decoded body of a request."""
 
 
 @dataclass

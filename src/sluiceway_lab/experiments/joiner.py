@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import statistics
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.client import Connection, record
+from sluiceway_lab.load.client import record
 from sluiceway_lab.load.record import Run, Verdict, distribution
-from sluiceway_lab.load.scenarios import until_settled
+from sluiceway_lab.load.scenarios import under_way
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.transcript import Answer, read_answer, text_times
@@ -39,12 +38,13 @@ async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> 
     """Send joining requests one after another, at random moments, while the residents stream."""
     drawing = random.Random(f"{lab.seed}/{scenario}/{level}")
     joined = []
-    async with _residents(lab, server, f"{scenario}/{level}", level) as residents:
+    texts = prompts(lab.seed, f"joiner/residents/{scenario}/{level}", level)
+    async with under_way(server, texts, _RESIDENT_TOKENS) as residents:
         for text in _joining(lab, scenario, level):
             await asyncio.sleep(drawing.expovariate(1 / (_SMOKE_PAUSE_S if lab.is_smoke else _MEAN_PAUSE_S)))
             joined.append(read_answer(await record(server.target, server.request(text, _TOKENS))))
-        n_ended = sum(call.is_over for call in residents)
-    times = [text_times(await call.end()) for call in residents]
+        n_ended = sum(resident.is_over for resident in residents)
+    times = [text_times(await resident.end()) for resident in residents]
     figures = joined_figures(scenario, joined, times) | {"residents_ended": float(n_ended)}
     return Run(server=server.name, scenario=scenario, streams=level, repeat=0, figures=figures)
 
@@ -55,19 +55,6 @@ def _joining(lab: Lab, scenario: str, level: int) -> list[str]:
     if scenario == "long":
         return [long_prompt(lab.seed, name, _SMOKE_WORDS if lab.is_smoke else JOINER_WORDS)]
     return prompts(lab.seed, name, _SMOKE_NEWCOMERS if lab.is_smoke else _NEWCOMERS)
-
-
-@contextlib.asynccontextmanager
-async def _residents(lab: Lab, server: TargetServer, name: str, level: int) -> AsyncIterator[list[Connection]]:
-    """Keep this many long streams running for the length of the block."""
-    texts = prompts(lab.seed, f"joiner/residents/{name}", level)
-    calls = [await Connection.open(server.target, server.request(text, _RESIDENT_TOKENS)) for text in texts]
-    try:
-        await until_settled(calls)
-        yield calls
-    finally:
-        for call in calls:
-            call.finish()
 
 
 def joined_figures(scenario: str, joined: Sequence[Answer], residents: Sequence[Sequence[float]]) -> dict[str, float]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluiceway_lab.load.client import Connection, LoadError, Outcome, attempt, until
+from sluiceway_lab.load.client import Connection, LoadError, Outcome, attempt, dial, record, until
 from sluiceway_lab.load.processes import ProcessUsage
 from sluiceway_lab.load.record import Figures, Weights, distribution
 from sluiceway_lab.load.target_server import Samples, TargetServer, total
@@ -199,18 +200,10 @@ async def prefill(server: TargetServer, weights: Weights | None, seed: int, repe
 
 async def joiner(server: TargetServer, seed: int, repeat: int) -> Measured:
     """Let a prompt of 1,500 words join eight streams. Measure its TTFT, and their longest ITL."""
-    residents = [
-        await Connection.open(server.target, server.request(prompt, _RESIDENT_TOKENS))
-        for prompt in prompts(seed, f"joiner/{repeat}", RESIDENTS)
-    ]
-    try:
-        await until_settled(residents)
+    async with under_way(server, prompts(seed, f"joiner/{repeat}", RESIDENTS), _RESIDENT_TOKENS) as residents:
         joining = server.request(long_prompt(seed, f"joiner/{repeat}", JOINER_WORDS), _JOINER_TOKENS)
-        joined = read_answer(await (await Connection.open(server.target, joining)).end())
+        joined = read_answer(await record(server.target, joining))
         answers = [read_answer(await resident.end()) for resident in residents]
-    finally:
-        for resident in residents:
-            resident.finish()
     return Measured(joiner_figures(joined, answers))
 
 
@@ -239,19 +232,16 @@ async def leaver(server: TargetServer, seed: int, repeat: int, *, is_streaming: 
     await _until_idle(server)
     prompt = prompts(seed, f"{scenario}/{repeat}", 1)[0]
     fields = {} if is_streaming else {"stream": False, "stream_options": None}
-    call = await Connection.open(server.target, server.request(prompt, _LEAVER_TOKENS, **fields))
-    try:
+    async with dial(server.target, server.request(prompt, _LEAVER_TOKENS, **fields)) as connection:
         if is_streaming:
-            await until_settled([call])
+            await _until_settled([connection])
         else:
             await until(server.is_busy, "the server to be busy", limit_s=_PATIENCE_S, pause_s=_POLL_S)
-    finally:
-        call.finish()
     left_s = time.perf_counter()
     await _until_idle(server)
     figures = {"until_idle_s": time.perf_counter() - left_s}
     if is_streaming:
-        figures["chunks_read"] = float(len(text_times(await call.end())))
+        figures["chunks_read"] = float(len(text_times(await connection.end())))
     return Measured(figures)
 
 
@@ -287,13 +277,26 @@ async def _ask(server: TargetServer, seed: int, indexes: Iterator[int], errors: 
             return
 
 
-async def until_settled(calls: Sequence[Connection]) -> None:
-    """Wait until all streams are well under way. Raises `LoadError` if one ends before."""
+@contextlib.asynccontextmanager
+async def under_way(server: TargetServer, texts: Sequence[str], n_tokens: int) -> AsyncIterator[list[Connection]]:
+    """Keep streams running for the length of the block, which begins when all are well under way.
 
+    Raises `LoadError` if one ends before that.
+    """
+    connections = [await Connection.open(server.target, server.request(text, n_tokens)) for text in texts]
+    try:
+        await _until_settled(connections)
+        yield connections
+    finally:
+        for connection in connections:
+            connection.finish()
+
+
+async def _until_settled(connections: Sequence[Connection]) -> None:
     async def look() -> bool:
-        if any(call.is_over and call.n_reads < _SETTLED_READS for call in calls):
+        if any(one.is_over and one.n_reads < _SETTLED_READS for one in connections):
             raise LoadError("an answer that should go on ended after a few tokens")
-        return all(call.n_reads >= _SETTLED_READS for call in calls)
+        return all(one.n_reads >= _SETTLED_READS for one in connections)
 
     await until(look, "the streams to be under way", limit_s=_PATIENCE_S, pause_s=_POLL_S)
 

@@ -17,7 +17,7 @@ from sluiceway_lab.load.client import LoadError, get
 from sluiceway_lab.load.processes import family, own_server, stop, usage
 
 NO_PROCESS = 2**22 + 1
-"""Measuring and stopping processes."""
+"""Above the largest process id of Linux."""
 
 
 @pytest.fixture
