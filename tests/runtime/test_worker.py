@@ -137,6 +137,19 @@ async def test_a_child_that_dies_is_replaced() -> None:
         assert int(await pool.run(b"pid")) != first
 
 
+async def test_a_job_whose_child_dies_is_begun_again_if_it_has_more_tries(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    async with pool_of(n_children=1) as pool:
+        with pytest.raises(WorkerDied):
+            await pool.run(b"die_first %b" % bytes(begun))
+    begun.unlink()
+    async with pool_of(n_children=1, n_tries=2) as pool:
+        assert await pool.run(b"die_first %b" % bytes(begun)) == b"2"
+        with pytest.raises(WorkerDied):
+            await pool.run(b"die")
+        assert await pool.run(b"echo x") == b"x"
+
+
 async def test_a_job_is_done_by_a_new_child_if_its_child_died_before_it_took_it() -> None:
     """The first child is stopped, so that the job waits in its socket, and then killed."""
     async with pool_of(n_children=1) as pool:

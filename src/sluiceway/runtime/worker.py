@@ -105,6 +105,8 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     large_bytes: int = 256 << 10
     """Jobs of this size or more leave one child free for smaller jobs."""
     nice: int = 5
+    n_tries: int = 1
+    """How often a job is begun whose child dies: above 1 where the job is probably not the cause."""
 
 
 class _PoolJob:
@@ -286,7 +288,14 @@ class _Slot:
             raise WorkerDied("the pool was closed")
 
     async def do(self, parts: Sequence[bytes]) -> bytes:
-        """Do one job, in a new child if there is none or if it dies before it takes the job. Raises `WorkerError`."""
+        """Do one job, up to `n_tries` times while its child dies. Raises `WorkerError`."""
+        for _ in range(self._limits.n_tries - 1):
+            with contextlib.suppress(WorkerDied):
+                return await self._try(parts)
+        return await self._try(parts)
+
+    async def _try(self, parts: Sequence[bytes]) -> bytes:
+        """Do the job in a new child if there is none, or if it dies before it takes the job. Raises `WorkerError`."""
         if self._process is not None and self._process.poll() is not None:
             self.kill()  # it died between two jobs
         if self._process is None:

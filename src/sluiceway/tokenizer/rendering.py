@@ -16,7 +16,6 @@ from sluiceway.ipc.messages.to_tokenizer import ChatMessage
 from sluiceway.refusals import OVERLOADED
 from sluiceway.runtime.worker import (
     WorkerBusy,
-    WorkerDied,
     WorkerError,
     WorkerLimits,
     WorkerMemoryError,
@@ -35,6 +34,7 @@ LIMITS = WorkerLimits(
     max_waiting=100_000,  # the API process bounds the requests, `_WAIT_S` their time
     large_bytes=64 << 10,
     nice=0,  # a client waits for it
+    n_tries=2,  # a child that dies was probably killed from outside
 )
 
 _WAIT_S = 2 * LIMITS.deadline_s
@@ -78,7 +78,7 @@ class ChatRenderer:
         job = msgspec.msgpack.encode(messages)
         try:
             async with asyncio.timeout(_WAIT_S):
-                result = _rendering(await self._run(job))
+                result = _rendering(await self._pool.run(job))
         except WorkerTimeout:
             message = f"{_FAILS} within {LIMITS.deadline_s:g} seconds."
             raise invalid(message, "messages", code="template_timeout") from None
@@ -93,12 +93,6 @@ class ChatRenderer:
     async def close(self) -> None:
         """End the children. Chats that are being rendered are abandoned."""
         await self._pool.close()
-
-    async def _run(self, job: bytes) -> bytes:
-        try:
-            return await self._pool.run(job)
-        except WorkerDied:
-            return await self._pool.run(job)  # a second time, since the cause of the death may not have been this job
 
 
 def _rendering(result: bytes) -> Rendering:
