@@ -114,7 +114,7 @@ async def test_a_cancelled_chat_is_dropped(hurry: None) -> None:
 
 
 async def test_a_chat_whose_children_all_die_is_an_error() -> None:
-    """A chat has two of them, since a child that dies was probably killed from outside. The next chat gets a new one."""
+    """A chat has two of them, as a child that dies was probably killed from outside. The next chat gets a new one."""
     pool = rendering_pool(TemplateSource(ON_REQUEST, {}))
     renderer = ChatRenderer(pool)
     looping = asyncio.ensure_future(renderer.render(chat("loop")))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ConfigDict
 
+from sluiceway.errors import RequestError
 from sluiceway.ipc.messages.to_tokenizer import TextPrompt
 from sluiceway.protocols.common.fields import (
     GREEDY_BELOW,
@@ -13,6 +15,7 @@ from sluiceway.protocols.common.fields import (
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
+    SamplingFields,
     check,
 )
 from sluiceway.protocols.common.stream_options import StreamOptions
@@ -304,3 +307,23 @@ def test_unknown_options_are_named_and_counted(n: int) -> None:
 def test_a_missing_field_is_named() -> None:
     refusal = refusal_of(check, fields=ChatFields, body={"messages": CHAT["messages"]})
     assert (refusal.param, refusal.code) == ("model", "missing_required_parameter")
+
+
+class _ClosedFields(SamplingFields):
+    """The fields of a protocol that refuses unknown ones."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @property
+    def n_logprobs(self) -> int | None:
+        return None
+
+
+def test_an_unknown_field_is_refused_where_the_protocol_says_so() -> None:
+    """With a hint, if there is one for it."""
+    assert check(_ClosedFields, {"top_k": 3}).sampling(None).top_k == 3
+    with pytest.raises(RequestError) as caught:
+        check(_ClosedFields, {"top_k": 3, "topk": 4}, {"topk": "write `top_k`"})
+    refusal = caught.value.refusal
+    assert (refusal.status, refusal.code, refusal.param) == (400, "unsupported_parameter", "topk")
+    assert refusal.message == "`topk` is not an option of this server; write `top_k`."

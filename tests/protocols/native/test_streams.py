@@ -32,7 +32,7 @@ def record(reason: str | None = "stop", ended_s: float | None = 12.5) -> StreamR
         cached_tokens=4,
         last_event_id=7,
         is_resumable=True,
-        opened_s=10.25,
+        opened_s=10.2504,
         ended_s=ended_s,
     )
 
@@ -60,6 +60,11 @@ def test_stream_is_told_of_when_it_runs_and_when_it_has_ended() -> None:
     assert running == {**FIELDS, "reason": None, "ended": None}
 
 
+def test_times_have_three_digits() -> None:
+    fields = json.loads(record_body(record(ended_s=12.34567), 0.0004))
+    assert (fields["created"], fields["ended"]) == (10.251, 12.346)
+
+
 def test_list_is_of_whole_entries_when_there_are_any() -> None:
     """In the form of other lists."""
     assert json.loads(list_body([record(), record()], 1000.0)) == {"object": "list", "data": [FIELDS, FIELDS]}
@@ -68,14 +73,14 @@ def test_list_is_of_whole_entries_when_there_are_any() -> None:
 
 def test_receipt_says_what_was_given_back_when_a_stream_was_cancelled() -> None:
     """By each choice, and in all."""
-    receipt = Receipt("open", record("cancelled"), [Held("running", 3), Held("waiting", 0)], 0.0042)
+    receipt = Receipt("open", record("cancelled"), [Held("running", 3), Held("waiting", 0)], 0.00423456)
     assert json.loads(receipt_body(receipt)) == {
         "object": "stream.cancellation",
         "id": "s-1",
         "found": "open",
         "sequences": [{"state": "running", "blocks": 3}, {"state": "waiting", "blocks": 0}],
         "blocks_freed": 3,
-        "release_ms": 4.2,
+        "release_ms": 4.235,
         "tokens": TOKENS,
         "usage": USAGE,
     }

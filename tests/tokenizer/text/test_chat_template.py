@@ -160,6 +160,12 @@ def test_render_refuses_output_that_is_too_long() -> None:
     assert OUTPUT_GROWTH > 6
 
 
+def test_render_takes_output_up_to_the_exact_limit() -> None:
+    at_limit = f"{{{{ 'x' * {MIN_OUTPUT_CHARS} }}}}"
+    assert len(render(at_limit, {"role": "user", "content": ""})) == MIN_OUTPUT_CHARS
+    assert str(MIN_OUTPUT_CHARS) in refusal_of(at_limit + "y")
+
+
 def test_render_leaves_the_callers_messages_alone() -> None:
     """Templates get copies. Messages may be any mapping."""
     message = {"role": "user", "content": "x"}

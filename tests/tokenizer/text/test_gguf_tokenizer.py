@@ -53,6 +53,16 @@ def test_sentencepiece_tokens_equal_merging_by_score() -> None:
         assert tokenizer.encode(text) == [1, *reference.encode(text)], text
 
 
+def test_the_pair_with_the_better_score_is_merged_first() -> None:
+    """Both pairs of a text share a letter, so one merge excludes the other."""
+    tokens = [*SENTENCEPIECE["tokenizer.ggml.tokens"][:259], "q", "r", "s", "qr", "rs"]
+    types = [*SENTENCEPIECE["tokenizer.ggml.token_type"][:259], *[1] * 5]
+    for scores, parts in (([-1.0, -2.0], ["qr", "s"]), ([-2.0, -1.0], ["q", "rs"])):
+        metadata = changed(SENTENCEPIECE, tokens=tokens, token_type=types, add_space_prefix=False, add_bos_token=False)
+        tokenizer = tokenizer_of(changed(metadata, scores=[0.0] * 262 + scores))
+        assert tokenizer.encode("qrs") == [tokens.index(part) for part in parts]
+
+
 def test_sentencepiece_adds_no_space_when_the_file_says_so() -> None:
     """With `add_space_prefix` false, the first word keeps its space."""
     tokenizer = tokenizer_of(changed(SENTENCEPIECE, add_space_prefix=False))
