@@ -73,6 +73,10 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
     figures: dict[str, Spread]
 
+    @property
+    def place(self) -> str:
+        return f"{self.scenario} {self.streams}" if self.streams else self.scenario
+
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine can do: the best of several tries with torch, which also computes the model."""

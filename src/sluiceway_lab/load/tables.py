@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,15 @@ class Column:
     scale: float = 1.0
     digits: int = 1
     is_spread: bool = False
+
+    def cell(self, spread: Spread | None) -> str:
+        """Return the text of a cell; empty without a value."""
+        if spread is None:
+            return ""
+        median, least, most = (
+            f"{value * self.scale:,.{self.digits}f}" for value in (spread.median, spread.min, spread.max)
+        )
+        return f"{median} ({least}-{most})" if self.is_spread and spread.n > 1 else median
 
 
 _MS = 1e3
@@ -97,7 +106,7 @@ def show(record: Record, console: Console) -> None:
         show_table(console, title, _memory_columns(own), _rows(own))
     title = " over ".join(server.name for server in record.servers) + " (2.00: twice as much)"
     for columns, ratios in zip((_STREAM_RATIOS, _OTHER_RATIOS), _divided(record.ratios), strict=True):
-        show_table(console, title, columns, [(_what(one.scenario, one.streams), one.figures) for one in ratios])
+        show_table(console, title, columns, [(one.place, one.figures) for one in ratios])
     for line in (
         *_floor_lines(record.floor),
         *_batching_lines(record.summary),
@@ -129,7 +138,7 @@ def show_table(console: Console, title: str, columns: Sequence[Column], rows: Se
         table.add_column(column.heading, justify="right", overflow="fold")
     for place, figures in rows:
         if any(column.figure in figures for column in known):
-            table.add_row(place, *(_cell(figures.get(column.figure), column) for column in known))
+            table.add_row(place, *(column.cell(figures.get(column.figure)) for column in known))
     console.print(table)
     console.print()
 
@@ -171,19 +180,6 @@ def _memory_columns(rows: Sequence[Summary]) -> list[Column]:
     names = dict.fromkeys(name for row in rows for name in row.figures if name.startswith("pss_"))
     processes = [Column(name, _process_of(name), 1e-6, 0, True) for name in names if name != _MEMORY]
     return [*processes, Column(_MEMORY, "all", 1e-6, 0, True), Column("rss_bytes", "all, RSS", 1e-6, 0)]
-
-
-def _what(scenario: str, streams: int) -> str:
-    return f"{scenario} {streams}" if streams else scenario
-
-
-def _cell(spread: Spread | None, column: Column) -> str:
-    if spread is None:
-        return ""
-    shown: Callable[[float], str] = lambda value: f"{value * column.scale:,.{column.digits}f}"  # noqa: E731
-    if spread.n == 1 or not column.is_spread:
-        return shown(spread.median)
-    return f"{shown(spread.median)} ({shown(spread.min)}-{shown(spread.max)})"
 
 
 def _floor_lines(floor: Floor | None) -> Iterator[str]:
