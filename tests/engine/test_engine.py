@@ -14,6 +14,8 @@ from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner, Step
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.engine.scheduler.planner import BatchPlanner
+from sluiceway.engine.scheduler.scheduler import Scheduler
+from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from sluiceway.errors import InvariantError, ModelFault
 from sluiceway.ipc.messages.to_api import Accepted, Progressed
 from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, SetFlow, Submit, ToEngine
@@ -66,8 +68,9 @@ class Bench:
         self.faults: list[Exception] = []
         self.seed_fault: Exception | None = None
         seconds = itertools.count()
+        self.table = SequenceTable(engine_config(**limits))
         self.engine = Engine(
-            engine_config(**limits),
+            Scheduler(engine_config(**limits), self.table),
             runner or self.runner,
             draw_seed=self._draw_seed,
             now_s=lambda: float(next(seconds)),
@@ -306,7 +309,7 @@ def test_invariants_are_looked_at_when_the_engine_comes_to_rest() -> None:
     """Once; what is broken is reported, and does not stop it."""
     bench = Bench()
     bench.say(submit(1, max_tokens=1))
-    bench.engine._scheduler._table.pool.take(1)
+    bench.table.pool.take(1)
     bench.step()
     assert [str(fault) for fault in bench.faults] == ["I2: free, leased and fenced blocks do not partition the pool"]
     bench.step()
@@ -319,7 +322,7 @@ def test_invariants_are_not_looked_at_when_a_sequence_is_paused() -> None:
     """That is no rest: each pause would cost a look at every block."""
     bench = Bench()
     bench.say(submit(1))
-    bench.engine._scheduler._table.pool.take(1)
+    bench.table.pool.take(1)
     bench.step([SetFlow((1,), Flow.PAUSE)])
     assert bench.faults == []
 

@@ -10,6 +10,7 @@ import pytest
 from sluiceway.engine.engine import Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.process import EngineLoop
+from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.ipc.messages.to_child import Drain, PeerDown, PeerUp, Role
 from sluiceway.ipc.messages.to_engine import Abort, AuditEngine, NewSequence, Submit, ToEngine
 from sluiceway.ipc.messages.to_supervisor import Heartbeat, Ready
@@ -39,7 +40,7 @@ class Neighbour:
         # Its steps release the interpreter lock, as a model does: else the loop sends more than the test can read.
         runner = FakeRunner(n_blocks=CONFIG.n_blocks, block_tokens=CONFIG.block_tokens, step_s=0.001, sleep=time.sleep)
         engine = Engine(
-            CONFIG,
+            Scheduler(CONFIG),
             runner,
             draw_seed=lambda: 1,
             now_s=lambda: 0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 
 import pytest
@@ -53,10 +54,12 @@ def test_weights_count_and_not_numbers_where_they_are_given() -> None:
 def test_what_changes_without_end_takes_no_more_room() -> None:
     """Nobody asks who has the most while the table is not full."""
     shares = shares_of("b1", "b2", "b3")
+    sizes = []
     for n in range(1000):
         shares.add("a", f"a{n}")
         shares.drop("a", f"a{n - 1}")
-    assert len(shares._heap) < 100
+        sizes.append(len(pickle.dumps(shares)))
+    assert max(sizes[500:]) < 2 * max(sizes[:100])
     assert shares.excess("a") == "b1"
 
 

@@ -579,11 +579,14 @@ def test_a_request_is_refused_before_the_engine_hears_of_it_when_it_cannot_be_de
 
 def test_an_interrupt_is_no_fault_of_a_request() -> None:
     """It passes."""
-    desk = Desk(is_threaded=True)
-    desk.translator.tokenize(Tokenize(rids=(1,), prompts=(TextPrompt("a"),), sampling=GREEDY))
-    job = desk.translator._encoding[1]
+
+    class InterruptedTokenizer(ByteTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[int]:
+            raise KeyboardInterrupt
+
+    desk = Desk(tokenizer=InterruptedTokenizer())
     with pytest.raises(KeyboardInterrupt):
-        desk.translator._encoded(job, KeyboardInterrupt())
+        desk.ask(1)
 
 
 def test_a_sequence_whose_tokens_cannot_be_decoded_ends_with_an_error() -> None:

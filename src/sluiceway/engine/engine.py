@@ -7,7 +7,6 @@ from typing import TypeVar, assert_never
 
 import msgspec
 
-from sluiceway.config import EngineConfig
 from sluiceway.engine.runner import Runner
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.engine.scheduler.scheduler import Outputs, Scheduler
@@ -44,14 +43,14 @@ class Engine:
 
     def __init__(
         self,
-        config: EngineConfig,
+        scheduler: Scheduler,
         runner: Runner,
         *,
         draw_seed: Callable[[], int],
         now_s: Callable[[], float],
         on_fault: Callable[[Exception], None],
     ) -> None:
-        self._scheduler = Scheduler(config)
+        self._scheduler = scheduler
         self._runner = runner
         self._draw_seed = draw_seed
         self._timer = StepTimer(now_s)

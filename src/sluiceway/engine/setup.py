@@ -13,6 +13,7 @@ from sluiceway.config import BLOCK_TOKENS, EngineConfig, ModelKind, ServeConfig
 from sluiceway.engine.engine import Engine
 from sluiceway.engine.fake_runner import FakeRunner
 from sluiceway.engine.runner import Runner
+from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.errors import ConfigError
 from sluiceway.store.progress import OnLoad
 from sluiceway.tokenizer.text.byte_tokenizer import ByteTokenizer
@@ -39,7 +40,7 @@ def build_engine(config: ServeConfig, on_load: OnLoad | None = None) -> tuple[En
     draw = random.SystemRandom()
     log = structlog.get_logger("engine")
     engine = Engine(
-        engine_config,
+        Scheduler(engine_config),
         runner,
         draw_seed=lambda: draw.getrandbits(64),
         now_s=time.monotonic,

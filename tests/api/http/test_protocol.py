@@ -210,15 +210,21 @@ def test_a_kernel_without_a_bound_for_what_is_unsent_is_served_without_one(
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the times of their probes differently")
 @loops
 def test_the_kernel_asks_for_a_client_that_may_be_gone_without_a_word(
-    loop: Callable[[], asyncio.AbstractEventLoop],
+    loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After 30 s of silence, and three times: also where nothing is written that it could leave unanswered."""
     options: list[int] = []
+    transports: list[asyncio.Transport] = []
+    made = http_protocol.WatchfulProtocol.connection_made
+
+    def connection_made(protocol: http_protocol.WatchfulProtocol, transport: asyncio.Transport) -> None:
+        transports.append(transport)
+        made(protocol, transport)
+
+    monkeypatch.setattr(http_protocol.WatchfulProtocol, "connection_made", connection_made)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        chunks = chunks_of(scope)
-        assert chunks is not None
-        connection = chunks._transport.get_extra_info("socket")
+        connection = transports[0].get_extra_info("socket")
         options.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
         names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         options.extend(connection.getsockopt(socket.IPPROTO_TCP, name) for name in names)
@@ -530,7 +536,7 @@ class Turns:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_slices = self.n_turns = self.most_in_a_turn = 0
         self._in_turn = 0
-        feed = http_protocol.WatchfulProtocol._feed
+        feed = http_protocol.WatchfulProtocol.feed
 
         def counted(protocol: http_protocol.WatchfulProtocol, data: bytes) -> None:
             self.n_slices += 1
@@ -540,7 +546,7 @@ class Turns:
             self.most_in_a_turn = max(self.most_in_a_turn, self._in_turn)
             feed(protocol, data)
 
-        monkeypatch.setattr(http_protocol.WatchfulProtocol, "_feed", counted)
+        monkeypatch.setattr(http_protocol.WatchfulProtocol, "feed", counted)
 
     def _end(self) -> None:
         self.n_turns += 1

@@ -11,19 +11,22 @@ from hypothesis import strategies as st
 from sluiceway.engine.scheduler.plan import NO_TOKEN, Plan, StepResult
 from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.engine.scheduler.sequence import Submission
+from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.ipc.messages.to_api import Accepted, Progressed, Rejected
 from sluiceway.ipc.messages.to_tokenizer import SequenceEnd
 from sluiceway.refusals import NO_LOGITS
-from sluiceway.types import FinishReason, Flow, Held, Logprobs, Progress, Speculation, TokenId
+from sluiceway.types import FinishReason, Flow, Held, Logprobs, Progress, Rid, Speculation, TokenId
 from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
 
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
 
 
-def scheduler_with(*rids: int, max_tokens: int = 8, n_prompt: int = 4, **limits: Any) -> Scheduler:
+def scheduler_with(
+    *rids: int, max_tokens: int = 8, n_prompt: int = 4, kind: type[Scheduler] = Scheduler, **limits: Any
+) -> Scheduler:
     """Sequences that were submitted one by one, their starts drained."""
-    scheduler = Scheduler(engine_config(**limits))
+    scheduler = kind(engine_config(**limits))
     for rid in rids:
         scheduler.submit([submission(rid, n_prompt, sampling(max_tokens=max_tokens))])
     scheduler.drain()
@@ -307,9 +310,15 @@ def test_commit_raises_when_the_result_does_not_fit(result: StepResult) -> None:
 
 def test_check_raises_when_an_invariant_is_broken() -> None:
     """With the sentence of the audit."""
-    scheduler = scheduler_with(1)
+
+    class DoubleScheduler(Scheduler):
+        def finish(self, rid: Rid, reason: FinishReason, refusal: Refusal | None = None) -> bool:
+            was_live = super().finish(rid, reason, refusal)
+            self._outputs.ends *= 2
+            return was_live
+
+    scheduler = scheduler_with(1, kind=DoubleScheduler)
     scheduler.finish(1, FinishReason.STOP)
-    scheduler._outputs.ends *= 2
     assert scheduler.violations() == ["I1: a sequence has two ends"]
     with pytest.raises(InvariantError, match="two ends"):
         scheduler.check()
@@ -419,10 +428,11 @@ def repeating_scheduler(
     *,
     own: Speculation | None = None,
     stop_token_ids: tuple[TokenId, ...] = (),
+    table: SequenceTable | None = None,
     **limits: Any,
 ) -> Scheduler:
     """A sequence whose prompt is 9, 9, 9, 9 and whose first token is 9; `own` is what it asks for itself."""
-    scheduler = Scheduler(engine_config(speculation=speculation, **limits))
+    scheduler = Scheduler(engine_config(speculation=speculation, **limits), table)
     params = sampling(max_tokens=max_tokens, speculation=own, stop_token_ids=stop_token_ids)
     scheduler.submit([Submission(1, [9] * 4, params, 0)])
     plan = planned(scheduler)
@@ -485,9 +495,10 @@ def test_sequence_ends_with_an_end_token_behind_drafts() -> None:
 @pytest.mark.parametrize(("field", "value"), [("max_length", 7), ("end_ids", frozenset({9}))])
 def test_no_token_is_said_behind_the_end_when_drafts_go_beyond_it(field: str, value: object) -> None:
     """Which those of ours never do; the others are wasted, and the account is whole."""
-    scheduler = repeating_scheduler()
+    table = SequenceTable(engine_config(speculation="ngram"))
+    scheduler = repeating_scheduler(table=table)
     plan = planned(scheduler)
-    setattr(scheduler._table.live[1], field, value)
+    setattr(table.live[1], field, value)
     scheduler.commit(plan, result_of(plan, 9))
     scheduler.check()
     outputs, stats = scheduler.drain(), scheduler.stats()

@@ -26,6 +26,7 @@ from sluiceway.engine.scheduler.leases import Leases
 from sluiceway.engine.scheduler.plan import Plan, Row
 from sluiceway.engine.scheduler.scheduler import Scheduler
 from sluiceway.engine.scheduler.sequence import Sequence, State
+from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.types import BlockId, FinishReason, Flow, Logprobs, Rid, Speculation, StepId, TokenId
 from support.scheduling import EOS, Wheel, engine_config, sampling, submission
@@ -221,7 +222,8 @@ class UnguardedLeases(Leases):
     """Forgets that blocks were released, so that they can be released again."""
 
     def __init__(self, pool: BlockPool) -> None:
-        super().__init__(UnguardedPool(pool.n_blocks))
+        self.pool = UnguardedPool(pool.n_blocks)
+        super().__init__(self.pool)
 
     def vacate(self, rid: Rid, fence: StepId) -> None:
         held = array("i", self.blocks_of(rid))
@@ -266,11 +268,11 @@ class CredulousScheduler(Scheduler):
 
 
 def with_leases(leases: type[Leases]) -> Scheduler:
-    scheduler = Scheduler(CONFIG)
-    table = scheduler._table
+    table = SequenceTable(CONFIG)
     table.leases = leases(table.pool)
-    table.pool = table.leases._pool
-    return scheduler
+    if isinstance(table.leases, UnguardedLeases):
+        table.pool = table.leases.pool
+    return Scheduler(CONFIG, table)
 
 
 MUTANTS: dict[str, Callable[[], Scheduler]] = {

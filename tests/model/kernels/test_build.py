@@ -80,7 +80,9 @@ def test_a_compiler_that_fails_tells_why(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_the_compiler_of_the_system_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """g++ before clang++."""
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("clang++", "g++"):
-        fake = script(tmp_path / name, "exit 0")
-        monkeypatch.setenv("PATH", str(tmp_path))
-        assert build._compiler() == [str(fake)]
+        script(tmp_path / name, f"echo {name} >&2; exit 1")
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            compile_library(tmp_path / "kernels.so")
+        assert caught.value.stderr == f"{name}\n"

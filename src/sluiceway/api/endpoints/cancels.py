@@ -30,7 +30,8 @@ class Cancels:
     def __init__(self, dispatcher: Dispatcher, *, max_receipts: int, timeout_s: float = RELEASE_TIMEOUT_S) -> None:
         self._dispatcher = dispatcher
         self._max_receipts = max_receipts
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """How long a call waits for the receipt."""
         self._asked: dict[tuple[str, str], _Asked] = {}
         self._shares: Shares[tuple[str, str]] = Shares()
 
@@ -42,7 +43,7 @@ class Cancels:
         """
         asked = self._ask(stream_id, caller)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 return await asyncio.shield(asked.receipt)
         except TimeoutError:
             raise RequestError(RELEASE_TIMEOUT) from None

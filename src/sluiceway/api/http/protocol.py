@@ -319,7 +319,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         n_content_bytes, was_after_size = self._n_content_bytes, self._is_after_size
         if self.pipeline:
             self._ahead_bytes += len(piece)
-        self._feed(piece)
+        self.feed(piece)
         if self._is_in_head:
             self._head_bytes += len(piece)
             if self._head_bytes > MAX_HEAD_BYTES:
@@ -405,7 +405,8 @@ class WatchfulProtocol(HttpToolsProtocol):
 
     # The parser.
 
-    def _feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
+        """Parse a slice of what was read."""
         rest: bytes | None = data
         while rest is not None:
             rest = self._feed_up_to_an_offer(rest)

@@ -78,9 +78,10 @@ class Outputs:
 class Scheduler:
     """Plans steps and commits their results. Not safe for threads: one loop owns it."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, table: SequenceTable | None = None) -> None:
+        """`table` None: a new one. Nothing else may change the table."""
         self._config = config
-        self._table = SequenceTable(config)
+        self._table = SequenceTable(config) if table is None else table
         self._in_flight: deque[Plan] = deque()
         self._retired: list[Rid] = []
         """Sequences that finished since the last plan and were part of one: a runner knows no others."""
