@@ -11,7 +11,7 @@ import msgspec
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load import scenarios
 from sluiceway_lab.load.client import LoadError
-from sluiceway_lab.load.record import Figures, Run, Say, Weights, rounded
+from sluiceway_lab.load.record import Figures, Run, Say, rounded
 from sluiceway_lab.load.scenarios import PREFILL_PROMPTS, RESIDENTS, SOAK_PARTS, Measured
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
@@ -76,15 +76,6 @@ class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.repeats if level in (min(self.levels), max(self.levels)) else min(self.repeats, _OTHER_REPEATS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    """A server, and what is known because we started it."""
-
-    server: TargetServer
-    weights: Weights | None = None
-    ready_s: float | None = None
-
-
 Kind = Literal[
     "start", "alone", "together", "together_short", "prefill", "joiner", "close_stream", "close_plain", "memory", "soak"
 ]
@@ -94,26 +85,26 @@ Kind = Literal[
 class Job:
     """A run to come. `streams` run at the same time."""
 
-    contender: Contender
+    server: TargetServer
     kind: Kind
     streams: int = 0
     repeat: int = 0
 
 
-async def bench_runs(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> AsyncIterator[Run]:
+async def bench_runs(config: BenchConfig, servers: Sequence[TargetServer], say: Say) -> AsyncIterator[Run]:
     """Run every scenario on every server, interleaved.
 
     Raises `LoadError` if a server does not answer at all, or if nothing can be measured. A run that fails later has no
     figures; the earlier runs are kept.
     """
-    for line in left_out(config, contenders):
+    for line in left_out(config, servers):
         say(line)
-    if not any(jobs(config, contenders)):
+    if not any(jobs(config, servers)):
         raise LoadError(f"nothing of {', '.join(config.scenarios)} can be measured of these servers")
-    for contender in contenders:
-        say(f"{contender.server.name}: warming up")
-        await _warm_up(contender, max(config.levels), config.seed)
-    for job in jobs(config, contenders):
+    for server in servers:
+        say(f"{server.name}: warming up")
+        await _warm_up(server, max(config.levels), config.seed)
+    for job in jobs(config, servers):
         run = await _attempt(job, config)
         say(_progress(run))
         yield run
@@ -137,67 +128,65 @@ def _further(run: Run, found: Mapping[tuple[str, str, int, int], Figures]) -> Fi
     return figures
 
 
-def jobs(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[Job]:
+def jobs(config: BenchConfig, servers: Sequence[TargetServer]) -> Iterator[Job]:
     """Return the runs in order. It leaves out what cannot be measured of a server."""
     if "start" in config.scenarios:
-        yield from (Job(contender, "start") for contender in contenders if contender.ready_s is not None)
+        yield from (Job(server, "start") for server in servers if server.ready_s is not None)
     if "streams" in config.scenarios:
         for repeat in range(config.repeats):
-            yield from _stream_round(config, contenders, repeat)
+            yield from _stream_round(config, servers, repeat)
     few = min(config.repeats, _OTHER_REPEATS)
     if "prefill" in config.scenarios:
-        yield from _rounds("prefill", PREFILL_PROMPTS, few, contenders)
+        yield from _rounds("prefill", PREFILL_PROMPTS, few, servers)
     if "joiner" in config.scenarios:
-        yield from _rounds("joiner", RESIDENTS, few, contenders)
+        yield from _rounds("joiner", RESIDENTS, few, servers)
     if "close" in config.scenarios:
-        watched = [contender for contender in contenders if contender.server.kind is not None]
+        watched = [server for server in servers if server.kind is not None]
         yield from _rounds("close_stream", 1, config.repeats, watched)
         yield from _rounds("close_plain", 1, config.repeats, watched)
     if "soak" in config.scenarios:
-        yield from _rounds("soak", max(config.levels), SOAK_PARTS, contenders)
+        yield from _rounds("soak", max(config.levels), SOAK_PARTS, servers)
     if "memory" in config.scenarios:
-        yield from (Job(contender, "memory") for contender in contenders if contender.server.processes)
+        yield from (Job(server, "memory") for server in servers if server.processes)
 
 
-def left_out(config: BenchConfig, contenders: Sequence[Contender]) -> Iterator[str]:
+def left_out(config: BenchConfig, servers: Sequence[TargetServer]) -> Iterator[str]:
     """Return a sentence for each wanted scenario that a server cannot be measured in."""
-    for contender in contenders:
-        server = contender.server
+    for server in servers:
         if "close" in config.scenarios and server.kind is None:
             yield f"{server.name}: close is left out, as it shows no gauges that are known (llama.cpp: --metrics)"
         if "memory" in config.scenarios and not server.processes:
             yield f"{server.name}: memory is left out, as its processes are not known (--pid, --vs-pid)"
 
 
-def _stream_round(config: BenchConfig, contenders: Sequence[Contender], repeat: int) -> Iterator[Job]:
+def _stream_round(config: BenchConfig, servers: Sequence[TargetServer], repeat: int) -> Iterator[Job]:
     """Run each level once, so that changes of the machine affect all levels."""
-    ordered = _in_turn(contenders, repeat)
-    yield from (Job(contender, "alone", 1, repeat) for contender in ordered)
+    ordered = _in_turn(servers, repeat)
+    yield from (Job(server, "alone", 1, repeat) for server in ordered)
     for level in config.levels:
         if repeat < config.repeats_of(level):
-            yield from (Job(contender, "together", level, repeat) for contender in ordered)
-    seen = [contender for contender in ordered if contender.server.processes]
-    yield from (Job(contender, "together_short", max(config.levels), repeat) for contender in seen)
+            yield from (Job(server, "together", level, repeat) for server in ordered)
+    seen = [server for server in ordered if server.processes]
+    yield from (Job(server, "together_short", max(config.levels), repeat) for server in seen)
 
 
-def _rounds(kind: Kind, streams: int, repeats: int, contenders: Sequence[Contender]) -> Iterator[Job]:
+def _rounds(kind: Kind, streams: int, repeats: int, servers: Sequence[TargetServer]) -> Iterator[Job]:
     for repeat in range(repeats):
-        yield from (Job(contender, kind, streams, repeat) for contender in _in_turn(contenders, repeat))
+        yield from (Job(server, kind, streams, repeat) for server in _in_turn(servers, repeat))
 
 
-def _in_turn(contenders: Sequence[Contender], repeat: int) -> Sequence[Contender]:
+def _in_turn(servers: Sequence[TargetServer], repeat: int) -> Sequence[TargetServer]:
     """Alternate which server is first, so that being first is no advantage."""
-    return contenders if repeat % 2 == 0 else contenders[::-1]
+    return servers if repeat % 2 == 0 else servers[::-1]
 
 
-async def _warm_up(contender: Contender, streams: int, seed: int) -> None:
-    server = contender.server
+async def _warm_up(server: TargetServer, streams: int, seed: int) -> None:
     requests = [server.request(prompt, _WARM_UP_TOKENS) for prompt in prompts(seed, "warm-up", streams)]
-    await scenarios.observe(server, None, lambda: scenarios.together(server, requests))
+    await scenarios.observe(server, lambda: scenarios.together(server, requests))
 
 
 async def _attempt(job: Job, config: BenchConfig) -> Run:
-    server = job.contender.server
+    server = job.server
     try:
         measured = await _measure(job, config)
     except LoadError as fault:
@@ -213,14 +202,14 @@ async def _attempt(job: Job, config: BenchConfig) -> Run:
 
 
 async def _measure(job: Job, config: BenchConfig) -> Measured:
-    contender, server, seed, repeat = job.contender, job.contender.server, config.seed, job.repeat
+    server, seed, repeat = job.server, config.seed, job.repeat
     match job.kind:
         case "alone":
             return await _streams(job, config, f"alone/{repeat}", min(config.alone, max(config.levels)))
         case "together" | "together_short":
             return await _streams(job, config, f"{job.kind}/{job.streams}/{repeat}", job.streams)
         case "prefill":
-            return await scenarios.prefill(server, contender.weights, seed, repeat)
+            return await scenarios.prefill(server, seed, repeat)
         case "joiner":
             return await scenarios.joiner(server, seed, repeat)
         case "close_stream" | "close_plain":
@@ -230,18 +219,18 @@ async def _measure(job: Job, config: BenchConfig) -> Measured:
         case "soak":
             return await scenarios.soak(server, config.requests, job.streams, seed, repeat)
         case "start":
-            assert contender.ready_s is not None
-            return Measured({"ready_s": contender.ready_s})
+            assert server.ready_s is not None
+            return Measured({"ready_s": server.ready_s})
         case _:
             assert_never(job.kind)
 
 
 async def _streams(job: Job, config: BenchConfig, name: str, n: int) -> Measured:
-    server = job.contender.server
+    server = job.server
     n_tokens = config.short_tokens if job.kind == "together_short" else config.tokens
     requests = [server.request(text, n_tokens) for text in prompts(config.seed, name, n)]
     pace = scenarios.one_by_one if job.kind == "alone" else scenarios.together
-    seen = await scenarios.observe(server, job.contender.weights, lambda: pace(server, requests))
+    seen = await scenarios.observe(server, lambda: pace(server, requests))
     return Measured(scenarios.stream_figures(seen, n_tokens), seen.errors)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import uvloop
 
 from sluiceway.config import Dtype, ModelFiles, ModelKind
-from sluiceway_lab.bench import BenchConfig, Contender, bench_runs, completed
+from sluiceway_lab.bench import BenchConfig, bench_runs, completed
 from sluiceway_lab.load import machine
 from sluiceway_lab.load.client import Target
 from sluiceway_lab.load.machine import FloorRequest, MachineFloor, Measurement
@@ -109,27 +109,24 @@ class Session:
 
     async def _measure(self, weights: Weights | None, say: Say, facts: list[ServerFacts], runs: list[Run]) -> None:
         """Fill these lists with what is measured."""
-        async with self._entered(weights, say) as first:
-            contenders = [first]
-            facts.append(first.server.facts(self.first.serve_flags))
+        async with self._entered(say) as first:
+            servers = [replace(first, weights=weights)]
+            facts.append(first.facts(self.first.serve_flags))
             if self.rival is not None:
                 rival = await self.rival.met()
-                if rival.name == first.server.name:
-                    rival = replace(rival, name=rival.target.url)
-                contenders.append(Contender(server=rival))
-                facts.append(rival.facts())
-            async for run in bench_runs(self.config, contenders, say):
+                servers.append(replace(rival, name=rival.target.url) if rival.name == first.name else rival)
+                facts.append(servers[-1].facts())
+            async for run in bench_runs(self.config, servers, say):
                 runs.append(run)  # noqa: PERF401  # an interruption leaves the runs so far
 
     @contextlib.asynccontextmanager
-    async def _entered(self, weights: Weights | None, say: Say) -> AsyncIterator[Contender]:
+    async def _entered(self, say: Say) -> AsyncIterator[TargetServer]:
         """Start the first server, if it does not run yet."""
         entrant = self.first
         if isinstance(entrant, RunningServer):
-            yield Contender(server=await entrant.met(), weights=weights)
+            yield await entrant.met()
             return
         say(f"starting a server with {entrant.files.name}")
         with own_server(entrant.files.path or entrant.files.name, entrant.serve_flags) as started:
             ready_s = await started.ready()
-            server = await meet(started.target, pid=started.pid)
-            yield Contender(server=server, weights=weights, ready_s=ready_s)
+            yield replace(await meet(started.target, pid=started.pid), ready_s=ready_s)

@@ -21,6 +21,8 @@ OTHER_VARIABLES = {
     ("check", "--json"): "SLUICEWAY_RECORD",
     ("lab", "--json"): "SLUICEWAY_RECORD",
     ("check", "--model"): "SLUICEWAY_URL_MODEL",
+    ("bench", "--seed"): "SLUICEWAY_PROMPT_SEED",
+    ("lab", "--seed"): "SLUICEWAY_PROMPT_SEED",
 }
 """Flags with other variables, since those of their names have another meaning."""
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import ConfigError
-from sluiceway_lab.bench import ALL_SCENARIOS, BenchConfig, Contender, bench_runs, completed, jobs
+from sluiceway_lab.bench import ALL_SCENARIOS, BenchConfig, bench_runs, completed, jobs
 from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Run, Say
 from sluiceway_lab.load.scenarios import SOAK_PARTS
+from sluiceway_lab.load.target_server import TargetServer
 from support.records import run
 from support.scripted_http import ScriptedServer, completion_stream, plain, scripted_server
 from support.target_servers import target_server
@@ -29,9 +30,9 @@ async def server() -> AsyncIterator[ScriptedServer]:
         yield script
 
 
-async def run_bench(config: BenchConfig, contenders: Sequence[Contender], say: Say) -> list[Run]:
+async def run_bench(config: BenchConfig, servers: Sequence[TargetServer], say: Say) -> list[Run]:
     """All runs of it."""
-    return completed([run async for run in bench_runs(config, contenders, say)])
+    return completed([run async for run in bench_runs(config, servers, say)])
 
 
 def places(runs: Sequence[Run]) -> list[tuple[str, str, int, int]]:
@@ -41,7 +42,7 @@ def places(runs: Sequence[Run]) -> list[tuple[str, str, int, int]]:
 async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
     """The lowest level, the highest, and one after another in each round; the others at most three times."""
     lines: list[str] = []
-    runs = await run_bench(SMALL, [Contender(server=target_server(server.target))], lines.append)
+    runs = await run_bench(SMALL, [target_server(server.target)], lines.append)
     a_round = [("alone", 1), ("together", 1), ("together", 2), ("together", 3)]
     expected = [("s", *what, repeat) for repeat in range(4) for what in a_round if repeat < 3 or what[1] != 2]
     assert places(runs) == expected
@@ -50,14 +51,14 @@ async def test_levels_are_repeated_in_rounds(server: ScriptedServer) -> None:
 
 
 async def test_prompts_are_never_the_same_twice(server: ScriptedServer) -> None:
-    await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
+    await run_bench(SMALL, [target_server(server.target)], lambda line: None)
     prompts = [body["prompt"] for _, _, body in server.requests]
     # Three for the warm-up; in each round two back-to-back, then one, two and three together; not two in the last.
     assert len(prompts) == len(set(prompts)) == 3 + 4 * (2 + 1 + 3) + 3 * 2
 
 
 async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None:
-    runs = await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
+    runs = await run_bench(SMALL, [target_server(server.target)], lambda line: None)
     alone = {one.repeat: one.figures["tokens_per_s"] for one in runs if one.scenario == "alone"}
     for one in runs:
         if one.scenario == "together" and one.streams > 1:
@@ -70,7 +71,7 @@ async def test_speed_is_set_against_back_to_back(server: ScriptedServer) -> None
 async def test_short_answers_tell_what_a_request_costs(server: ScriptedServer) -> None:
     """If the processes are known, each round also runs the highest level with short answers."""
     config = BenchConfig(levels=(1, 2), repeats=2, tokens=16, alone=1, scenarios=("streams",))
-    seen = Contender(server=target_server(server.target, processes={os.getpid(): "api"}))
+    seen = target_server(server.target, processes={os.getpid(): "api"})
     runs = await run_bench(config, [seen], lambda line: None)
     assert [one.streams for one in runs if one.scenario == "together_short"] == [2, 2]
     assert [one.figures["tokens"] for one in runs if one.scenario == "together_short"] == [4.0, 4.0]
@@ -94,7 +95,7 @@ def test_costs_are_split_within_a_repeat() -> None:
 
 
 async def test_servers_are_interleaved(server: ScriptedServer) -> None:
-    pair = [Contender(server=target_server(server.target, name=name)) for name in "ab"]
+    pair = [target_server(server.target, name=name) for name in "ab"]
     config = BenchConfig(levels=(1,), repeats=2, tokens=2, alone=1, scenarios=("streams", "prefill", "joiner"))
     runs = await run_bench(config, pair, lambda line: None)
     for scenario in ("alone", "together", "prefill", "joiner"):
@@ -106,9 +107,9 @@ async def test_what_is_not_known_of_a_server_is_not_run(server: ScriptedServer) 
     config = BenchConfig(levels=(1,), repeats=1, tokens=2, scenarios=("close", "memory", "start"))
     lines: list[str] = []
     with pytest.raises(LoadError, match="^nothing of close, memory, start can be measured of these servers$"):
-        await run_bench(config, [Contender(server=target_server(server.target))], lines.append)
+        await run_bench(config, [target_server(server.target)], lines.append)
     assert [line.partition(",")[0] for line in lines] == ["s: close is left out", "s: memory is left out"]
-    ours = Contender(server=target_server(server.target, processes={os.getpid(): "api"}), ready_s=1.23456789)
+    ours = target_server(server.target, processes={os.getpid(): "api"}, ready_s=1.23456789)
     runs = await run_bench(config, [ours], lambda line: None)
     assert [one.scenario for one in runs] == ["start", "memory"]
     assert runs[0].figures == {"ready_s": 1.23457}
@@ -121,7 +122,7 @@ async def test_run_that_fails_is_one_without_figures() -> None:
         return completion_stream(4) if is_warm_up else [plain(503, b"busy")]
 
     async with scripted_server({"/v1/completions": answering}) as server:
-        runs = await run_bench(SMALL.quick(), [Contender(server=target_server(server.target))], lambda line: None)
+        runs = await run_bench(SMALL.quick(), [target_server(server.target)], lambda line: None)
     assert places(runs) == [("s", "alone", 1, 0), ("s", "together", 1, 0), ("s", "together", 3, 0)]
     assert all((one.figures, one.errors) == ({}, ["s: the server refused (503): busy"]) for one in runs)
 
@@ -129,13 +130,13 @@ async def test_run_that_fails_is_one_without_figures() -> None:
 async def test_server_that_answers_nothing_fails_before_the_first_run() -> None:
     async with scripted_server() as server:
         with pytest.raises(LoadError, match="s: the server refused"):
-            await run_bench(SMALL, [Contender(server=target_server(server.target))], lambda line: None)
+            await run_bench(SMALL, [target_server(server.target)], lambda line: None)
 
 
 async def test_close_is_for_servers_whose_gauges_are_known() -> None:
-    pair = [Contender(server=target_server(name="a")), Contender(server=target_server(name="b", kind="vllm"))]
+    pair = [target_server(name="a"), target_server(name="b", kind="vllm")]
     found = jobs(BenchConfig(repeats=2, scenarios=("close",)), pair)
-    assert [(job.contender.server.name, job.kind, job.repeat) for job in found] == [
+    assert [(job.server.name, job.kind, job.repeat) for job in found] == [
         ("b", "close_stream", 0),
         ("b", "close_stream", 1),
         ("b", "close_plain", 0),
@@ -145,7 +146,7 @@ async def test_close_is_for_servers_whose_gauges_are_known() -> None:
 
 async def test_soak_is_a_series_of_parts(server: ScriptedServer) -> None:
     config = BenchConfig(levels=(1, 4), requests=25, scenarios=("soak",))
-    runs = await run_bench(config, [Contender(server=target_server(server.target))], lambda line: None)
+    runs = await run_bench(config, [target_server(server.target)], lambda line: None)
     assert places(runs) == [("s", "soak", 4, part) for part in range(SOAK_PARTS)]
     assert sum(one.figures["requests"] for one in runs) == 25
 

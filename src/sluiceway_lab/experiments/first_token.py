@@ -36,7 +36,7 @@ async def _measure(lab: Lab, server: TargetServer) -> None:
     n = _SMOKE_STREAMS if lab.is_smoke else _STREAMS
     for repeat in range(-1, 1 if lab.is_smoke else _REPEATS):
         requests = [server.request(text, _TOKENS) for text in prompts(lab.seed, f"first-token/{repeat}", n)]
-        seen = await observe(server, None, functools.partial(together, server, requests))
+        seen = await observe(server, functools.partial(together, server, requests))
         if repeat >= 0:  # the first is a warm-up
             figures = stream_figures(seen, _TOKENS)
             lab.note(server.name, "together", figures, streams=n, repeat=repeat, errors=seen.errors)

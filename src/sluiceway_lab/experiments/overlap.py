@@ -39,7 +39,7 @@ async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, r
         server.request(text, n_tokens) for text in prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)
     ]
     pace = together if scenario == "together" else one_by_one
-    seen = await observe(server, None, lambda: pace(server, requests))
+    seen = await observe(server, lambda: pace(server, requests))
     first_end_s = min(answer.chunk_s[-1] for answer in seen.answers)
     begun = sum(answer.chunk_s[0] <= first_end_s for answer in seen.answers)
     number = repeat if isinstance(repeat, int) else 0

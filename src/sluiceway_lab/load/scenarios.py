@@ -54,9 +54,7 @@ class Observed:
         return max(one.chunk_s[-1] for one in self.answers) - min(one.started_s for one in self.answers)
 
 
-async def observe(
-    server: TargetServer, weights: Weights | None, work: Callable[[], Awaitable[Sequence[Outcome]]]
-) -> Observed:
+async def observe(server: TargetServer, work: Callable[[], Awaitable[Sequence[Outcome]]]) -> Observed:
     """Run `work` between two scrapes of the server's metrics and processes.
 
     Answers are parsed after the second scrape. Raises `LoadError` if no request was answered.
@@ -64,7 +62,7 @@ async def observe(
     samples, usages, own_s = await server.samples(), server.usages(), time.process_time()
     outcomes = await work()
     costs = {"cpu_client_s": time.process_time() - own_s, **cpu_figures(usages, server.usages())}
-    costs |= engine_figures(samples, await server.samples(), weights)
+    costs |= engine_figures(samples, await server.samples(), server.weights)
     answers, errors = read_all(outcomes)
     if not answers:
         raise LoadError(f"{server.name}: {errors[0]}" if errors else f"{server.name}: nothing was asked")
@@ -183,14 +181,14 @@ def _part(samples: Samples, part: str) -> float:
     return samples.get((_SECONDS, f'{{part="{part}"}}'), 0.0)
 
 
-async def prefill(server: TargetServer, weights: Weights | None, seed: int, repeat: int) -> Measured:
+async def prefill(server: TargetServer, seed: int, repeat: int) -> Measured:
     """Send four prompts of a thousand words at the same time, for one token each.
 
     The rate needs the server's count of prompt tokens.
     """
     names = [f"prefill/{repeat}/{index}" for index in range(PREFILL_PROMPTS)]
     requests = [server.request(long_prompt(seed, name, PREFILL_WORDS), 1) for name in names]
-    seen = await observe(server, weights, lambda: together(server, requests))
+    seen = await observe(server, lambda: together(server, requests))
     figures = {"makespan_s": seen.makespan_s, **seen.costs}
     known = [answer.prompt_tokens for answer in seen.answers if answer.prompt_tokens is not None]
     if len(known) == len(seen.answers):

@@ -11,7 +11,7 @@ import msgspec
 
 from sluiceway_lab.load.client import LoadError, Target, complaint, get, record
 from sluiceway_lab.load.processes import ProcessUsage, family, usage
-from sluiceway_lab.load.record import ServerFacts
+from sluiceway_lab.load.record import ServerFacts, Weights
 from sluiceway_lab.load.workload import completion
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(\{.*\})?\s+([^\s#]+)", re.MULTILINE)
@@ -69,7 +69,11 @@ class _Models(msgspec.Struct):
 
 @dataclass(frozen=True, kw_only=True)
 class TargetServer:
-    """A server under measurement. `processes` has names by process id, and is empty if they are unknown."""
+    """A server under measurement. `processes` has names by process id, and is empty if they are unknown.
+
+    `weights` is what a step of its model reads, if that is known. `ready_s` is how long its start took, if we started
+    it.
+    """
 
     name: str
     target: Target
@@ -78,6 +82,8 @@ class TargetServer:
     version: str | None
     extras: dict[str, Any]
     processes: dict[int, str] = field(default_factory=dict)
+    weights: Weights | None = None
+    ready_s: float | None = None
 
     def body(self, prompt: str, n_tokens: int, **fields: Any) -> dict[str, Any]:
         """Return a request for a completion. `fields` replace others; None removes one.

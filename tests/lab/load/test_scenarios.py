@@ -69,7 +69,7 @@ def answer(started_s: float, *chunk_s: float, completion_tokens: int | None = No
 
 async def test_prefill_counts_prompt_tokens() -> None:
     async with scripted_server({PATH: completion_stream(1, n_prompt=1005)}) as server:
-        run = await prefill(target_server(server.target), None, seed=0, repeat=2)
+        run = await prefill(target_server(server.target), seed=0, repeat=2)
     assert run.figures["prompt_tokens"] == 4020.0
     assert run.figures["prompt_tokens_per_s"] == pytest.approx(4020.0 / run.figures["makespan_s"])
     prompts = [body["prompt"] for _, _, body in server.requests]
@@ -79,7 +79,7 @@ async def test_prefill_counts_prompt_tokens() -> None:
 
 async def test_prefill_has_no_rate_when_the_server_does_not_count() -> None:
     async with scripted_server({PATH: stream(token("a"), b"data: [DONE]\n\n")}) as server:
-        run = await prefill(target_server(server.target), None, seed=0, repeat=0)
+        run = await prefill(target_server(server.target), seed=0, repeat=0)
     assert "makespan_s" in run.figures and "prompt_tokens_per_s" not in run.figures
 
 
@@ -162,7 +162,7 @@ async def test_simultaneous_streams_are_all_read() -> None:
     async with scripted_server({PATH: completion_stream(5)}) as server:
         ours = target_server(server.target)
         requests = [ours.request(f"prompt {index}", 5) for index in range(8)]
-        seen = await observe(ours, None, lambda: together(ours, requests))
+        seen = await observe(ours, lambda: together(ours, requests))
     assert [one.n_tokens for one in seen.answers] == [5] * 8 and seen.errors == []
     assert sorted(body["prompt"] for _, _, body in server.requests) == [f"prompt {index}" for index in range(8)]
     assert seen.costs.keys() == {"cpu_client_s"} and seen.costs["cpu_client_s"] > 0
@@ -186,7 +186,7 @@ async def test_failed_request_is_reported_with_the_other_answers() -> None:
     async with scripted_server({PATH: answering}) as server:
         ours = target_server(server.target)
         requests = [ours.request(text, 3) for text in ("good", "refused", "broken")]
-        seen = await observe(ours, None, lambda: together(ours, requests))
+        seen = await observe(ours, lambda: together(ours, requests))
     assert len(seen.answers) == 1
     assert seen.errors == ["the server refused (503): busy", "the server broke off the answer"]
 
@@ -195,11 +195,11 @@ async def test_server_that_answers_nothing_is_not_measured() -> None:
     async with scripted_server({PATH: [plain(503, b"busy")]}) as server:
         ours = target_server(server.target)
         with pytest.raises(LoadError, match=r"^s: the server refused \(503\): busy"):
-            await observe(ours, None, lambda: together(ours, [ours.request("p", 1)]))
+            await observe(ours, lambda: together(ours, [ours.request("p", 1)]))
         with pytest.raises(LoadError, match="^s: nothing was asked"):
-            await observe(ours, None, lambda: together(ours, []))
+            await observe(ours, lambda: together(ours, []))
     with pytest.raises(LoadError, match="no answer from"):
-        await observe(ours, None, lambda: together(ours, [ours.request("p", 1)]))
+        await observe(ours, lambda: together(ours, [ours.request("p", 1)]))
 
 
 def test_figures_are_of_all_streams_together() -> None:
