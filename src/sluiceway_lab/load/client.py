@@ -269,15 +269,18 @@ class Connection(asyncio.Protocol):
         return self._socket.fileno()
 
     def send(self, raw: bytes) -> None:
-        if raw:
+        """Send these bytes. If the connection is lost, the next read says so."""
+        if raw and not self._transport.is_closing():
             self._transport.write(raw)
 
     def stall(self) -> None:
         """Stop reading."""
-        self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume(self) -> None:
-        self._transport.resume_reading()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def finish(self) -> None:
         """Close in order (FIN)."""
@@ -285,10 +288,9 @@ class Connection(asyncio.Protocol):
 
     def reset(self) -> None:
         """Leave abruptly (RST)."""
-        if self._transport.is_closing():
-            return
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._transport.abort()
+        if not self._transport.is_closing():
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._transport.abort()
 
     async def end(self, limit_s: float = LIMIT_S) -> Recording:
         """Wait until the server has closed, and return everything that came."""

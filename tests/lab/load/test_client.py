@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -366,3 +367,22 @@ async def test_limit_is_an_error_that_names_the_condition() -> None:
 
     with pytest.raises(LoadError, match="^waited 0 s in vain for a miracle$"):
         await until(look, "a miracle", limit_s=0.0, pause_s=0.0)
+
+
+async def test_steps_after_a_reset_do_nothing() -> None:
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async with serving(cut) as target, dial(target) as connection:
+        connection.send(b"xy")
+        with pytest.raises(LoadError, match="reset the connection"):
+            await connection.read_some(LIMIT_S)
+        for step in (connection.stall, connection.resume, connection.reset, connection.finish):
+            step()
+        connection.send(b"z")
+        with pytest.raises(HungUp):
+            await connection.read_reply(LIMIT_S)
