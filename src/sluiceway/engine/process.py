@@ -26,7 +26,7 @@ from sluiceway.types import EngineFacts, FinishReason
 
 
 class EngineLoop:
-    """Steps while there is work, sleeps while there is none, until told to stop."""
+    """Runs the engine: it steps while there is work, and sleeps while there is none, until the order to stop."""
 
     def __init__(self, context: zmq.Context[Any], addresses: Addresses, engine: Engine, facts: EngineFacts) -> None:
         self._engine = engine
@@ -39,7 +39,7 @@ class EngineLoop:
         self._looked_s: float | None = None
         """When the loop last looked at what arrived; None while it waits for that and does nothing else."""
         self._gaps = LongestGap(time.monotonic())
-        self._is_told_to_stop = False
+        self._should_stop = False
         self._has_stopped = threading.Event()
 
     def run(self) -> None:
@@ -50,7 +50,7 @@ class EngineLoop:
         pulse.start()
         try:
             self._say_hello()
-            while not self._is_told_to_stop:
+            while not self._should_stop:
                 if not self._engine.has_work and not self._orphans:
                     self._looked_s = None
                     poller.poll()
@@ -71,7 +71,7 @@ class EngineLoop:
         try:
             self._outlet.push(message)
         except PeerGone:
-            pass  # between threads, where a closed end is gone for good: nobody is left to read this
+            pass  # only in tests and in `LLM`, whose threads close their ends for good: no reader is left
 
     def _receive(self) -> Iterator[ToEngine]:
         now_s = time.monotonic()
@@ -82,9 +82,9 @@ class EngineLoop:
         return itertools.chain(orphans, self._inlet.drain())
 
     def _beat(self) -> None:
-        """Sends heartbeats in a thread beside the steps, so that a long step is no silence; they tell how long it is.
+        """Send heartbeats from a thread of its own, so that a long step is not taken for silence.
 
-        When the process is stopped, so is this thread.
+        A heartbeat says how long the current step has taken. When the whole process is stopped, so is this thread.
         """
         try:
             while not self._has_stopped.wait(HEARTBEAT_S):
@@ -103,14 +103,14 @@ class EngineLoop:
         for order in self._control.drain():
             match order:
                 case PeerDown(Role.TOKENIZER, hung=False):
-                    # Nobody can turn tokens into text any more, nor tell us of a client that left.
+                    # Without the tokenizer, tokens cannot become text, and clients that leave are not reported.
                     self._orphans += [Abort(rid, FinishReason.DISCONNECTED) for rid in self._engine.live_rids()]
                 case PeerUp(Role.TOKENIZER | Role.API):
-                    # A process that has started again has not got it; the tokenizer passes it on to the API process.
+                    # A process that was started again lacks this. The tokenizer passes it on to the API process.
                     self._publish(EngineUp(self._facts))
                 case PeerDown() | PeerUp() | ProcessFigures() | Drain():
                     pass
                 case Stop():
-                    self._is_told_to_stop = True
+                    self._should_stop = True
                 case _:
                     assert_never(order)

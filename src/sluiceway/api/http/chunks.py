@@ -5,12 +5,11 @@ application; with many streams that is most of the cost of a token. So the HTTP 
 extension (https://asgi.readthedocs.io/en/latest/extensions.html): the head of a response and its end go through `send`;
 between them the application may write by itself.
 
-Bounds the bytes that the kernel has accepted for a connection and not sent yet, so that a stopped reader shows.
-
-`TCP_NOTSENT_LOWAT` bounds them where bytes begin a new segment. But bytes that fit into a waiting segment are added to
-it without a check, and such a segment takes half of the reader's window: 32 KiB of events of two hundred bytes. So the
-kernel is asked now and then (`SIOCOUTQNSD`). Once it holds too much, nothing more is given to it until it has sent
-some. It gives no notice of that, so it is asked again soon, and then less and less often.
+This file also bounds the bytes that the kernel has accepted for a connection and not sent yet, so that a reader that
+has stopped is seen soon. `TCP_NOTSENT_LOWAT` bounds them where bytes begin a new segment. But the kernel adds bytes
+that fit into a waiting segment without a check, and such a segment may be half of the reader's window: 32 KiB of events
+of two hundred bytes. So the kernel is asked now and then (`SIOCOUTQNSD`). Once it holds too much, it gets nothing more
+until it has sent some. It does not say when that is, so it is asked again soon, and then less and less often.
 """
 
 from __future__ import annotations

@@ -34,14 +34,14 @@ def request_id_of(scope: Scope) -> str:
 
 
 class Edge:
-    """The ASGI layer around the application. It is one layer, since each layer costs a call with each message.
+    """The only ASGI layer around the application: each layer costs a call for each message.
 
-    It names the request (`x-request-id`; a sane id of the client is taken over), refuses what the gate does not let in,
+    It gives the request an id (`x-request-id`; a valid id of the client is kept), refuses what the gate does not admit,
     and turns an unexpected exception into a 500.
 
-    It also ends a response to a request whose body was not read to its end by closing the connection. To close with
-    unread bytes makes the kernel reset the connection, and the reset can overtake the response. So the rest is read and
-    thrown away first, within bounds, while the client has the whole response already.
+    After a response to a request whose body was not read to its end, it closes the connection. A close with unread
+    bytes makes the kernel reset the connection, and the reset can overtake the response. So the rest of the body is
+    read and dropped first, within bounds. The client has the whole response by then.
     https://www.rfc-editor.org/rfc/rfc9112#section-9.6
     """
 
@@ -156,11 +156,11 @@ _PORTS = {"http": "80", "https": "443"}
 
 
 class Gate:
-    """Decides which requests come in: those that name this server, come from no foreign page, and are unambiguous.
+    """Admits requests that name this server, come from no page of another site, and are unambiguous.
 
     A page of another site can make a browser send requests to this machine. It can read the answers if its own host
-    name leads here (DNS rebinding); then the browser sends that name as `Host`. And it can change things without
-    reading answers; such a request has an `Origin` that is not this server's. Programs send no `Origin`, and their
+    name leads to this machine (DNS rebinding). Then the browser sends that name as `Host`. The page can also change
+    things without reading answers. Such a request has the `Origin` of the page. Programs send no `Origin`, and their
     `Host` is the name by which they found the server.
     """
 

@@ -1,21 +1,21 @@
-"""uvicorn's HTTP/1.1 protocol with what it lacks: limits for heads, and an eye on the client at every moment.
+"""The HTTP/1.1 protocol of the server: uvicorn's, with limits for heads and with a watch over each client.
 
-* A request's head is bounded in bytes, in fields and in time, and so is the time before the first one. What frames a
-  chunked body has the same bounds: the sizes of its chunks, their extensions, and the trailer, of which no field is
-  ever taken for one of the head.
-* A client that leaves is noticed at once, also when it has sent further requests ahead (uvicorn then stops reading, and
-  marks only the last of them as disconnected) or when what it was sent still waits for it. Behind a client that is far
-  ahead reading stops; then the kernel is asked every now and then whether the client is still there.
-* A transfer coding or a version of HTTP that this server does not speak is refused by its own status.
-* What the parser makes much work of is parsed in pieces, one in each turn of the loop: see `ParsingTurns`.
-* An offer to speak another protocol (`Upgrade: h2c`) is passed over; the parser would take it and lose the body.
-* What cannot be parsed is answered in the usual envelope, after the answers to what came before it, and never in the
-  midst of another answer. The rest of what such a client sends is read and dropped, so that it gets the answer.
-* The owner of a streamed answer may write to the transport by itself: see `chunks`.
-* A client of HTTP/1.0 gets no chunks, which it does not know: see `until_close`.
-* Buffers are small, so that a client that stops reading shows soon; one that takes nothing at all is cut off.
-* A client that is gone without a word, with its machine or its network, is noticed within a minute also while it waits
-  for an answer of which nothing is written yet: the kernel asks for it.
+* The head of a request is bounded in bytes, in fields and in time. So is the wait for the first head. The framing of a
+  chunked body has the same bounds: the sizes and extensions of its chunks, and the trailer. No field of a trailer
+  counts as a field of the head.
+* The server notices immediately when a client leaves, also if it has sent more requests ahead, or has not taken what
+  was sent to it. (uvicorn then stops reading, or marks only the last request as disconnected.) From a client that has
+  sent very much ahead, the server reads nothing more. It then asks the kernel regularly whether the client is there.
+* A transfer coding or an HTTP version that the server does not know is refused with the status for it.
+* Input that costs much parsing is parsed in slices, one in each turn of the loop: see `ParsingTurns`.
+* An offer to speak another protocol (`Upgrade: h2c`) is ignored. The parser alone would accept it and lose the body.
+* What cannot be parsed is answered in the usual envelope, after the answers to earlier requests, and never inside
+  another answer. The server reads and drops what such a client still sends, so that the client gets the answer.
+* The owner of a streamed answer may write to the transport directly: see `chunks`.
+* A client of HTTP/1.0, which does not know chunks, gets none: see `until_close`.
+* Buffers are small, so that the server soon sees a client that stops reading. A client that takes nothing is cut off.
+* A client whose machine or network has failed is noticed within a minute, even while it waits for an answer of which
+  nothing is written yet: the kernel sends keep-alive probes.
 """
 
 from __future__ import annotations
@@ -50,50 +50,50 @@ HEAD_TIMEOUT_S = 20.0
 MAX_AHEAD_REQUESTS = 16
 """How many requests may wait behind the current one before the server stops reading."""
 MAX_AHEAD_BYTES = 64 * 1024
-"""And when so much was read of them."""
+"""And how many bytes of them."""
 LOOK_EVERY_S = 0.25
-"""How often the kernel is asked whether a client is still there of which nothing is read."""
+"""How often the kernel is asked whether a client is still there while nothing is read from it."""
 
 REFUSAL_GRACE_S = 5.0
-"""How long each answer to an earlier request may take before what came after them and is no request is refused."""
+"""How long each answer to an earlier request may take before invalid input that came later is refused."""
 
 LINGER_S = 30.0
 LINGER_IDLE_S = 5.0
-"""How long a client may send unwanted bytes, and how long it may be silent, before its connection ends."""
+"""After the answer, how long a client may go on sending, and how long it may be silent, before its connection ends."""
 LINGER_BYTES_PER_S = 64 * 1024 * 1024
 MAX_LINGERING = 64
-"""Connections at a time; beyond that they end as soon as the answer is written."""
+"""How many connections may linger. Any other connection ends as soon as the answer is written."""
 
 SLICE_BYTES = 4 * 1024
-"""What is parsed in one go: it holds a hundred requests at most, and after each slice the bounds are looked at."""
+"""How much is parsed without a pause: a hundred requests at most. The bounds are checked after each slice."""
 _CALLS_AT_ONCE = 512
-"""Fields of heads, and chunks, after which the rest of what was read waits for another turn of the loop: a slice of
-chunks of one byte each has more, and takes three milliseconds."""
+"""After this many fields and chunks, the rest of what was read waits for another turn of the loop. A slice of chunks of
+one byte each has more, and takes three milliseconds."""
 _CONTENT_WORTH = 16
-"""Bytes of framing that each byte of a chunked body may take, as long as it comes."""
+"""How many bytes of framing each byte of a chunked body may have."""
 
 SEND_TIMEOUT_S = 60.0
 
 _NOTSENT_LOWAT = 25
-"""TCP_NOTSENT_LOWAT of Linux, which not every Python has a name for."""
+"""TCP_NOTSENT_LOWAT of Linux. Not every version of Python has a name for it."""
 
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 30, 10, 3
-"""When the kernel asks a client that says nothing and is told nothing whether it is there, and when it gives it up."""
+"""When the kernel begins to probe a silent connection, how often it does, and after how many probes it gives up."""
 
 _FULL = msgspec.structs.replace(OVERLOADED, message="Too many connections are open; try again later.")
 
 _UNKNOWN_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade", "Expected HTTP/2 Connection Preface")
-"""What the parser says of a version that it does not know, and of the first line of HTTP/2."""
+"""The parser's errors for an unknown version, and for the first line of HTTP/2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
-    """What may wait for a client, outside of what is waited for inside: bytes.
+    """How many bytes may wait for a client below the backlog.
 
-    `write_bytes` is the transport's, `unsent_bytes` the kernel's (0: as much as it likes). What is on its way has no
-    limit: a reader that stopped gets all of it, and for one that reads it is what makes it fast.
+    `write_bytes` bounds the buffer of the transport, `unsent_bytes` what the kernel has not sent (0: no bound). Bytes
+    that are sent and not confirmed have no bound: they make a connection fast.
 
-    `send_timeout_s` is how long a client may take nothing of what is sent to it, where nobody else looks after that.
+    `send_timeout_s` is how long a client may take nothing that is sent to it, where no response watches its readers.
     """
 
     write_bytes: int = 0
@@ -102,16 +102,16 @@ class Buffers:
 
 
 class ParsingTurns:
-    """Connections of a server that have read more than is parsed at once. One of them goes on in each turn of the loop.
+    """The connections that have read more than is parsed in one turn of the loop. One of them continues in each turn.
 
-    So what many clients send at once in tiny chunks holds up the loop no longer than what one of them sends.
+    So many clients that send tiny chunks at the same time hold up the loop no longer than one of them does.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` later, after those that wait already."""
+        """Call `go_on` in a later turn of the loop, after the connections that wait already."""
         self._waiting.append(go_on)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._take_turn)
@@ -124,7 +124,7 @@ class ParsingTurns:
 
 
 class _Reading(FlowControl):
-    """uvicorn and the application pause and resume as they like; from `hold` to `release` nothing is read anyway."""
+    """Pauses reading from `hold` to `release`, whatever uvicorn and the application ask for meanwhile."""
 
     is_held = False
 
@@ -146,11 +146,11 @@ class _Reading(FlowControl):
 
 
 class WatchfulProtocol(HttpToolsProtocol):
-    """See the module's docstring."""
+    """Parses the requests of one connection, starts the application for each, and watches the client."""
 
     flow: _Reading
     _lingering: ClassVar[set[WatchfulProtocol]] = set()
-    """Connections of this process that are answered and read on, until their clients have sent all they want to."""
+    """Connections of this process that are answered, and read until their clients have sent everything."""
 
     def __init__(self, *args: Any, buffers: Buffers, turns: ParsingTurns, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -158,19 +158,19 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._turns = turns
         self._send_timer: asyncio.TimerHandle | None = None
         self._untaken_bytes = 0
-        """What the client had yet to take when the timer was set."""
+        """How much the client had not taken when the timer was set."""
         self._answering: RequestResponseCycle | None = None
         self._chunks: ChunkWriter | None = None
-        """Of the answer that is being written."""
+        """The writer of the current answer."""
         self._is_in_head = self._is_in_body = False
         self._is_after_size = False
-        """Whether a chunk was begun; what follows the last one, without content, is the trailer."""
+        """True after the head of a chunk. What follows the last chunk, which has no content, is the trailer."""
         self._n_content_bytes = 0
-        """Of all bodies so far."""
+        """Bytes of content of all bodies so far."""
         self._framing_bytes = 0
-        """What came since without content, of a chunked body."""
+        """Bytes of a chunked body that are no content, less what its content allows."""
         self._unparsed = b""
-        """What was read before reading was stopped."""
+        """What was read but is not parsed yet."""
         self._n_calls = 0
         """Fields and chunks so far."""
         self._waits_for_turn = False
@@ -179,18 +179,18 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._linger_until_s = 0.0
         self._has_sent_on = False
         self._head_timer: asyncio.TimerHandle | None = None
-        """Of a head, or of a trailer."""
+        """The timer of a head, or of a trailer."""
         self._head_bytes = 0
-        """Read of a head that is not whole yet."""
+        """Bytes that were read of a head that is not complete yet."""
         self._field_bytes = 0
-        """Its names and values as parsed: a head that comes in one read is bounded too."""
+        """Bytes of its parsed names and values: this bounds a head that comes in one read too."""
         self._n_fields = 0
         self._ahead_bytes = 0
         self._refusal_status: int | None = None
-        """What is refused, once all before it is answered. Nothing more is parsed."""
+        """The status of a refusal that follows when earlier requests are answered. Nothing more is parsed."""
         self._refusal_timer: asyncio.TimerHandle | None = None
         self.is_turned_away = False
-        """Whether there is no room for this connection: its first request, whatever it is, is answered with a 503."""
+        """True when there is no room for this connection: its first request, whatever it is, is answered with a 503."""
 
     # The connection.
 
@@ -200,14 +200,14 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._set_buffers(transport)
         _ask_whether_it_is_there(transport.get_extra_info("socket"))
         self._arm_keep_alive()
-        if self.is_turned_away:  # it takes one of few files
+        if self.is_turned_away:  # such a connection uses one of few file descriptors
             self._head_timer = self.loop.call_later(LINGER_IDLE_S, self._refuse, 503)
 
     def _set_buffers(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=self._buffers.write_bytes)
         connection = transport.get_extra_info("socket")
         if self._buffers.unsent_bytes and sys.platform == "linux":
-            with contextlib.suppress(OSError):  # not all that passes for Linux has it
+            with contextlib.suppress(OSError):  # not every kernel that calls itself Linux has it
                 connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._buffers.unsent_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -223,7 +223,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._disconnect()
 
     def eof_received(self) -> None:
-        """The client has closed its side: it has left, even if bytes for it still wait to be sent."""
+        """The client has closed its side: it has left, even if bytes still wait to be sent to it."""
         if self._is_answering:
             self._disconnect()
             self.transport.abort()
@@ -250,7 +250,7 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._chunks.on_writable()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Between requests: a client that has not even taken the last answer is cut off, since to close would wait."""
+        """Close an idle connection; break it off if its client has not taken the last answer: closing would wait."""
         if self.transport.get_write_buffer_size():
             break_off(self.transport)
         else:
@@ -311,9 +311,9 @@ class WatchfulProtocol(HttpToolsProtocol):
         if self._is_far_ahead:
             self._hold(b"")
         elif self.pipeline:
-            self.flow.resume_reading()  # to go on reading is the best way to see the client leave
+            self.flow.resume_reading()  # reading shows at once when the client leaves
         elif not self._is_in_head and not self._is_answering:
-            self._arm_keep_alive()  # blank lines between requests begin nothing
+            self._arm_keep_alive()  # blank lines between requests do not begin a request
 
     def _parse(self, piece: bytes) -> None:
         n_content_bytes, was_after_size = self._n_content_bytes, self._is_after_size
@@ -331,7 +331,7 @@ class WatchfulProtocol(HttpToolsProtocol):
                 self._start_head_timer()  # content would have come by now: this is the trailer
 
     def _bound_framing(self, n_bytes: int, n_content_bytes: int) -> None:
-        """Extensions, sizes with ever more digits, and trailers: the parser itself takes any amount of them."""
+        """Bound extensions, long sizes and trailers: the parser itself accepts any amount of them."""
         self._framing_bytes = max(0, self._framing_bytes + n_bytes - n_content_bytes * (1 + _CONTENT_WORTH))
         if self._framing_bytes > MAX_HEAD_BYTES:
             self._refuse(431 if self._is_after_size else 400)
@@ -344,14 +344,14 @@ class WatchfulProtocol(HttpToolsProtocol):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
-    # What is far ahead.
+    # Requests that come ahead of their answers.
 
     @property
     def _is_far_ahead(self) -> bool:
         return len(self.pipeline) >= MAX_AHEAD_REQUESTS or self._ahead_bytes > MAX_AHEAD_BYTES
 
     def _hold(self, rest: bytes) -> None:
-        """Read no more until there are answers. The client is not blamed for what it has sent only in part."""
+        """Stop reading until earlier requests are answered. Meanwhile no time runs for a head that is not complete."""
         self._unparsed = rest
         self.flow.hold()
         self._stop_head_timer()
@@ -384,10 +384,10 @@ class WatchfulProtocol(HttpToolsProtocol):
             self._look_timer = None
 
     def _look_whether_it_left(self) -> None:
-        """While nothing is read, its leaving lies behind what it has sent."""
+        """Ask the kernel whether the client has left: while nothing is read, the end of the input is not seen."""
         poller = select.poll()
         poller.register(self.transport.get_extra_info("socket").fileno(), getattr(select, "POLLRDHUP", 0))
-        if poller.poll(0):  # poll reports errors and hang-ups unasked
+        if poller.poll(0):  # poll always reports errors and hang-ups
             self._disconnect()
             self.transport.abort()
         else:
@@ -412,12 +412,12 @@ class WatchfulProtocol(HttpToolsProtocol):
             rest = self._feed_up_to_an_offer(rest)
 
     def _feed_up_to_an_offer(self, data: bytes) -> bytes | None:
-        """Returns what is to be parsed anew, if anything."""
+        """Parse up to an offer of another protocol. Return what must be parsed again, if anything."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
             if self.parser.get_method() == b"CONNECT":
-                self._refuse(400)  # we are no proxy
+                self._refuse(400)  # this server is no proxy
             elif self._refusal_status is None:
                 return self._without_offer(data[error.args[0] :])
         except httptools.HttpParserError as error:
@@ -425,7 +425,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         return None
 
     def _without_offer(self, rest: bytes) -> bytes:
-        """The request as if it did not offer another protocol, to be parsed again: the parser stops after such a head.
+        """The request without its offer of another protocol, to be parsed again: the parser stops after such a head.
 
         A server may ignore the offer: https://www.rfc-editor.org/rfc/rfc9110#section-7.8
         """
@@ -433,7 +433,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         lines += [b"%b: %b" % field for field in map(_without_offer, self.headers) if field is not None]
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the one before it
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # like the parser that it replaces
         return b"\r\n".join([*lines, b"", rest])
 
     # Heads.
@@ -450,7 +450,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._n_calls += 1
         if self._n_fields > MAX_HEADERS or self._field_bytes > MAX_HEAD_BYTES:
             self._break(431, "too many headers, or too large ones")
-        if self._is_in_head:  # else it is of the trailer: https://www.rfc-editor.org/rfc/rfc9110#section-6.5.1
+        if self._is_in_head:  # else it is a field of the trailer: https://www.rfc-editor.org/rfc/rfc9110#section-6.5.1
             super().on_header(name, value.strip(b" \t"))  # https://www.rfc-editor.org/rfc/rfc9110#section-5.5
 
     def on_headers_complete(self) -> None:
@@ -466,7 +466,7 @@ class WatchfulProtocol(HttpToolsProtocol):
             # "A server MUST respond with a 400": https://www.rfc-editor.org/rfc/rfc9112#section-3.2
             self._break(400, "not one host")
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
-            # The parser knows no other, and reads what it does not know as plain bytes.
+            # The parser knows `chunked` only, and would read a body in another coding as plain bytes.
             self._break(501, "an unknown transfer coding")
         scheme, separator, rest = self.url.partition(b"://")
         if separator and b"/" not in scheme:
@@ -496,7 +496,7 @@ class WatchfulProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _break(self, status: int, why: str) -> NoReturn:
-        """Refuse, and make the parser stop."""
+        """Refuse the input, and stop the parser."""
         self._refuse(status)
         raise httptools.HttpParserError(why)
 
@@ -512,13 +512,13 @@ class WatchfulProtocol(HttpToolsProtocol):
     # Refusals.
 
     def _refuse(self, status: int) -> None:
-        """Answer what is no proper request, when all before it is answered, and close."""
+        """Answer invalid input after all earlier requests are answered, and close the connection."""
         if self._refusal_status is not None:
             return
         self._refusal_status = status
         self._stop_head_timer()
         if self._is_in_body and self.pipeline:
-            self.pipeline.popleft()  # what is refused is itself the last that waits
+            self.pipeline.popleft()  # the refused request is the last one that waits
         elif self._is_in_body or not self._is_answering:
             self._refuse_now()
             return
@@ -531,7 +531,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._refusal_timer = self.loop.call_later(REFUSAL_GRACE_S, self._refuse_now)
 
     def _refuse_now(self) -> None:
-        """In the midst of an answer to another request only the closing is left."""
+        """Send the refusal. If an answer to another request is half written, only close the connection."""
         if self.transport.is_closing() or self in self._lingering or self._refusal_status is None:
             return
         is_amid = self._answering is not None and self._is_answering and self._answering.response_started
@@ -547,7 +547,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         self._close_gently()
 
     def _close_gently(self) -> None:
-        """Send nothing more, and drop what comes until the client has done likewise.
+        """Send nothing more, and drop what the client sends until it closes its side too.
 
         Closing with unread bytes resets the connection, and the reset can overtake the answer:
         https://www.rfc-editor.org/rfc/rfc9112#section-9.6
@@ -572,7 +572,7 @@ class WatchfulProtocol(HttpToolsProtocol):
             break_off(self.transport)
 
     def _drop(self, n_bytes: int) -> None:
-        """No faster than others can be served meanwhile."""
+        """Drop bytes, and limit how fast they are read, so that other clients are served meanwhile."""
         self._has_sent_on = True
         self.flow.pause_reading()
         self.loop.call_later(n_bytes / LINGER_BYTES_PER_S, self.flow.resume_reading)

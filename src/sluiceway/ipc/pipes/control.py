@@ -33,11 +33,11 @@ class ControlServer:
         self._decoder: Decoder[ToSupervisor] = Decoder(ToSupervisor)
 
     def send(self, role: Role, message: ToChild) -> None:
-        """Tell one process; nobody is told if it is not connected."""
+        """Send an order to one process; it is dropped if that process is not connected."""
         self.socket.send_multipart([role.value.encode(), encode(message)], NOBLOCK)
 
     def drain(self) -> Iterator[tuple[Role, ToSupervisor]]:
-        """Every report that is here now, with its sender; of a flood only a part, so that others have their turn."""
+        """Yield reports that have arrived, with their senders; at most `_AT_MOST`, so that other work goes on."""
         for _ in range(_AT_MOST):
             if not has_message(self.socket):
                 return
@@ -60,7 +60,7 @@ def _connect(socket: zmq.Socket[Any], address: str, role: Role, suffix: bytes = 
 
 
 class ControlClient:
-    """A process' end, for loops that poll (`socket` goes into a `zmq.Poller`)."""
+    """The end of a process that polls: put `socket` into a `zmq.Poller`."""
 
     def __init__(self, context: zmq.Context[Any], address: str, role: Role, *, is_pulse: bool = False) -> None:
         self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.DEALER)
@@ -71,19 +71,19 @@ class ControlClient:
         self.socket.send(encode(message), NOBLOCK)
 
     def drain(self) -> Iterator[ToChild]:
-        """Every order that is here now."""
+        """Yield every order that has arrived."""
         for raw in waiting(self.socket):
             order = decode_or_drop(self._decoder, raw)
             if order is not None:
                 yield order
 
     def close(self, linger_ms: int = 200) -> None:
-        """Close; the last report gets `linger_ms` to leave."""
+        """Close the socket. The last report is still sent, for up to `linger_ms`."""
         self.socket.close(linger=linger_ms)
 
 
 class AsyncControlClient:
-    """A process' end, for the asyncio loop in which it is made; one task takes the orders."""
+    """The end of a process with an asyncio loop. Make it in that loop; one task takes the orders."""
 
     def __init__(self, context: zmq.Context[Any], address: str, role: Role) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.DEALER)
@@ -92,7 +92,7 @@ class AsyncControlClient:
         self._decoder: Decoder[ToChild] = Decoder(ToChild)
 
     def report(self, message: ToSupervisor) -> None:
-        """Does not wait: without a high-water mark the send is done when the call returns."""
+        """Send a report without waiting: the socket has no high-water mark."""
         self._socket.send(encode(message), NOBLOCK)
         self._receiver.poke()
 
@@ -103,6 +103,6 @@ class AsyncControlClient:
         return order
 
     def close(self, linger_ms: int = 200) -> None:
-        """Close; the last report gets `linger_ms` to leave."""
+        """Close the socket. The last report is still sent, for up to `linger_ms`."""
         self._receiver.close()
         self._socket.close(linger=linger_ms)

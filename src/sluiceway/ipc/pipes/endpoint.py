@@ -1,14 +1,14 @@
 """Typed one-way pipes between processes (or threads): an `Outlet` pushes messages, an `Inlet` takes them.
 
-The side nearer to the client binds, the side nearer to the engine connects. So while a process is down nobody is
-connected, a push fails at once with `PeerGone`, and nothing waits in a pipe for a process that knows nothing of it.
+The side nearer to the client binds, the side nearer to the engine connects. So while a process is down, no peer is
+connected, and a push fails immediately with `PeerGone`. No message waits in a pipe for a process that was started anew.
 
 Pipes have no high-water mark: a push never blocks and never drops. What can be in a pipe is bounded by admission
 (at most `max_running + max_waiting` sequences exist, each with at most its tokens), not by a count of messages.
 
-A message that its receiver cannot decode is dropped, and counted. A pipe has one process at each end. Nothing keeps a
-second one out that may open the socket files (same user): ZeroMQ then deals messages out to both in turn, so those that
-the stranger gets are lost. So nothing may wait for ever for one of them.
+A message that its receiver cannot decode is dropped and counted. A pipe has one process at each end. But another
+process of the same user can open the socket file too. Then ZeroMQ gives each of them every second message, and messages
+are lost. So no process may wait for a message without a limit.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Outlet(Generic[T]):
-    """Pushes messages; synchronous and never blocking, so that a cleanup path may use it."""
+    """Pushes messages without waiting, so that cleanup code may use it."""
 
     def __init__(self, context: zmq.Context[Any], address: str, *, bind: bool) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
         attach(self._socket, address, bind=bind)
 
     def push(self, message: T) -> None:
-        """Raises `PeerGone` if nobody is connected (bound side only; the connecting side keeps what it pushed)."""
+        """Send a message. Raises `PeerGone` if no peer is connected (on the bound side; the other side keeps it)."""
         try:
             self._socket.send(encode(message), NOBLOCK)
         except zmq.Again as error:
             raise PeerGone("the process at the other end is not running") from error
 
     def has_peer(self) -> bool:
-        """Whether somebody is connected now (bound side only). A peer that has started may need a moment for it."""
+        """True when a peer is connected now (bound side only). A peer that has just started may need a moment."""
         return bool(int(self._socket.get(EVENTS)) & POLLOUT)
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close; wait up to `linger_ms` in the background for what was pushed to leave."""
+        """Close the socket. Messages that were pushed are still sent, for up to `linger_ms`, in the background."""
         self._socket.close(linger=linger_ms)
 
 
 class Inlet(Generic[T]):
-    """Takes messages without waiting; for loops that poll (`socket` goes into a `zmq.Poller`)."""
+    """Takes messages without waiting, for a loop that polls: put `socket` into a `zmq.Poller`."""
 
     def __init__(self, context: zmq.Context[Any], address: str, decoder: Decoder[T], *, bind: bool) -> None:
         self.socket: zmq.Socket[bytes] = zmq.Socket(context, zmq.PULL)
@@ -59,7 +59,7 @@ class Inlet(Generic[T]):
         self._decoder = decoder
 
     def drain(self) -> Iterator[T]:
-        """Every message that is here now. What cannot be decoded is dropped: see `ipc.pipes.junk`."""
+        """Yield every message that has arrived. What cannot be decoded is dropped: see `ipc.pipes.junk`."""
         for raw in waiting(self.socket):
             message = decode_or_drop(self._decoder, raw)
             if message is not None:

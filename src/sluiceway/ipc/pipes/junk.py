@@ -1,4 +1,4 @@
-"""What becomes of a message that its receiver cannot decode: it is dropped, counted, and logged now and then."""
+"""Messages that cannot be decoded: the receiver drops them, counts them, and logs them now and then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluiceway.ipc.messages.codec import Decoder
 T = TypeVar("T")
 
 LOG_EVERY_S = 10.0
-"""Junk that comes in a stream fills no log: one line in this time says how much there was."""
+"""Seconds between two log lines about dropped messages, so that a flood of them does not fill the log."""
 
 
 class DroppedMessages:
@@ -32,11 +32,11 @@ class DroppedMessages:
 
 
 dropped_messages = DroppedMessages()
-"""The one of this process, as there is one log of it."""
+"""The counter of this process. There is one, since there is one log."""
 
 
 def decode_or_drop(decoder: Decoder[T], raw: bytes) -> T | None:
-    """The message, or None if there is none in these bytes."""
+    """Decode a message; None if the bytes hold none."""
     try:
         return decoder.decode(raw)
     except msgspec.MsgspecError as error:  # malformed, of another union, or with a field of another type

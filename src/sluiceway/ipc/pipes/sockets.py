@@ -1,4 +1,4 @@
-"""What all sockets here have in common: no mark at which they block or drop, and nobody waits for what nobody reads."""
+"""Options that all sockets share: they never block or drop messages, and closing does not wait for a reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-# As plain numbers: pyzmq's are flags, whose arithmetic is Python and costs more than the calls that it is for.
+# As plain numbers: those of pyzmq are flags, and their arithmetic in Python costs more than the calls that use them.
 NOBLOCK = int(zmq.NOBLOCK)
 EVENTS = int(zmq.EVENTS)
 POLLIN = int(zmq.POLLIN)
@@ -16,7 +16,7 @@ POLLOUT = int(zmq.POLLOUT)
 
 
 def attach(socket: zmq.Socket[Any], address: str, *, bind: bool) -> None:
-    """Set the options, which count for connections made after them; then bind or connect."""
+    """Set the options, which apply to later connections only; then bind or connect."""
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
     socket.set(zmq.LINGER, 0)
@@ -33,26 +33,26 @@ def waiting(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Whether one can be received now. To ask costs less than pyzmq's exception that says no."""
+    """True when a message can be received now. Asking costs less than catching the exception of pyzmq."""
     return bool(int(socket.get(EVENTS)) & POLLIN)
 
 
 class AsyncReceiver:
     """Receives from a socket in an asyncio loop, for one task.
 
-    pyzmq's own asyncio sockets make several futures and turns of the loop out of a message, at a few times the cost of
-    reading it. Here the loop watches the descriptor with which ZeroMQ says that something has happened, and that is it.
+    The asyncio sockets of pyzmq need several futures and turns of the loop for a message, which costs much more than
+    reading it. Here the loop only watches the descriptor by which ZeroMQ says that something has happened.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
         self._loop = asyncio.get_running_loop()
         self.is_watching = False
-        """Whether the loop watches the descriptor: from the first wait on, as long as somebody receives."""
+        """True while the loop watches the descriptor: from the first wait until no task receives any more."""
         self._something: asyncio.Future[None] | None = None
 
     async def recv(self) -> bytes:
-        """The next message. Others have their turn before one that is here already: a full socket holds up nobody."""
+        """Return the next message. If it is here already, other tasks run first: a full socket must not stop them."""
         if has_message(self.socket):
             await asyncio.sleep(0)
         while not has_message(self.socket):
@@ -74,7 +74,7 @@ class AsyncReceiver:
         loop.call_soon(take_one)
 
     def poke(self) -> None:
-        """To be called after a send on the same socket, which may take notice of a message in the receiver's place.
+        """Wake the receiver. Call this after a send on the same socket, which may hide the notice of a new message.
 
         http://api.zeromq.org/master:zmq-getsockopt explains it for `ZMQ_FD`.
         """
@@ -82,7 +82,7 @@ class AsyncReceiver:
             self._something.set_result(None)
 
     def close(self) -> None:
-        """Watch no more; before the socket is closed. Idempotent."""
+        """Stop watching. Call this before the socket is closed. Idempotent."""
         if self.is_watching:
             self.is_watching = False
             self._loop.remove_reader(self.socket)
@@ -96,6 +96,6 @@ class AsyncReceiver:
 
     def _happened(self) -> None:
         if self._something is None or self._something.done():
-            self.close()  # nobody receives now: the descriptor stays readable until somebody does
+            self.close()  # no task receives now, and the descriptor stays readable until one does
         else:
             self._something.set_result(None)
