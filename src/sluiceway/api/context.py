@@ -1,4 +1,4 @@
-"""What every endpoint of the API process needs, as one value."""
+"""The objects that all endpoints of the API process need, in one value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AppContext:
     """The paths that generate text."""
 
     def error_body_of(self, scope: Scope) -> ErrorBody:
-        """What makes the body of an error on the path of this request. Paths without an endpoint use OpenAI's."""
+        """The function that makes the bodies of errors on this path. Paths without an endpoint have OpenAI's form."""
         path = scope["path"]
         return next((endpoint.error_body for endpoint in self.endpoints if endpoint.path == path), error_body)
 

@@ -1,18 +1,18 @@
 """A runner without a model: instant, deterministic, and strict about the plans that it gets.
 
-The text. The next token is a function of the known tokens, of how many of them are the prompt, and of the seed (greedy
-rows leave the seed out): a letter or a space, consonants and vowels in turn, so that a byte tokenizer shows something
-like words. A token that is lost, repeated or computed from the wrong blocks changes all that follow. Of the sampling
-parameters only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period` the
-text has a refrain: of that many tokens all but the last are the same each time.
+The text: the next token depends on the known tokens, on how many of them are the prompt, and on the seed (not in
+greedy rows). It is a letter or a space, with consonants and vowels in turn, so that a byte tokenizer shows something
+like words. If a token is lost, repeated or computed from wrong blocks, all later tokens change. Of the sampling
+parameters, only `temperature` (zero or not) and `min_tokens` (no end token before) have an effect. With a `period`, the
+text repeats itself: of that many tokens, all but the last are the same each time.
 
-The logprobs. The likeliest token has half of the probability, the next one half of the rest, and so on. The
-token of a greedy row is the likeliest, that of another row one of the first few, by its number; all other tokens are
-capital letters.
+The logprobs: the likeliest token has half of the probability, the next one half of the rest, and so on. A greedy row
+gets the likeliest token, another row one of the first few. All other tokens are capital letters.
 
-The checks. For each block it remembers which tokens were written there, from which position on, and after what. A row
-is computed only from blocks that hold exactly its own earlier tokens. Anything else (a stale, reused or shared block, a
-position skipped or computed twice) raises `InvariantError`: the planner has a bug.
+The checks: for each block, the runner remembers which tokens were written there, from which position on, and after
+which tokens. It computes a row only from blocks that hold exactly the earlier tokens of the row. Anything else (a
+stale, reused or shared block, a position that is skipped or computed twice) raises `InvariantError`: the planner has a
+bug.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _VOWELS = b"aeiou"
 _WORD_TOKENS = 5
 _MASK = (1 << 64) - 1
 _MULTIPLIER = 6364136223846793005
-"""With `_INCREMENT`: the linear congruential generator of Knuth's MMIX."""
+"""Together with `_INCREMENT`, the linear congruential generator of Knuth's MMIX."""
 _INCREMENT = 1442695040888963407
 _RANKS = 4
-"""How many of the likeliest tokens may be drawn."""
+"""From how many of the likeliest tokens a row may get one."""
 _FINISHER = 0xFF51AFD7ED558CCD
 """From the last step of MurmurHash3: it makes every bit count."""
 
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """What was written to a block since its first position was. Digests stand for all tokens up to a position."""
+    """What was written to a block since its first position was. A digest is of all tokens up to a position."""
 
     index: int
     digest_before: int
@@ -52,7 +52,7 @@ class _Block:
 
 
 class FakeRunner:
-    """A `Runner` over imagined blocks, `n_blocks` or any number. It computes when a step is waited for.
+    """A `Runner` without memory behind its blocks: `n_blocks` of them, or any number. `wait` computes the step.
 
     `eos_every` n makes every n-th generated token of a sequence the end token `eos_token_id`; 0 is never. `period` n
     makes n - 1 of n generated tokens a refrain; 0 is no refrain. A step takes `step_s` seconds, by `sleep`.
@@ -83,7 +83,7 @@ class FakeRunner:
         as long as they are the same."""
 
     def launch(self, plan: Plan) -> FakeStep:
-        """Check the shape of a plan. Raises `InvariantError` for rows that cannot be."""
+        """Check the form of a plan. Raises `InvariantError` for impossible rows."""
         if len({row.rid for row in plan.rows}) != len(plan.rows):
             raise InvariantError(f"step {plan.step_id} has two rows of one sequence")
         owners: dict[BlockId, Rid] = {}
@@ -108,7 +108,7 @@ class FakeRunner:
         return StepResult(plan.step_id, [token_id for _, token_id in sampled], logprobs)
 
     def _claim(self, row: Row, owners: dict[BlockId, Rid]) -> None:
-        """Note the blocks of a row, which nobody else may use while it is in flight."""
+        """Note the blocks of a row, which no other row may use while it is in flight."""
         end, n_drafts = row.start + row.n_tokens, len(row.drafts)
         n_known, is_at_end = row.n_tokens - n_drafts, end - n_drafts == len(row.known)
         if row.start < 0 or n_known < 1 or end - n_drafts > len(row.known) or row.samples != is_at_end:
@@ -179,7 +179,7 @@ class FakeRunner:
             digest = block.digest
 
     def _next_token(self, row: Row, position: int, digest: int) -> TokenId:
-        """The token at that position, after all that the digest stands for."""
+        """The token at that position, after all tokens of the digest."""
         n_generated = position - row.n_prompt
         may_end = self._eos_every > 0 and n_generated >= row.sampling.min_tokens
         if may_end and (n_generated + 1) % self._eos_every == 0:

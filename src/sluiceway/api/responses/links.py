@@ -1,4 +1,4 @@
-"""What the API process is connected to, as it sees it: its pipes and its supervisor."""
+"""The connections of the API process: to the tokenizer, and to the supervisor."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sluiceway.runtime.loops import Reports
 
 
 class Pipes(Protocol):
-    """To the tokenizer and back."""
+    """The pipes to the tokenizer and back."""
 
     def push(self, message: ToTokenizer) -> None:
-        """Does not wait. Raises `PeerGone` if nobody is there."""
+        """Send without waiting. Raises `PeerGone` if the tokenizer is not connected."""
 
     def has_peer(self) -> bool:
-        """Whether a push would reach the tokenizer now."""
+        """True when a push would reach the tokenizer now."""
 
     def listen(self, handle: Callable[[ToApi], None], on_fault: Callable[[Exception], None]) -> None:
         """Call `handle` with each message from now on; `on_fault` gets what it raises."""
 
 
 class Control(Reports, Protocol):
-    """To the supervisor and back."""
+    """The control pipe to the supervisor and back."""
 
     async def take(self) -> ToChild:
         """The next order."""

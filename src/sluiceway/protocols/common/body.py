@@ -1,8 +1,8 @@
 """Reads the body of a request: a JSON object, and single values in it. A 400 says what is wrong, and in which field.
 
-The parser of the standard library recurses, takes NaN and Infinity, lets the last of two equal keys win, and refuses
-long integers in words about Python. So nesting is measured first, in time linear in the body, and odd numbers and equal
-keys are looked up when there is one.
+The parser of the standard library recurses, accepts NaN and Infinity, keeps the last of two equal keys, and refuses
+long integers with a message about Python. So nesting is measured first, in a time that is linear in the body. If there
+is a wrong number or a repeated key, the body is parsed once more to find its path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from sluiceway.errors import RequestError, invalid
 
 MAX_TOKEN_ID = (1 << 31) - 1
-"""No vocabulary comes near; whether an id is in the model's own is checked where the vocabulary is known."""
+"""More than any vocabulary has. The engine checks whether an id is in the vocabulary of the model."""
 
 _SHOWN_CHARACTERS = 64
 
@@ -26,14 +26,14 @@ MAX_NAMED = 10
 """How many of several mistakes are named; the rest are counted."""
 
 MAX_COUNTED = 100
-"""After this many mistakes in one field the check stops: an error costs as much as twenty values that are right."""
+"""After this many mistakes in one field the check stops: an error costs as much as twenty valid values."""
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 
 def shorten(value: object) -> str:
-    """A value for an error message: as JSON, but short, printable, and never more than a word for lists and objects."""
+    """A value for an error message: short and printable JSON; a list or an object is only named."""
     match value:
         case str():
             cut = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
@@ -50,12 +50,12 @@ def shorten(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """A JSON string that can be logged: no control character, no half of a character."""
+    """A JSON string without control characters and without halves of characters, for logs."""
     return json.dumps(text, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 def join_path(path: str, key: str | int) -> str:
-    """One step down in a JSON path: `messages`, `messages[0]`, `messages[0].content`. Long names are cut."""
+    """Append a key to a JSON path: `messages`, `messages[0]`, `messages[0].content`. Long names are cut."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     name = _printable(key[:_SHOWN_CHARACTERS])[1:-1]
@@ -63,7 +63,7 @@ def join_path(path: str, key: str | int) -> str:
 
 
 def listed(keys: Sequence[str], path: str = "") -> str:
-    """Keys at `path` for a message: each by its whole path, or the first ones and how many more there are."""
+    """A list of keys for a message, each with its whole path; of many, the first ones and the number of the others."""
     named = [f"`{join_path(path, key)}`" for key in keys[:MAX_NAMED]]
     if len(keys) > MAX_NAMED:
         named.append(f"{len(keys) - MAX_NAMED} more")
@@ -72,7 +72,7 @@ def listed(keys: Sequence[str], path: str = "") -> str:
 
 
 def together(errors: Sequence[RequestError], n_errors: int | None = None) -> RequestError:
-    """One error that names all of these, with the code and the field of the first. `n_errors`: how many there were."""
+    """Join errors: the message names all, the code and the field are those of the first. `n_errors`: their number."""
     first = errors[0].refusal
     n_more = (n_errors or len(errors)) - MAX_NAMED
     messages = [error.refusal.message for error in errors[:MAX_NAMED]]
@@ -82,7 +82,7 @@ def together(errors: Sequence[RequestError], n_errors: int | None = None) -> Req
 
 
 def lower_each(lower: Callable[[In], Out], items: Iterable[In]) -> tuple[Out, ...]:
-    """`lower` of each item. Raises one `RequestError` that names those that are wrong, `MAX_COUNTED` at most."""
+    """Call `lower` with each item. Raises one `RequestError` for the items that are wrong, `MAX_COUNTED` at most."""
     lowered: list[Out] = []
     errors: list[RequestError] = []
     for item in items:
@@ -98,12 +98,12 @@ def lower_each(lower: Callable[[In], Out], items: Iterable[In]) -> tuple[Out, ..
 
 
 def wrong(value: object, param: str, expected: str) -> RequestError:
-    """`param` must be `expected` and is not."""
+    """The error for a value that is not what it must be."""
     return invalid(f"`{param}` must be {expected}, not {shorten(value)}.", param)
 
 
 def require_text(value: object, param: str) -> str:
-    """Any string that can be written as UTF-8; NUL is a character like others, a lone surrogate is none."""
+    """Check that the value is a string that UTF-8 can encode: NUL is allowed, a lone surrogate is not."""
     if not isinstance(value, str):
         raise wrong(value, param, "a string")
     if not value.isascii():
@@ -117,7 +117,7 @@ def require_text(value: object, param: str) -> str:
 
 
 def require_filled_text(value: object, param: str) -> str:
-    """As `require_text`, but not empty."""
+    """Check that the value is a text, and not empty."""
     text = require_text(value, param)
     if not text:
         raise wrong(text, param, "a string that is not empty")
@@ -125,7 +125,7 @@ def require_filled_text(value: object, param: str) -> str:
 
 
 def require_list(value: object, param: str, *, expected: str, max_items: int | None = None) -> list[object]:
-    """A list within its cap; the size is checked before anyone looks at an item."""
+    """Check that the value is a list of at most `max_items`, before any item is checked."""
     if not isinstance(value, list):
         raise wrong(value, param, expected)
     if max_items is not None and len(value) > max_items:
@@ -134,7 +134,7 @@ def require_list(value: object, param: str, *, expected: str, max_items: int | N
 
 
 def require_token_ids(value: Sequence[object], param: str) -> tuple[int, ...]:
-    """Integers from 0 to `MAX_TOKEN_ID`. The good case costs two passes in C, for prompts of a million ids."""
+    """Check integers from 0 to `MAX_TOKEN_ID`. Valid ids cost two passes in C, since a prompt may have a million."""
     if set(map(type, value)) <= {int}:
         ids: tuple[int, ...] = tuple(value)  # type: ignore[arg-type]
         if not ids or (min(ids) >= 0 and max(ids) <= MAX_TOKEN_ID):
@@ -145,30 +145,30 @@ def require_token_ids(value: Sequence[object], param: str) -> tuple[int, ...]:
 
 
 def require_number(value: object, param: str, *, low: float, high: float) -> float:
-    """A finite number in the closed range; booleans are not numbers."""
+    """Check that the value is a finite number from `low` to `high`, and not a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise wrong(value, param, f"a number from {low:g} to {high:g}")
     return float(value)
 
 
 MAX_NESTING = 64
-"""Levels of lists and objects. Deeper JSON has no meaning in this protocol, not even in a tool's schema."""
+"""Most levels of lists and objects. No field needs more."""
 
 MAX_CONTAINERS = 1 << 17
-"""Lists and objects in one body. Millions of them fit into a few megabytes and take the parser seconds."""
+"""Most lists and objects in one body. Millions of them fit into a few megabytes and take the parser seconds."""
 
 MAX_COMMAS = 1 << 20
-"""About the numbers and keys in one body. Eight million fit into the largest body, and hold the parser for a second."""
+"""Most commas, so about the most values, in one body. Eight million fit into the largest body, and take a second."""
 
 MAX_KEYS = 4096
-"""Keys of one object. The longest object that is served, `logit_bias`, may have a quarter of them."""
+"""Most keys of one object. The largest object that is served, `logit_bias`, may have a quarter of them."""
 
 QUICK_BYTES = 128 * 1024
 QUICK_VALUES = 2048
 """A body within both is read and checked in a few milliseconds, whatever its shape."""
 
 _SEARCHED_CHARACTERS = 1 << 20
-"""In longer bodies an odd number is refused without its path: naming it is a courtesy that must not cost seconds."""
+"""In longer bodies a wrong number is refused without its path, since the search would take seconds."""
 
 # All that comes before the next bracket, and the bracket. It cannot fail to match (a string may be open, the body may
 # be at its end), else the search would start again at every byte; and nothing in it backtracks. So it is linear.
@@ -183,23 +183,23 @@ class _Odd:
         self.problem = problem
         self.code = code
         self.keys = list(keys)
-        """Those at fault, of an object."""
+        """The repeated keys, if it takes the place of an object."""
 
 
 class _OddObject(ValueError):
-    """The first reading has met an object that cannot be taken."""
+    """The first parse has found an object that the server refuses."""
 
     def __init__(self, odd: _Odd) -> None:
         self.odd = odd
 
 
 def is_quick(body: bytes) -> bool:
-    """Whether an event loop may read this body itself. Other bodies may take seconds and gigabytes."""
+    """True when an event loop may read this body itself. Other bodies may take seconds and gigabytes."""
     return len(body) <= QUICK_BYTES and body.count(b",") + body.count(b"[") + body.count(b"{") <= QUICK_VALUES
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The object that the body holds. Raises `RequestError`, always 400."""
+    """Parse the body, which must be a JSON object. Raises `RequestError`, always 400."""
     if body.count(b"[") + body.count(b"{") > MAX_NESTING:
         _check_shape(body)
     if body.count(b",") > MAX_COMMAS:
@@ -285,7 +285,7 @@ def _odd_value(text: str, first: ValueError) -> RequestError:
 
 
 def _find_odd(value: Any, path: str) -> tuple[str, _Odd] | None:
-    """The path of the first odd value, and what is wrong with it. Recursion is bounded by `MAX_NESTING`."""
+    """Find the first refused value: its path, and what is wrong. `MAX_NESTING` bounds the recursion."""
     if isinstance(value, _Odd):
         return path, value
     items: Iterable[tuple[str | int, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
@@ -301,7 +301,7 @@ def _find_odd(value: Any, path: str) -> tuple[str, _Odd] | None:
 
 
 def _check_shape(body: bytes) -> None:
-    """Refuses what would make the parser recurse or build too much, naming the top-level field."""
+    """Refuse a body that would make the parser recurse or build too much, and name the top-level field."""
     depth = n_containers = 0
     field: re.Match[bytes] | None = None
     for match in _TO_BRACKET.finditer(body):

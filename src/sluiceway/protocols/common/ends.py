@@ -1,4 +1,4 @@
-"""How the end of a sequence is told to a client, whatever the protocol: an ordinary finish, or a refusal."""
+"""What a client learns of the end of a sequence in any protocol: an ordinary finish, or a refusal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluiceway.ipc.messages.to_api import Finished
 from sluiceway.refusals import DRAINING, INTERNAL_ERROR
 from sluiceway.types import FinishReason
 
-# 499 is nginx's "client closed request": not retried by SDKs, as an answer that was cancelled on purpose must not be.
+# 499 is nginx's "client closed request". SDKs do not retry it, as an answer that was cancelled on purpose requires.
 _BROKEN: Mapping[FinishReason, Refusal] = MappingProxyType(
     {
         FinishReason.CANCELLED: Refusal(status=499, code="cancelled", message="The request was cancelled."),
@@ -35,12 +35,12 @@ _BROKEN: Mapping[FinishReason, Refusal] = MappingProxyType(
 
 
 def usual_refusal(reason: FinishReason) -> Refusal | None:
-    """What a client is told of an end that has no refusal of its own; None for `stop` and `length`."""
+    """The refusal for a finish reason; None for `stop` and `length`."""
     return _BROKEN.get(reason)
 
 
 def refusal_of_end(finished: Finished) -> Refusal | None:
-    """What a client is told when a sequence did not finish by itself; None for `stop` and `length`."""
+    """The refusal for the end of a sequence: its own, or the usual one; None for `stop` and `length`."""
     if finished.reason is FinishReason.ERROR and finished.refusal is not None:
         return finished.refusal
     return usual_refusal(finished.reason)

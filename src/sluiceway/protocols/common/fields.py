@@ -1,7 +1,8 @@
 """The fields that every request for tokens has, with their ranges, and `check`, which validates a body by its fields.
 
-Strict: a boolean or a string is no number, 1.5 is no integer. An explicit null is the same as leaving the field out.
-Fields with an inner structure are parsed by functions that raise an error with the exact path.
+Types are strict: a boolean or a string is not a number, and 1.5 is not an integer. null is the same as no field at all.
+Fields with an inner structure (`messages`, `prompt`, `logit_bias`, ...) have functions of their own, which raise errors
+with the exact path.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIASES = 1024
 
 GREEDY_BELOW = 1e-4
-"""Temperatures below this act as 0: the best token has all the probability, and dividing by them overflows."""
+"""Temperatures below this act as 0: the likeliest token has all the probability, and the division would overflow."""
 
 MAX_LOGPROBS = int(LOGPROBS.high)
 
@@ -138,10 +139,10 @@ else:
 
 
 class SamplingFields(_Parameters):
-    """How tokens are chosen and where the answer ends: in every request for tokens."""
+    """The fields that say how tokens are chosen and where the answer ends."""
 
     without_limit: ClassVar[str] = "leave it out for no limit"
-    """What to do instead of giving a `max_tokens` of -1."""
+    """The advice in the error for a `max_tokens` of -1."""
     closed_objects: ClassVar[Mapping[str, type[BaseModel]]] = MappingProxyType({})
     """The fields that are objects without unknown keys."""
 
@@ -151,16 +152,16 @@ class SamplingFields(_Parameters):
 
     @property
     def token_limit(self) -> int | None:
-        """The most tokens of one choice; None is up to the end of the context."""
+        """The most tokens of one choice; None: up to the end of the context."""
         return self.max_tokens
 
     @property
     @abstractmethod
     def n_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are told with each; None is not even its own log-probability."""
+        """How many of the likeliest tokens are shown with each token; None: no logprobs at all."""
 
     def sampling(self, speculation: Speculation | None) -> SamplingParams:
-        """The fields, lowered."""
+        """The sampling parameters that the fields describe."""
         values = self.__dict__
         given = {name: value for name in _ANNOTATIONS if (value := values[name]) is not None}
         if self.temperature is not None and self.temperature < GREEDY_BELOW:
@@ -177,7 +178,7 @@ class SamplingFields(_Parameters):
         )
 
     def check_together(self) -> None:
-        """What no single field shows. Raises `RequestError`."""
+        """Check the fields together. Raises `RequestError`."""
         if self.min_tokens and self.token_limit is not None and self.min_tokens > self.token_limit:
             raise wrong(self.min_tokens, "min_tokens", f"at most the token limit, {self.token_limit}")
 
@@ -194,9 +195,9 @@ FieldsT = TypeVar("FieldsT", bound=SamplingFields)
 
 
 def check(fields: type[FieldsT], body: Mapping[str, Any], hints: Mapping[str, str] = MappingProxyType({})) -> FieldsT:
-    """The validated fields of a body. Raises one `RequestError` for all of them that are wrong.
+    """Validate the fields of a body. Raises one `RequestError` for all that are wrong.
 
-    `hints` say of unknown fields, by name, what to write instead.
+    `hints` has the advice for unknown fields, by their names.
     """
     _refuse_unknown(fields, body, "", hints)
     for name, options in fields.closed_objects.items():
@@ -211,7 +212,7 @@ def check(fields: type[FieldsT], body: Mapping[str, Any], hints: Mapping[str, st
 
 
 def _refuse_unknown(fields: type[BaseModel], body: object, path: str, hints: Mapping[str, str]) -> None:
-    """By hand, since pydantic makes an object of its own of each unknown key, and there may be thousands."""
+    """Refuse unknown keys. Not by pydantic, which makes an object of each, and there may be thousands."""
     if not isinstance(body, Mapping):
         return
     if fields.model_config.get("extra") == "forbid":
@@ -245,7 +246,7 @@ _PART_TEXT = {"text": "text", "refusal": "refusal"}
 
 
 def lower_messages(value: object, path: str = "messages") -> tuple[ChatMessage, ...]:
-    """The turns in order, at least one."""
+    """The messages in order, at least one."""
     items = require_list(value, path, expected="a list of messages")
     if not items:
         raise invalid(f"`{path}` must hold at least one message.", path)
@@ -311,7 +312,7 @@ def _part_text(part: object, role: str, path: str) -> str:
 
 
 MAX_CHOICES = int(CHOICES.high)
-"""Prompts times `n`: every choice is a sequence of its own, so this bounds what one request may start."""
+"""The bound of prompts times `n`: each choice is a sequence, so this bounds what one request may start."""
 
 _FORMS = "a string, a list of strings, a list of token ids or a list of such lists"
 

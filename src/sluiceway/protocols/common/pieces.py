@@ -1,12 +1,12 @@
-"""JSON of a whole answer in pieces: made while its tokens come, and never one object that holds all of it.
+"""The JSON of a whole answer, in pieces: they are made while its tokens come, and are never joined.
 
-Building a large body at its end would hold up the loop, and joining it would take its memory twice. So each part of it
-(the text, the token ids, the log-probabilities of a choice) is encoded as it comes, and kept in pieces of a bounded
-size. All readers of the answer share them.
+Building a large body at its end would block the loop, and joining it would need its memory twice. So each part of it
+(the text, the token ids, the logprobs of a choice) is encoded as it comes, and kept in pieces of a bounded size. All
+readers of the answer share them.
 
-Large pieces lie outside of the heap, in mappings of their own. From its heap glibc gives memory back only at the top,
-and small blocks that live long lie between large ones that do not: an answer of 150 MiB left 120 MiB behind. A mapping
-goes back to the system with the last reference to it.
+Large pieces are not in the heap, but in memory mappings of their own. glibc returns memory only from the top of the
+heap, and small blocks that live long lie between large ones: an answer of 150 MiB left 120 MiB behind. A mapping is
+returned to the system with the last reference to it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sluiceway.types import Piece
 PIECE_BYTES = 64 * 1024
 """No piece is larger."""
 MAPPED_BYTES = 16 * 1024
-"""Smaller pieces lie in the heap: a mapping has whole pages, and takes a call of the system."""
+"""Smaller pieces are in the heap: a mapping has whole pages, and needs a system call."""
 
 
 class JsonPieces:
-    """One part of an answer."""
+    """Collects the JSON of one part of an answer: of a string, or of an array."""
 
     __slots__ = ("_open", "_sealed")
 
@@ -33,25 +33,25 @@ class JsonPieces:
         self._open = bytearray()
 
     def add(self, fragment: bytes) -> int:
-        """Append it. Returns its length."""
+        """Append a fragment. Returns its length."""
         self._open += fragment
         if len(self._open) >= PIECE_BYTES:
             self._seal()
         return len(fragment)
 
     def add_text(self, text: str) -> int:
-        """More characters of one JSON string. Returns how many bytes they are."""
+        """Append text to a JSON string. Returns its size in bytes."""
         return self.add(encode_json(text)[1:-1]) if text else 0
 
     def add_items(self, items: Sequence[object]) -> int:
-        """More items of one JSON array. Returns how many bytes they are, with the commas between them."""
+        """Append items to a JSON array. Returns their size in bytes, with the commas between them."""
         if not items:
             return 0
         fragment = encode_json(items)[1:-1]
         return self.add(b"," + fragment if self._open or self._sealed else fragment)
 
     def take(self) -> list[Piece]:
-        """All of it, in order. From here on the part is empty."""
+        """Return all pieces in order, and forget them."""
         taken: list[Piece] = [*self._sealed, bytes(self._open)]
         self._sealed, self._open = [], bytearray()
         return taken
@@ -64,9 +64,9 @@ class JsonPieces:
 
 
 def assembled(parts: Iterable[Piece]) -> list[Piece]:
-    """The same bytes in few pieces, none larger than `PIECE_BYTES`: small neighbours are joined, full pieces kept.
+    """Join small neighbours, so that the same bytes are in few pieces, none larger than `PIECE_BYTES` and none empty.
 
-    No part is larger than a piece, and no piece is empty.
+    No part may be larger than a piece.
     """
     pieces, small = list[Piece](), bytearray()
     for part in parts:

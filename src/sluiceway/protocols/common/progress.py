@@ -1,4 +1,4 @@
-"""How far a request is before its first token, in words for its reader: a comment, or an event of our own protocol."""
+"""Reports of the progress of a request before its first token: a comment, or an event of the native protocol."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from sluiceway.types import Progress
 
 
 def progress_comment(progress: Progress) -> str:
-    """The text of a comment: readers of any protocol pass over it, and people read it."""
+    """The text of a comment: programs ignore it, and people can read it."""
     if progress.position:
         return f"queued position={progress.position}"
     return f"prefill computed={progress.computed_tokens} of={progress.total_tokens}"
 
 
 def progress_event(progress: Progress) -> bytes:
-    """A whole block: `queued` or `prefill`. It has no id, since it is no part of what can be read again."""
+    """A whole event, `queued` or `prefill`. It has no id, since it cannot be read again."""
     if progress.position:
         name, fields = b"queued", {"position": progress.position}
     else:

@@ -1,7 +1,7 @@
-"""What a request may ask of its stream, beside tokens: the fields, checked, and the frozen value they are lowered to.
+"""The options that a request may set for its stream: the fields, and the value that they become.
 
-Every protocol has them, in an object of its own or among its own fields. What they lead to depends on the server's
-settings as well, and is decided where both are known.
+Every protocol has them, in an object or among its own fields. The settings of the server matter too, so the terms of
+the response are decided where both are known.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ STREAM_ID_HEADER = "x-stream-id"
 """In a request: the id that the client chooses for its stream. In a response: the id of the stream."""
 
 MAX_THRESHOLDS = 32
-"""Keys of `slow_client`: more than there are thresholds, and few enough to name those that are none."""
+"""Most keys of `slow_client`: more than there are thresholds, and few enough to name the unknown ones."""
 
 _ID_FORM = "1 to 128 letters, digits and `-`, `_`, `.` or `~`, the first a letter or a digit"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
 
 OnDisconnect = Literal["cancel", "detach"]
 ProgressForm = Literal["comments", "events"]
-"""How a client is told of its progress before the first token: in lines that readers pass over, or in typed events."""
+"""The form of reports before the first token: comments, which readers ignore, or events with a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """None: as the server is set. `slow_client` is as it came, a name or an object: `response.override` reads it."""
+    """The options of one stream; None: the setting of the server. `response.override` reads `slow_client`."""
 
     slow_client: str | Mapping[str, object] | None = None
     resumable: bool = False
@@ -42,7 +42,7 @@ class StreamOptions:
     keep_alive_s: float | None = None
     stream_id: str | None = None
     progress: ProgressForm | None = None
-    """None: not at all."""
+    """None: no reports."""
 
 
 def checked_stream_id(value: str) -> str:
@@ -70,7 +70,7 @@ _Wait = Annotated[float, Field(ge=WAIT_S.low, le=WAIT_S.high)]
 
 
 class StreamOptionFields(BaseModel):
-    """Strict; closed, since a wish that is not known here would be ignored in silence."""
+    """The fields. Unknown ones are refused, since an option that is ignored would be missed."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
@@ -96,7 +96,7 @@ class StreamOptionFields(BaseModel):
         )
 
     def check_options(self, path: str, *, is_streamed: bool) -> None:
-        """What no single field shows. `path` is where they lie, with its dot. Raises `RequestError`."""
+        """Check the fields together. `path` is the object that has them, with a dot. Raises `RequestError`."""
         if not is_streamed:
             of_streams = {
                 "resumable": self.resumable,

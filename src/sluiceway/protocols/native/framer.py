@@ -1,4 +1,4 @@
-"""Writes native answers: an event for every token, then `done` or `error` with what it came to; or one JSON object."""
+"""Writes native answers: an event for each token and then `done` or `error`, or one JSON object."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class NativeFramer:
         )
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        """An event for each token, with its log-probability where that was asked for; told at once, text or no text.
+        """An event for each token, with or without text, and with its logprob if the request asks for it.
 
-        The text of several is in the event of the last one. Text that comes without a token (it was held back, and is
-        part of no stop string after all) has the id null.
+        The text of several tokens is in the event of the last one. Text that comes without a token (it was held back,
+        but is not part of a stop string) has the id null.
         """
         *before, last = delta.token_ids or (None,)
-        told = [_told_field(one) for one in delta.logprobs] or [b""] * (len(before) + 1)
-        events = [self._token(token_id, b'""', field) for token_id, field in zip(before, told, strict=False)]
-        return b"".join([*events, self._token(last, encode_json(delta.text), told[-1])])
+        logprobs = [_logprob_json(one) for one in delta.logprobs] or [b""] * (len(before) + 1)
+        events = [self._token(token_id, b'""', field) for token_id, field in zip(before, logprobs, strict=False)]
+        return b"".join([*events, self._token(last, encode_json(delta.text), logprobs[-1])])
 
     def finish(self, index: int, finished: Finished) -> bytes:
-        """Nothing: `end` tells all of it."""
+        """Nothing: `end` writes the finish reason."""
         self._finished = finished
         return b""
 
@@ -52,14 +52,14 @@ class NativeFramer:
         return _event(b"done", {**_end_fields(self._finished), "usage": usage_fields(usage)})
 
     def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
-        """The last event, as `done` is."""
+        """The last event, instead of `done`."""
         return _event(b"error", {"error": error_fields(refusal), "usage": usage_fields(usage)})
 
     def gather(self, index: int, delta: Delta) -> int:
         return (
             self._text.add_text(delta.text)
             + self._token_ids.add_items(delta.token_ids)
-            + self._logprobs.add_items([_told_fields(one) for one in delta.logprobs])
+            + self._logprobs.add_items([_logprob_fields(one) for one in delta.logprobs])
         )
 
     def body(self, finished: Sequence[Finished], usage: TokenUsage) -> list[Piece]:
@@ -80,17 +80,17 @@ class NativeFramer:
     def drop(self) -> list[Piece]:
         return [*self._text.take(), *self._token_ids.take(), *self._logprobs.take()]
 
-    def _token(self, token_id: int | None, text: bytes, told: bytes) -> bytes:
+    def _token(self, token_id: int | None, text: bytes, logprob: bytes) -> bytes:
         index = self._n_tokens
         if token_id is None:
             index, word = index - 1, b"null"
         else:
             self._n_tokens, word = index + 1, b"%d" % token_id
-        return b'event: token\ndata: {"index":%d,"id":%b,"text":%b%b}\n\n' % (index, word, text, told)
+        return b'event: token\ndata: {"index":%d,"id":%b,"text":%b%b}\n\n' % (index, word, text, logprob)
 
 
 def usage_fields(usage: TokenUsage) -> dict[str, int]:
-    """What an answer cost, in tokens."""
+    """The usage, in tokens."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "cached_tokens": usage.cached_tokens,
@@ -98,14 +98,14 @@ def usage_fields(usage: TokenUsage) -> dict[str, int]:
     }
 
 
-def _told_fields(told: TokenLogprobs) -> dict[str, Any]:
-    top = [{"id": token.token_id, "token": token.shown, "logprob": token.logprob} for token in told.top]
-    return {"logprob": told.token.logprob, "top": top}
+def _logprob_fields(of: TokenLogprobs) -> dict[str, Any]:
+    top = [{"id": token.token_id, "token": token.shown, "logprob": token.logprob} for token in of.top]
+    return {"logprob": of.token.logprob, "top": top}
 
 
-def _told_field(told: TokenLogprobs) -> bytes:
-    """The same as more fields of an object that is open."""
-    return b",%b" % encode_json(_told_fields(told))[1:-1]
+def _logprob_json(of: TokenLogprobs) -> bytes:
+    """The same, as further fields of an object that is not closed yet."""
+    return b",%b" % encode_json(_logprob_fields(of))[1:-1]
 
 
 def _end_fields(finished: Finished) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def _lower_one_prompt(value: object) -> Prompt | None:
 
 
 class NativeFields(SamplingFields, StreamOptionFields):
-    """Refuses unknown fields, unlike the other protocols: such a request is written for this server alone."""
+    """The fields of a native request. Unknown ones are refused, since no other server has this protocol."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,7 +57,7 @@ class NativeFields(SamplingFields, StreamOptionFields):
             raise invalid("`messages` may not be given beside `prompt`.", "messages")
 
     def request(self, served_name: str, *, is_streamed: bool) -> GenerationRequest:
-        """The request, lowered. Raises `RequestError` for a wish that needs a stream where there is none."""
+        """The request that the fields describe. Raises `RequestError` for an option that only a stream can have."""
         self.check_options("", is_streamed=is_streamed)
         prompt = ChatPrompt(self.messages) if self.messages is not None else self.prompt
         assert prompt is not None
@@ -88,7 +88,7 @@ HINTS = MappingProxyType(
 
 
 def parse_native(body: bytes, served_name: str, *, is_streamed: bool) -> GenerationRequest:
-    """Raises `RequestError`, always with status 400. A body that names no model asks for `served_name`."""
+    """Read a request. One that names no model asks for `served_name`. Raises `RequestError`, always 400."""
     return check(NativeFields, read_object(body), HINTS).request(served_name, is_streamed=is_streamed)
 
 

@@ -1,6 +1,6 @@
-"""What is told of streams: how one stands or stood, all of a caller's, and the receipt of a cancellation.
+"""The bodies that describe streams: the state of one, the list of a caller, and the receipt of a cancellation.
 
-Times are given as seconds since 1970; inside they are those of a monotonic clock, which is `epoch_s` behind.
+The bodies have times in seconds since 1970. Records have times of a monotonic clock; `epoch_s` is the difference.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sluiceway.types import Held
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a cancellation came to. `record` is how the stream stands after it, `found` how it stood before.
+    """The result of a cancellation. `found` is the state of the stream before it, `record` the stream after it.
 
-    `held` is what each of its sequences gave back; `release_s` is how long that took.
+    `held` is what each sequence released, and `release_s` how long that took.
     """
 
     found: str
@@ -57,13 +57,13 @@ def receipt_body(receipt: Receipt) -> bytes:
 
 
 def stream_not_found(stream_id: str) -> Refusal:
-    """404: it never was, is forgotten, or is somebody else's. Nobody is told which."""
+    """404: the stream never existed, is forgotten, or belongs to another caller. The message does not say which."""
     message = f"There is no stream {shorten(stream_id)} of yours; GET /v1/streams lists them."
     return Refusal(status=404, code="stream_not_found", message=message, param="id")
 
 
 def stream_ended(record: StreamRecord) -> Refusal:
-    """409: there was nothing left to cancel."""
+    """409: the stream had ended before."""
     how = "" if record.reason is None else f" ({record.reason})"
     return Refusal(status=409, code="stream_ended", message=f"The stream had ended{how} before it was cancelled.")
 

@@ -1,9 +1,9 @@
 """Writes the answers of chat and completions: chunks of a stream, or one JSON object.
 
-All of a chunk but its text is the same from token to token, so it is made once per response, and one token costs the
-encoding of one string. Text of length zero makes no chunk; its token ids, where a client wants them, ride on the next
-chunk of that choice. (`token_ids` in a choice is an extension that vLLM introduced.) Log-probabilities come with the
-text that their tokens are part of.
+All parts of a chunk but its text are the same for all tokens of a response. They are made once, so a token costs the
+encoding of one string. Empty text makes no chunk; if the client wants token ids, they are sent with the next chunk of
+that choice. (`token_ids` in a choice is an extension that vLLM introduced.) The logprobs of tokens are sent with their
+text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FINISH: Mapping[FinishReason, bytes] = MappingProxyType(
 
 
 class _ChoiceJson:
-    """What was gathered of one choice: JSON, part by part. `empty` has the endpoint's fields of log-probabilities."""
+    """Gathers the JSON of one choice of a body. `empty` has the fields that the endpoint uses for logprobs."""
 
     def __init__(self, empty: Mapping[str, Any]) -> None:
         self.text = JsonPieces()
@@ -41,7 +41,7 @@ class _ChoiceJson:
         self._logprobs = {name: JsonPieces() if value == [] else encode_json(value) for name, value in empty.items()}
 
     def add_logprobs(self, fields: Mapping[str, Any]) -> int:
-        """More of them, as the endpoint tells them. Returns how many bytes they are."""
+        """Add logprobs in the form of the endpoint. Returns their size in bytes."""
         n_bytes = 0
         for name, pieces in self._logprobs.items():
             if isinstance(pieces, JsonPieces):
@@ -49,13 +49,13 @@ class _ChoiceJson:
         return n_bytes
 
     def take(self) -> Iterator[Piece]:
-        """All of it, in no order that means anything."""
+        """Return all pieces, in any order."""
         for part in (self.text, self.token_ids, *self._logprobs.values()):
             if isinstance(part, JsonPieces):
                 yield from part.take()
 
     def take_logprobs(self) -> Iterator[Piece]:
-        """One JSON object."""
+        """The logprobs, as one JSON object."""
         opening = b"{"
         for name, value in self._logprobs.items():
             yield b"%b%b:" % (opening, encode_json(name))
@@ -65,15 +65,15 @@ class _ChoiceJson:
 
 
 class _Framer(ABC):
-    """What the two endpoints share. A subclass says how one choice looks, in a chunk and in a body."""
+    """Writes chunks and bodies. Its subclasses give the form of a choice on their endpoints."""
 
     _chunk_object: ClassVar[str]
     _body_object: ClassVar[str]
     _text_opening: ClassVar[bytes]
-    """What stands in a choice between its index and its text."""
+    """What is between the index and the text of a choice in a chunk."""
     _text_closing: ClassVar[bytes]
     _body_opening: ClassVar[bytes]
-    """The same in a body, up to the quotation mark; and what follows the one after the text."""
+    """The same in a body, up to the opening quotation mark of the text; `_body_closing` follows the closing one."""
     _body_closing: ClassVar[bytes]
     least_logprob_bytes: ClassVar[int]
 
@@ -95,34 +95,34 @@ class _Framer(ABC):
         self._openings = [b'%b{"index":%d,' % (self._head, index) for index in range(n_choices)]
         self._text_openings = [opening + self._text_opening for opening in self._openings]
         self._plain_closing = self._closing(self._text_closing, b"null", b"null", b"")
-        # Ids that no chunk has told yet, per choice; nothing is put there unless a client wants them.
-        self._untold: list[list[int]] = [[] for _ in range(n_choices)]
+        # Ids that are in no chunk yet, per choice, if the client wants them.
+        self._unsent_ids: list[list[int]] = [[] for _ in range(n_choices)]
         n_telling = n_choices if request.sampling.logprobs is not None else 0
         self._pending_logprobs = [PendingLogprobs() for _ in range(n_telling)] or None
         self._is_plain = not (request.return_token_ids or n_telling)
         """True when choices have text only, without token ids and logprobs."""
         self._choices: list[_ChoiceJson] = []
-        """What was gathered."""
+        """The choices of a body that is gathered."""
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        """At most one event; none for text of length zero, unless many tokens without any are to be told."""
+        """At most one event. Empty text makes none, unless many tokens wait whose logprobs are wanted."""
         if self._is_plain:
             text = delta.text
             return self._text_openings[index] + encode_json(text) + self._plain_closing if text else b""
         if self._return_token_ids:
-            self._untold[index].extend(delta.token_ids)
+            self._unsent_ids[index].extend(delta.token_ids)
         if self._pending_logprobs is not None:
             self._pending_logprobs[index].add(delta.logprobs)
         return self._text_event(index, delta.text) if delta.text or self._is_overdue(index) else b""
 
     def end(self, usage: TokenUsage) -> bytes:
-        """The usage, if it was asked for, in a chunk without choices; then the end of the stream."""
+        """The usage in a chunk without choices, if the request asks for it; then the end of the stream."""
         return self._usage_event(usage) + _DONE if self._include_usage else _DONE
 
     def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
-        """Plain data with a top-level `error`, the form on which SDKs raise; an event name would hide it from some.
+        """An event without a name and with a top-level `error`: SDKs raise an exception on this form.
 
-        The usage comes first, since a client that raises reads no further.
+        The usage comes first, since a client that raises an exception reads no further.
         """
         usage_event = self._usage_event(usage) if self._include_usage else b""
         return b"%bdata: %b\n\n%b" % (usage_event, error_body(refusal), _DONE)
@@ -139,7 +139,7 @@ class _Framer(ABC):
         return n_bytes
 
     def body(self, finished: Sequence[Finished], usage: TokenUsage) -> list[Piece]:
-        """The ends come in the order of the choices."""
+        """`finished` has the ends in the order of the choices."""
         pieces = assembled(self._body_parts(finished, usage))
         self._choices = []
         return pieces
@@ -154,12 +154,12 @@ class _Framer(ABC):
         return self._choices
 
     @abstractmethod
-    def _logprobs_fields(self, told: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """Log-probabilities as the endpoint tells them."""
+    def _logprobs_fields(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """The logprobs in the form of the endpoint."""
 
-    def _chunk_logprobs(self, told: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        """The same in a chunk."""
-        return self._logprobs_fields(told)
+    def _chunk_logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        """The same for a chunk."""
+        return self._logprobs_fields(tokens)
 
     def _body_parts(self, finished: Sequence[Finished], usage: TokenUsage) -> Iterator[Piece]:
         choices = self._choices or self._begin_choices()
@@ -180,7 +180,7 @@ class _Framer(ABC):
         yield b'],"usage":%b}' % encode_json(_usage_fields(usage))
 
     def _is_overdue(self, index: int) -> bool:
-        """Whether tokens without text should not wait any longer for one that has some."""
+        """True when so many tokens without text wait that their logprobs are sent without text."""
         return self._pending_logprobs is not None and self._pending_logprobs[index].is_overdue
 
     def _usage_event(self, usage: TokenUsage) -> bytes:
@@ -206,7 +206,7 @@ class _Framer(ABC):
         return self._closing(content_closing, logprobs, reason, self._take_ids(index))
 
     def _logprobs(self, index: int, text: str, *, is_last: bool = False) -> bytes:
-        """Those of the tokens that are out with this text."""
+        """The logprobs of the tokens that are complete with this text."""
         if self._pending_logprobs is None:
             return b"null"
         pending = self._pending_logprobs[index]
@@ -215,12 +215,12 @@ class _Framer(ABC):
     def _take_ids(self, index: int) -> bytes:
         if not self._return_token_ids:
             return b""
-        ids, self._untold[index] = self._untold[index], []
+        ids, self._unsent_ids[index] = self._unsent_ids[index], []
         return b',"token_ids":' + encode_json(ids)
 
 
 class ChatFramer(_Framer):
-    """chat.completion. The finish reason comes in a chunk of its own, with an empty delta."""
+    """Writes `chat.completion`. The finish reason is in a chunk of its own, with an empty delta."""
 
     _chunk_object = "chat.completion.chunk"
     _body_object = "chat.completion"
@@ -231,7 +231,7 @@ class ChatFramer(_Framer):
     least_logprob_bytes: ClassVar[int] = 36  # {"token":"","logprob":0,"bytes":[]}
 
     def start(self, usage: TokenUsage) -> bytes:
-        """The first chunk of every choice: the role, and content that is a string from the start."""
+        """The first chunk of each choice: the role, and empty content, so that content is always a string."""
         closing = self._closing(b"}", b"null", b"null", b',"token_ids":[]' if self._return_token_ids else b"")
         return b"".join(
             b'%b"delta":{"role":"assistant","content":""%b' % (opening, closing) for opening in self._openings
@@ -240,20 +240,20 @@ class ChatFramer(_Framer):
     def finish(self, index: int, finished: Finished) -> bytes:
         return b'%b"delta":{%b' % (self._openings[index], self._finish_closing(b"}", index, finished))
 
-    def _logprobs_fields(self, told: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return chat_logprobs(told)
+    def _logprobs_fields(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return chat_logprobs(tokens)
 
-    def _chunk_logprobs(self, told: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        """None where there are none, as in the last chunk: clients look at the first of them."""
-        return chat_logprobs(told) if told else None
+    def _chunk_logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        """None if there are none, as in the last chunk: clients read the first entry of any list."""
+        return chat_logprobs(tokens) if tokens else None
 
 
 class CompletionFramer(_Framer):
-    """text_completion. A choice of up to `max_tokens` tokens has up to `max_tokens` chunks.
+    """Writes `text_completion`. A choice of up to `max_tokens` tokens has up to `max_tokens` chunks.
 
-    Clients count chunks as tokens, so the finish reason should come with the last text; and no token may wait for what
-    follows. Both hold because only the token that reaches `max_tokens` is kept back: its choice ends in that same step,
-    so `finish` follows at once and writes both. A choice that ends earlier has a chunk to spare for its finish reason.
+    Clients count chunks as tokens, so the finish reason should be in the chunk of the last text. But no token may wait
+    for the next one. So only the token that reaches `max_tokens` is kept back: its choice finishes in the same step,
+    and `finish` writes both. A choice that finishes earlier has a chunk for its finish reason alone.
     """
 
     _chunk_object = "text_completion"
@@ -272,7 +272,7 @@ class CompletionFramer(_Framer):
         self._last_text = [""] * request.n_choices
 
     def start(self, usage: TokenUsage) -> bytes:
-        """Nothing: the first chunk is the first text."""
+        """Nothing: the first chunk has the first text."""
         return b""
 
     def delta(self, index: int, delta: Delta) -> bytes:
@@ -287,12 +287,12 @@ class CompletionFramer(_Framer):
         return self._text_openings[index] + encode_json(text) + self._finish_closing(b"", index, finished, text)
 
     def error(self, refusal: Refusal, usage: TokenUsage) -> bytes:
-        """Text that was kept back goes out before the error: what was generated is not lost."""
+        """Write text that was kept back before the error, so that it is not lost."""
         kept = [self._text_event(index, text) for index, text in enumerate(self._last_text) if text]
         return b"".join(kept) + super().error(refusal, usage)
 
-    def _logprobs_fields(self, told: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return completion_logprobs(told)
+    def _logprobs_fields(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return completion_logprobs(tokens)
 
 
 def _refuse_reason(reason: FinishReason) -> NoReturn:

@@ -1,7 +1,7 @@
 """Fields that clients send and this server does not act on: which are harmless, and which are refused by name.
 
-A field that is neither served nor in one of these tables is unknown and ignored, as SDKs send new ones every month. A
-field that would change the answer must never be ignored silently: serving it means moving it from here to `schema`.
+A field that is neither served nor in one of these tables is unknown, and ignored: SDKs send new ones every month. A
+field that would change the answer must never be ignored, so it is listed here until it is served.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ HARMLESS = frozenset(
         "xtc_threshold",
     }
 )
-"""Accepted with any value and without effect."""
+"""Fields that are accepted with any value, and have no effect."""
 
 _Neutral = tuple[object, ...]
 _NOTHING: _Neutral = (None, False, [])
-"""Values that ask for nothing; but where true does, false asks for the opposite."""
+"""Values with which a field asks for nothing. If true is such a value of a field, false is not."""
 _ASKING: Mapping[str, _Neutral] = {
     "enable_thinking": (False,),  # a template may think unless it is told not to
     "samplers": ([],),  # no sampler at all: the likeliest token
