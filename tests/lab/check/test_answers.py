@@ -25,6 +25,10 @@ from sluiceway_lab.load.transcript import Transcript
 from support.model_server import ask
 from support.transcripts import DONE, event_of, stream_of, transcript
 
+ALONE = ["the old man went down to the river", "a ship was full of fish and bread so"]
+USAGE = {"id": "a", "choices": [], "usage": {"completion_tokens": 2}}
+GOOD = stream_of(event_of("a"), event_of("b", "stop"), USAGE, DONE)
+
 
 async def test_simultaneous_streams_pass() -> None:
     found = await ask(OVERLAP)
@@ -45,9 +49,6 @@ def test_streams_count_that_began_before_the_first_end() -> None:
     event_of = [transcript("a", "b", at_s=0.0), transcript("a", "b", at_s=1.0), transcript("a", at_s=1.5), transcript()]
     assert n_overlapping(event_of) == 2
     assert n_overlapping([transcript()]) == 0
-
-
-ALONE = ["the old man went down to the river", "a ship was full of fish and bread so"]
 
 
 async def test_same_answers_pass() -> None:
@@ -73,10 +74,6 @@ def test_stream_with_events_of_several_ids_fails() -> None:
 @pytest.mark.parametrize(("left", "right", "place"), [("ab", "ab", None), ("ab", "ac", 1), ("ab", "abc", 2)])
 def test_first_difference_is_reported(left: str, right: str, place: int | None) -> None:
     assert judge_isolation([left], [left], [right], 0).figures.get("first_difference") == place
-
-
-USAGE = {"id": "a", "choices": [], "usage": {"completion_tokens": 2}}
-GOOD = stream_of(event_of("a"), event_of("b", "stop"), USAGE, DONE)
 
 
 async def test_orderly_end_passes() -> None:

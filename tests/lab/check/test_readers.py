@@ -34,6 +34,10 @@ from sluiceway_lab.check.readers import (
 from sluiceway_lab.load.record import Grade
 from support.model_server import SMALL, ask, context_of, model_server
 
+FINE = Stopped(end=WHOLE, unread_bytes=29_000, growth_bytes=None)
+ALL = [FIN, RST, PLAIN, WAITING, WASTE]
+NAMES = [question.name for question in ALL]
+
 
 async def test_early_headers_pass() -> None:
     found = await ask(HEADERS)
@@ -97,9 +101,6 @@ def test_long_silence_needs_comments(longest_s: float, n_comments: int, grade: G
     assert judge_silence(longest_s, n_comments).grade is grade
 
 
-FINE = Stopped(end=WHOLE, unread_bytes=29_000, growth_bytes=None)
-
-
 async def test_others_who_notice_nothing_pass() -> None:
     found = await ask(SLOW_READER)
     assert found.grade is not Grade.FAIL and found.sentence.endswith(f"kB unread it read on and {WHOLE}")
@@ -134,10 +135,6 @@ def test_memory_is_reported_if_it_is_known() -> None:
         f"with 29 kB unread it read on and {WHOLE}; the server's memory grew by 0.4 MB"
     )
     assert found.figures == {"healthy_ratio": 1.03, "unread_bytes": 29_000.0, "rss_growth_bytes": 400_000.0}
-
-
-ALL = [FIN, RST, PLAIN, WAITING, WASTE]
-NAMES = [question.name for question in ALL]
 
 
 @pytest.mark.parametrize("question", ALL, ids=NAMES)

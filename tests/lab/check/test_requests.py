@@ -27,6 +27,8 @@ from sluiceway_lab.load.record import Grade
 from support.model_server import SMALL, Fault, ask, context_of, model_server
 from support.scripted_http import chunk, completion_stream, event, plain, stream, token
 
+RETRY = b"HTTP/1.1 503 No\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
 
 async def test_connection_that_goes_on_passes() -> None:
     assert (await ask(CONNECTIONS)).grade is Grade.PASS
@@ -105,9 +107,6 @@ async def test_connections_without_an_answer_fail() -> None:
 
 def recording(*raw: bytes) -> Recording:
     return Recording(0.0, [(1.0, one) for one in raw], 2.0)
-
-
-RETRY = b"HTTP/1.1 503 No\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.mark.parametrize(

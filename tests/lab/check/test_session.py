@@ -29,6 +29,9 @@ NEVER_FAILS = {question.name for question in QUESTIONS} - {"slow-reader"}
 """A whole check of our own server, and of servers that break during it."""
 UNKNOWN = {"silence", "characters"}
 """A whole check of our own server, and of servers that break during it."""
+FIRST, SECOND = QUESTIONS[:2]
+GOOD = Finding(Grade.PASS, "all [bold]well[/bold]", {"ratio": 1.0})
+BAD = Finding(Grade.FAIL, "broke", {})
 
 
 @pytest.mark.e2e
@@ -131,11 +134,6 @@ def served(slots: int = 8) -> Iterator[Target]:
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join()
-
-
-FIRST, SECOND = QUESTIONS[:2]
-GOOD = Finding(Grade.PASS, "all [bold]well[/bold]", {"ratio": 1.0})
-BAD = Finding(Grade.FAIL, "broke", {})
 
 
 def test_card_has_a_line_for_each_question() -> None:

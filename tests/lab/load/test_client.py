@@ -30,6 +30,11 @@ from sluiceway_lab.load.client import (
 from sluiceway_lab.load.transcript import read_answer
 from support.scripted_http import STALL, chunk, completion_stream, plain, scripted_server
 
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Odd:  a : b \r\n\r\n"
+CHUNKED = HEAD + b"3\r\nabc\r\n" + b"A;note=1\r\n0123456789\r\n" + b"0\r\n\r\n"
+LIMIT_S = 5.0
+Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
 
 @pytest.mark.parametrize(
     ("url", "target"),
@@ -105,10 +110,6 @@ async def test_reader_can_leave_in_the_middle() -> None:
         assert recording.n_bytes > 0
 
 
-HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Odd:  a : b \r\n\r\n"
-CHUNKED = HEAD + b"3\r\nabc\r\n" + b"A;note=1\r\n0123456789\r\n" + b"0\r\n\r\n"
-
-
 def reads(*pieces: bytes) -> list[Read]:
     """The first piece arrives at 1.0, each other one a second later."""
     return [(float(second), piece) for second, piece in enumerate(pieces, 1)]
@@ -170,10 +171,6 @@ def test_answer_is_refused_when_it_is_none(raw: bytes, words: str) -> None:
 
 def test_recording_counts_every_byte() -> None:
     assert Recording(0.0, reads(b"ab", b"cde"), 9.0).n_bytes == 5
-
-
-LIMIT_S = 5.0
-Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from sluiceway_lab.load.decoding import LayerDecoder, TokenPlaces, methods_of, m
 from support.tiny_models import reference_model, row, saved
 
 PROMPTS = ([3, 1, 4, 1, 5] * 9, [2, 7, 1] * 47)
+FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
 
 def logits(step: Callable[[Sequence[Row]], Tensor]) -> Tensor:
@@ -71,9 +72,6 @@ def test_nothing_keeps_nothing(tmp_path: Path) -> None:
     bare.fill()
     alone, after = (bare.step([row(known, len(known) - 1, 1, 0)]) for known in ([9], [9, 9]))
     assert alone.shape == after.shape == (1, 160)
-
-
-FAKE = ModelFiles(kind=ModelKind.FAKE, path="", name="fake")
 
 
 def test_fake_model_is_one_of_chance() -> None:

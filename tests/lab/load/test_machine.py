@@ -28,6 +28,8 @@ from sluiceway_lab.load.machine import (
 )
 from sluiceway_lab.load.record import Weights
 
+SHAPES = {"embedding": (10, 4), "layer": (4, 4), "norm": (4,)}
+
 
 def git(directory: Path, *words: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
@@ -74,9 +76,6 @@ def test_program_that_is_not_there_says_nothing() -> None:
     assert machine.first_line(["no-such-program-at-all"]) is None
     assert machine.first_line([sys.executable, "-c", "print('x'); raise SystemExit(1)"]) is None
     assert machine.first_line([sys.executable, "-c", "print('x'); print('y')"]) == "x"
-
-
-SHAPES = {"embedding": (10, 4), "layer": (4, 4), "norm": (4,)}
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from sluiceway_lab.load.plot import draw
 from sluiceway_lab.load.tables import PLOTTED, Column
 from support.records import record, run
 
+TOOK = (Column("took_s", "took ms", 1e3),)
+
 
 def test_plot_is_drawn(tmp_path: Path) -> None:
     made = record(
@@ -33,9 +35,6 @@ def test_plot_without_figures_is_empty(tmp_path: Path) -> None:
 def test_plot_that_cannot_be_written_is_a_configuration_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="^plot: cannot write"):
         draw(record(run("ours", "together", 1, tokens_per_s=1.0)), PLOTTED, tmp_path / name, over_streams=True)
-
-
-TOOK = (Column("took_s", "took ms", 1e3),)
 
 
 def test_every_row_is_a_bar(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from support.scripted_http import STALL, ScriptedServer, plain, scripted_server
 from support.system import needs_nginx
 from support.target_servers import NOWHERE
 
+BODY = b"0123456789" * 50
+
 
 def test_rules_are_those_of_nginx_where_nothing_is_said() -> None:
     assert ProxyRules().directives.split(";\n    ") == [
@@ -82,9 +84,6 @@ def test_nginx_is_found_where_only_root_looks(monkeypatch: pytest.MonkeyPatch, t
 async def test_server_with_an_address_of_version_six_is_found() -> None:
     with own_proxy(Target("::1", 1)) as target:
         assert (await get(target, "/health")).status == 502
-
-
-BODY = b"0123456789" * 50
 
 
 async def body_through(script: ScriptedServer, cut: Cut | None) -> bytes:

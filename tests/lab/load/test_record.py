@@ -19,6 +19,8 @@ from sluiceway_lab.load.record import (
     summarize,
 )
 
+NUMBERS = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=40)
+
 
 def run(server: str, repeat: int, *, streams: int = 4, errors: int = 0, **figures: float) -> Run:
     return Run(
@@ -62,9 +64,6 @@ def test_ratio_is_of_interleaved_runs() -> None:
 def test_record_survives_its_file() -> None:
     summaries = summarize([run("a", 0, speed=1.0)])
     assert msgspec.json.decode(msgspec.json.encode(summaries), type=list[Summary]) == summaries
-
-
-NUMBERS = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=40)
 
 
 def test_spread_is_least_median_and_most() -> None:

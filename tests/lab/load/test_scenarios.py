@@ -50,6 +50,9 @@ from support.target_servers import target_server
 
 PATH = "/v1/completions"
 METRICS = "/metrics"
+LONG = {"cpu_api_s": 0.140, "requests": 20.0, "chunks_per_token": 0.5, "tokens": 2560.0}
+SHORT = {"cpu_api_s": 0.056, "requests": 20.0, "chunks_per_token": 1.0, "tokens": 160.0}
+WEIGHTS = Weights(dtype="bfloat16", parameters=1_000_000, head_parameters=250_000, step_bytes=2_000_000)
 
 
 def gauges(n_running: int) -> bytes:
@@ -232,10 +235,6 @@ def test_processor_time_is_what_was_added() -> None:
     assert cpu_figures(before, {}) == {}
 
 
-LONG = {"cpu_api_s": 0.140, "requests": 20.0, "chunks_per_token": 0.5, "tokens": 2560.0}
-SHORT = {"cpu_api_s": 0.056, "requests": 20.0, "chunks_per_token": 1.0, "tokens": 160.0}
-
-
 def test_costs_are_separated_by_long_and_short_answers() -> None:
     """7 ms for 64 events and 2.8 ms for 8 events: 75 µs for each event, and 2.2 ms for the request."""
     split = split_costs(LONG, SHORT)
@@ -282,9 +281,6 @@ async def test_part_is_over_when_too_much_fails() -> None:
         part = await soak(target_server(server.target), 10_000, 2, 0, 0)
         assert len(server.requests) == len(part.errors) == 101
     assert set(part.errors) == {"the server refused (503): busy"}
-
-
-WEIGHTS = Weights(dtype="bfloat16", parameters=1_000_000, head_parameters=250_000, step_bytes=2_000_000)
 
 
 def scraped(metrics: Metrics) -> Samples:

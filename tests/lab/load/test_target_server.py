@@ -17,6 +17,17 @@ MODELS = plain(200, b'{"object":"list","data":[{"id":"first"},{"id":"second"}]}'
 LLAMA_CPP = plain(200, b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n", "text/plain")
 
 Routes = dict[str, Pieces | Answering]
+VLLM_METRICS = """# HELP vllm:num_requests_running Number of requests
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+"""
+LLAMA_CPP_METRICS = """# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 1
+llamacpp:requests_deferred 0
+llamacpp:prompt_tokens_seconds nan
+"""
 
 
 def routes(**more: Pieces | Answering) -> Routes:
@@ -149,19 +160,6 @@ def test_process_ids_of_another_machine_mean_nothing_here() -> None:
 
     assert [_is_here(host) for host in ("127.0.0.9", "::1", "localhost")] == [True] * 3
     assert [_is_here(host) for host in ("192.0.2.1", "host.example")] == [False] * 2
-
-
-VLLM_METRICS = """# HELP vllm:num_requests_running Number of requests
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="m"} 2.0
-vllm:num_requests_running{engine="1",model_name="m"} 1.0
-vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
-"""
-LLAMA_CPP_METRICS = """# TYPE llamacpp:requests_processing gauge
-llamacpp:requests_processing 1
-llamacpp:requests_deferred 0
-llamacpp:prompt_tokens_seconds nan
-"""
 
 
 def test_samples_are_read_with_their_labels() -> None:
