@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from sluiceway_lab.check.question import FIRST_LOOKS_S, CheckContext, Finding, Question, Silence, graded, unknown
 from sluiceway_lab.load.client import Connection, LoadError, Recording, dial, parse_reply
@@ -222,31 +221,32 @@ def _rss_bytes(context: CheckContext) -> int:
     return sum(used.rss_bytes for used in context.server.usages().values())
 
 
-async def _ask_left(context: CheckContext, name: str, leave: Callable[[Connection], None]) -> Finding:
-    """Leave one stream in its middle."""
-    async with _under_way(context, name, 1) as connections:
-        n_read = await _read_events(connections[0], context.limit_s)
-        leave(connections[0])
-        return await _until_idle(context, 1, context.config.long_tokens - n_read)
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """How clients leave: which way in turn, and when."""
 
+    name: str
+    ways: tuple[Callable[[Connection], None], ...]
+    per_stream: int = 0
+    """How many clients leave, for each stream of other questions; 0 is one client."""
+    is_streamed: bool = True
+    """A server writes nothing while it computes an answer that is not streamed, so it must watch the connection."""
+    reads_first: bool = True
+    """True if the client reads some events first. Otherwise it leaves as soon as the server computes."""
 
-async def _ask_plain(context: CheckContext) -> Finding:
-    """The server writes nothing while it computes such an answer, so it must watch the connection."""
-    (prompt,) = context.prompts("plain", 1)
-    async with dial(context.server.target, context.plain_request(prompt, context.config.long_tokens)) as connection:
-        await context.until_busy()
-        connection.finish()
-        return await _until_idle(context, 1, context.config.long_tokens)
-
-
-async def _ask_waiting(context: CheckContext) -> Finding:
-    """Many clients leave before most have a token, half of them in order and half abruptly."""
-    n = 4 * context.config.streams
-    async with _under_way(context, "waiting", n) as connections:
-        await context.until_busy()
-        for place, connection in enumerate(connections):
-            (connection.finish if place % 2 else connection.reset)()
-        return await _until_idle(context, n, context.config.long_tokens)
+    async def ask(self, context: CheckContext) -> Finding:
+        n, n_tokens = self.per_stream * context.config.streams or 1, context.config.long_tokens
+        async with _under_way(context, self.name, n, is_streamed=self.is_streamed) as connections:
+            n_read = 0
+            if self.reads_first:
+                n_read = await _read_events(connections[0], context.limit_s)
+            else:
+                await context.until_busy()
+            for connection, leave in zip(connections, itertools.cycle(self.ways), strict=False):
+                leave(connection)
+            rest_s = (n_tokens - n_read) * context.pace.itl_s
+            idle_s = await context.seconds_until_idle(context.limit_s, quiet_s=quiet_within(rest_s))
+            return judge_left(n, idle_s, rest_s, context.limit_s)
 
 
 async def _ask_waste(context: CheckContext) -> Finding:
@@ -261,12 +261,6 @@ async def _ask_waste(context: CheckContext) -> Finding:
     after = await context.generated()
     assert before is not None and after is not None
     return judge_waste(_LEAVERS, n_read, after - before, _LEAVERS * context.config.long_tokens)
-
-
-async def _until_idle(context: CheckContext, n: int, n_left: int) -> Finding:
-    rest_s = n_left * context.pace.itl_s
-    idle_s = await context.seconds_until_idle(context.limit_s, quiet_s=quiet_within(rest_s))
-    return judge_left(n, idle_s, rest_s, context.limit_s)
 
 
 def quiet_within(rest_s: float) -> float:
@@ -302,12 +296,15 @@ def judge_waste(n: int, n_read: int, generated: float, asked: int) -> Finding:
 
 
 @contextlib.asynccontextmanager
-async def _under_way(context: CheckContext, name: str, n: int) -> AsyncIterator[Sequence[Connection]]:
-    """Request long streams."""
+async def _under_way(
+    context: CheckContext, name: str, n: int, *, is_streamed: bool = True
+) -> AsyncIterator[Sequence[Connection]]:
+    """Request long answers."""
+    ask = context.server.request if is_streamed else context.plain_request
     async with contextlib.AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(dial(context.server.target)) for _ in range(n)]
         for connection, prompt in zip(connections, context.prompts(name, n), strict=True):
-            connection.send(context.server.request(prompt, context.config.long_tokens))
+            connection.send(ask(prompt, context.config.long_tokens))
         yield connections
 
 
@@ -343,11 +340,17 @@ SLOW_READER = Question("slow-reader", "What do other readers notice when one sto
 FIN = _watched(
     "fin",
     "Does the server end a stream when its client closes the connection?",
-    partial(_ask_left, name="fin", leave=Connection.finish),
+    _Leaving("fin", (Connection.finish,)).ask,
 )
-RST = _watched(
-    "rst", "And when its client resets the connection?", partial(_ask_left, name="rst", leave=Connection.reset)
+RST = _watched("rst", "And when its client resets the connection?", _Leaving("rst", (Connection.reset,)).ask)
+PLAIN = _watched(
+    "plain-disconnect",
+    "And an answer that is not streamed?",
+    _Leaving("plain", (Connection.finish,), is_streamed=False, reads_first=False).ask,
 )
-PLAIN = _watched("plain-disconnect", "And an answer that is not streamed?", _ask_plain)
-WAITING = _watched("waiting-disconnect", "And requests whose clients leave before the first token?", _ask_waiting)
+WAITING = _watched(
+    "waiting-disconnect",
+    "And requests whose clients leave before the first token?",
+    _Leaving("waiting", (Connection.reset, Connection.finish), per_stream=4, reads_first=False).ask,
+)
 WASTE = _watched("waste", "How much is computed for clients that have left?", _ask_waste)
