@@ -487,9 +487,9 @@ def _lower_each(
 def _lower_streamed(sampling_params: Sampling, sampling: Sampling, stop: Stops) -> LoweredSampling:
     want = lower_sampling(_given_once(sampling_params, sampling), stop)
     if want.sampling.logprobs is not None:
-        raise invalid("JsonPieces of text come without log-probabilities; whole answers have them.", "logprobs")
+        raise invalid("Pieces of text come without logprobs; whole answers have them.", "logprobs")
     if want.n > 1:
-        raise invalid("JsonPieces of text are those of one answer; `n` must be 1.", "n")
+        raise invalid("Pieces of text are those of one answer, so `n` must be 1.", "n")
     return want
 
 

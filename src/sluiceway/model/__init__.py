@@ -1,1 +1,1 @@
-"""Everything that needs torch."""
+"""The model: reading its files, computing forward passes, and sampling."""

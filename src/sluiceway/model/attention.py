@@ -4,7 +4,7 @@ A step's queries come from many rows: one each from rows that decode, hundreds f
 at the multiples of `SEGMENT_TOKENS` positions. All queries of one piece see the keys of the positions up to the end of
 their segment, the later ones masked. So the number of keys that a query is computed with is a function of its own
 position, and the order in which its sums are added depends neither on the chunk in which it came nor on other rows.
-JsonPieces with the same numbers of queries and keys form one `Group`, one call.
+Pieces with the same numbers of queries and keys form one `Group`, one call.
 
 What else changes the order of sums is the number of query vectors in one matrix product, since its kernel treats a
 remainder differently. So in float32 on the CPU, where results must not change by a bit, a piece is cut once more, into
@@ -28,7 +28,8 @@ from sluiceway.model.config import ModelConfig
 from sluiceway.model.kv import KVCache
 
 SEGMENT_TOKENS = 128
-"""Larger: more masked keys are computed in vain. Smaller: rows of mixed lengths fall into more calls."""
+"""With a larger value, more masked keys are computed for nothing. With a smaller one, rows of different lengths need
+more calls."""
 
 _TILE_VECTORS = 6
 """Query vectors of a tile in float32, or a multiple: whole tiles of MKL's kernels, both with AVX2 (6 rows) and with
@@ -36,14 +37,14 @@ AVX-512. Measured with 3 to 32 vectors: 8, 16 and 32 change bits with the place 
 much again as one large tile at 128 keys, and 3 costs twice as much."""
 
 _QUERY_MULTIPLE = 16
-"""Without tiles, pieces of more than one token are filled up to a multiple of this: more of them share a call."""
+"""Without tiles, pieces of more than one token are padded to a multiple of this, so that more of them share a call."""
 
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive tokens of one row in the flat batch: the first is `tokens[first]`, at position `start`."""
+    """Consecutive tokens of one row in the flat batch: the first one is `tokens[first]`, at position `start`."""
 
     first: int
     start: int
@@ -68,7 +69,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How the queries of a piece are laid out: tiles of `n_queries` tokens in `n_vectors` vectors for each key head."""
+    """The layout of the queries of a piece: tiles of `n_queries` tokens, in `n_vectors` vectors for each key head."""
 
     n_tiles: int
     n_queries: int
@@ -77,22 +78,22 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """JsonPieces that are computed in one call over `n_keys` keys each: many of one tile, or one of many tiles."""
+    """Pieces that are computed in one call, each over `n_keys` keys: many of one tile, or one of many tiles."""
 
     n_pieces: int
     n_keys: int
     tiling: Tiling
     tokens: Tensor
-    """(pieces * tiles * queries): the token of each query; a piece is filled up by repeating its last token."""
+    """(pieces * tiles * queries): the token of each query. A piece is padded with its last token."""
     runs: Tensor
-    """(pieces * n_kv_heads * blocks): the cached blocks of each key head of each piece, see `KVCache`."""
+    """(pieces * n_kv_heads * blocks): the cached blocks of each key head of each piece; see `KVCache`."""
     mask: Tensor
     """Added to the scores: (pieces * tiles, 1, vectors or 1, n_keys), zero or minus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """All queries of a step. `order[t]` is where token t comes out when the groups are laid end to end."""
+    """All queries of a step. `order[t]` is the place of token t in the joined results of the groups."""
 
     groups: tuple[Group, ...]
     order: Tensor
@@ -162,7 +163,7 @@ def _cut(span: Span) -> Iterable[_Piece]:
 
 
 def tiling_of(n_tokens: int, group_size: int, is_tiled: bool) -> Tiling:
-    """For a piece of so many tokens, where `group_size` query heads share a key head."""
+    """The layout for a piece of `n_tokens` tokens, if `group_size` query heads share a key head."""
     if is_tiled:
         n_vectors = -(-group_size // _TILE_VECTORS) * _TILE_VECTORS
         n_queries = n_vectors // group_size
@@ -192,7 +193,7 @@ def _group(
 
 
 def _by_vector(positions: IntArray, tiling: Tiling, group_size: int) -> IntArray:
-    """Positions (tiles, queries) for each vector of a tile; those beyond its queries are as its last one."""
+    """Positions (tiles, queries) for each vector of a tile. Padding has the position of the last query."""
     if tiling.n_queries == 1:
         return positions
     vectors = np.minimum(np.arange(tiling.n_vectors) // group_size, tiling.n_queries - 1)
@@ -209,7 +210,7 @@ def _mask(positions: IntArray, n_keys: int, window: int | None) -> npt.NDArray[n
 
 
 def _runs(pieces: Sequence[_Piece], n_keys: int, n_kv_heads: int) -> IntArray:
-    """Blocks beyond a piece's own tokens are masked: any block does there, its own first one is taken."""
+    """Blocks beyond the tokens of a piece are masked, so any block may be read there: the first one of the piece."""
     n_blocks = n_keys // BLOCK_TOKENS
     blocks = np.empty((len(pieces), n_blocks), dtype=np.int64)
     for row, piece in zip(blocks, pieces, strict=True):

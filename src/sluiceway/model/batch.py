@@ -21,21 +21,21 @@ IntT = TypeVar("IntT", bound=np.integer)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All tokens of a step, row after row: everything that a forward pass takes besides weights and cache."""
+    """All tokens of a step, row after row: the input of a forward pass, without weights and cache."""
 
     token_ids: Tensor
     positions: Tensor
     slots: Tensor
-    """(tokens * n_kv_heads): where the keys and values of each token go, see `KVCache`."""
+    """(tokens * n_kv_heads): the slots for the keys and values of each token; see `KVCache`."""
     attention: AttentionPlan
     fresh_runs: Tensor
-    """Runs that the step begins and does not fill: what an earlier sequence left there must go, see `KVCache.clear`."""
+    """Runs that the step begins and does not fill. What is in them is cleared first: see `KVCache.clear`."""
     sampled: Tensor
     """The tokens whose logits are wanted: the last ones of each row, as many as it samples."""
 
 
 def build_batch(rows: Sequence[Row], config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Batch:
-    """Costs time by the tokens and blocks of the step, not by what is known beyond it."""
+    """Build the batch of a step, in a time that depends on its tokens and blocks, not on the lengths of sequences."""
     counts = np.array([row.n_tokens for row in rows])
     firsts = np.cumsum(counts) - counts
     starts = np.array([row.start for row in rows])
@@ -52,7 +52,7 @@ def build_batch(rows: Sequence[Row], config: ModelConfig, dtype: torch.dtype, de
 
 
 def sampled_tokens(ends: npt.NDArray[IntT], rows: Sequence[Row]) -> npt.NDArray[IntT]:
-    """Which tokens of the flat batch are sampled after; `ends[r]` is the one behind the last of row r."""
+    """The tokens of the flat batch whose logits are sampled. `ends[r]` is the index after the last token of row r."""
     counts = np.array([row.n_samples for row in rows])
     sums = np.cumsum(counts)
     return (np.repeat(ends - sums, counts) + np.arange(sums[-1])).astype(ends.dtype)

@@ -1,4 +1,4 @@
-"""What a file of weights has to offer, whatever its format, and the names and shapes that a decoder asks for."""
+"""The interface of weight files of any format, and the names and shapes of the tensors that a decoder needs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Checkpoint(Protocol):
         ...
 
     def read_into(self, name: str, out: Tensor) -> None:
-        """Fills `out`, contiguous and of the tensor's shape, converting to its dtype."""
+        """Fill `out`, which is contiguous and has the shape of the tensor, and convert to its dtype."""
         ...
 
     def mapped(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """The tensor where it lies in the file, without a copy; None where its dtype is another. Never written to."""
+        """The tensor in its mapped file, without a copy; None if its dtype is another one. Do not write to it."""
         ...
 
     def frequency_divisors(self) -> Tensor | None:
-        """A table that divides the rotary frequencies, (head_dim / 2), where the file brings one."""
+        """A table (head_dim / 2) that divides the rotary frequencies, if the file has one."""
         ...
 
 
@@ -46,7 +46,7 @@ def layer_name(layer: int, part: str) -> str:
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Every tensor of the model; a linear layer's is (outputs, inputs)."""
+    """The shape of every tensor of the model; (outputs, inputs) for a linear layer."""
     shapes: dict[str, Shape] = {EMBEDDING: (config.vocab_size, config.hidden_size), NORM: (config.hidden_size,)}
     if not config.is_tied:
         shapes[HEAD] = (config.vocab_size, config.hidden_size)
@@ -78,7 +78,7 @@ def _layer_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
 
 
 def check_shapes(expected: Mapping[str, Shape], found: Mapping[str, Shape], where: str) -> None:
-    """Raises `ModelSourceError` naming the first tensor that is missing, misshapen or would be left unused."""
+    """Raise `ModelSourceError` for the first tensor that is missing, has a wrong shape, or would not be used."""
     for name, shape in expected.items():
         if name not in found:
             raise ModelSourceError(f"{where}: has no tensor {name!r}")
@@ -90,5 +90,5 @@ def check_shapes(expected: Mapping[str, Shape], found: Mapping[str, Shape], wher
 
 
 def _is_redundant(name: str) -> bool:
-    """Repeats what is known: a tied head, or rotary frequencies that old files carry along."""
+    """True for a tensor that repeats known numbers: a tied head, or the rotary frequencies of old files."""
     return name == HEAD or name.endswith("rotary_emb.inv_freq")

@@ -1,4 +1,4 @@
-"""What a model is: the numbers that its architecture is built from, whatever file they came from. Knows no torch."""
+"""The configuration of a model, whatever file it comes from. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluiceway.errors import ModelConfigError
 MAX_SIZE = 2**31 - 1
 MAX_LAYERS = 4096
 MAX_ROPE_FACTOR = 1e6
-"""Settings beyond these are damage. The largest published models have some 130 layers."""
+"""Larger settings come from damaged files. The largest published models have about 130 layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Long wavelengths divided by `factor`, short ones kept, a ramp between (Llama 3.1)."""
+    """Long wavelengths are divided by `factor`, short ones are kept, with a ramp between them (Llama 3.1)."""
 
     factor: float
     low_freq_factor: float
@@ -41,11 +41,11 @@ class YarnScaling:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     is_truncated: bool = True
-    """Whether the bounds of the ramp are rounded outwards to whole dimensions."""
+    """True when the bounds of the ramp are rounded outwards to whole dimensions."""
 
 
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
-    """By how much YaRN scales queries and keys, to keep the attention's temperature as the context grows."""
+    """The factor by which YaRN scales queries and keys, so that attention keeps its temperature in a longer context."""
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 

@@ -28,7 +28,7 @@ class TorchDecoder:
         self._rope = rope
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Logits (sampled tokens, vocab_size). Writes the keys and values of the batch's tokens into the cache."""
+        """Compute logits (sampled tokens, vocab_size), and write the keys and values of the batch into the cache."""
         weights = self._weights
         angles = self._rope.angles(batch.positions)
         cache.clear(batch.fresh_runs)
@@ -56,7 +56,7 @@ class TorchDecoder:
         return layer.out(attend(queries, cache, index, batch.attention))
 
     def _normed_heads(self, layer: LayerWeights[Linear], heads: Tensor) -> Tensor:
-        """Queries and keys (tokens, heads, head_dim), each head normed where the model does that."""
+        """Queries and keys (tokens, heads, head_dim). Each head is normalised if the model does that."""
         if layer.q_norm is None or layer.k_norm is None:
             return heads
         queries, keys = heads[:, : self._config.n_heads], heads[:, self._config.n_heads :]

@@ -1,4 +1,4 @@
-"""Typed reading of a model file's own settings: a value of the wrong type is an error that names the key."""
+"""Reads typed settings of a model file: a value of a wrong type is an error that names the key."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _LARGEST = sys.float_info.max
 
 
 def shown(value: Any) -> str:
-    """The value for an error, on one line and never longer than that."""
+    """The value for an error message, on one short line."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 class Fields:
-    """A mapping out of a file, `where` names it in errors. A key that is null counts as absent."""
+    """Settings of a file, which `where` names in errors. A key that is null counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
@@ -59,7 +59,7 @@ class Fields:
         return value
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """One whole number or a list of them; nothing where the key is absent."""
+        """One integer or a list of them; empty if the key is absent."""
         value = self._values.get(key)
         if value is None:
             return ()

@@ -1,7 +1,8 @@
-"""The weights of a GGUF file or of its parts, dequantised tensor by tensor into the place where they are wanted.
+"""Reads the weights of a GGUF file or of its parts, and dequantises each tensor to where it is used.
 
-The `gguf` package knows every block format; its reader builds an object per vocabulary entry, which takes seconds, so
-the descriptions of the tensors are read here. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+The `gguf` package knows every block format. Its reader builds an object for each vocabulary entry, which takes seconds,
+so this file reads the descriptions of the tensors. The format:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 _MAX_NAME_BYTES = 1 << 12
 _KEPT_ARRAY_LENGTH = 16
-"""Arrays longer than this are vocabularies, which are of no interest here."""
+"""Longer arrays belong to vocabularies, which are not needed here."""
 
 _PIECE_ROWS = 16
 _PIECE_ROW_BYTES = 4096
-"""The package dequantises 16 rows at a time, whatever their length: rows of this many bytes keep a piece within the
-processor's caches and the number of calls low. Three times as fast as handing over the rows of a small model."""
+"""The package dequantises 16 rows at a time, whatever their length. With rows of this size, a piece fits into the
+caches of the processor, and calls are few: three times as fast as with the rows of a small model."""
 
 _ROPE_FREQS = "rope_freqs.weight"
 
@@ -69,14 +70,14 @@ class _TensorInfo:
     quantization: GGMLQuantizationType
     file: npt.NDArray[np.uint8]
     start: int
-    """Byte of the file."""
+    """The byte of the file at which the data begins."""
     n_bytes: int
 
 
 class GgufCheckpoint:
-    """One file, or all parts of a model in several, found by the name of any of them; the first has the metadata.
+    """A model in one file, or in several parts, which are found by the name of any part. The first has the metadata.
 
-    Raises `ModelSourceError` for a file that is damaged or missing, `ModelConfigError` for a model it cannot be.
+    Raises `ModelSourceError` for a damaged or missing file, `ModelConfigError` for a model that is not supported.
     """
 
     def __init__(self, path: str) -> None:
@@ -132,7 +133,7 @@ class GgufCheckpoint:
         return divisors
 
     def _dequantise(self, info: _TensorInfo, out: Tensor) -> None:
-        """Straight into `out` where that is float32, else by way of one tensor in float32."""
+        """Fill `out` directly if it is float32, else by way of one tensor in float32."""
         if out.dtype == torch.float32:
             self._fill(info, out.view(-1).numpy())
             return
@@ -153,7 +154,7 @@ class GgufCheckpoint:
             out[first : first + values.size] = values
 
     def _interleaved_heads(self, name: str) -> int:
-        """The heads of a query or key matrix whose rows were reordered for rotation by pairs; 0 for any other."""
+        """The number of heads of a query or key matrix whose rows are in pairs; 0 for any other tensor."""
         if not BY_NAME[self.config.architecture].is_paired_in_gguf:
             return 0
         if ".q_proj." in name:
@@ -162,12 +163,12 @@ class GgufCheckpoint:
 
 
 def _halves_from_pairs(rows: Tensor, n_heads: int) -> Tensor:
-    """Undoes the conversion to GGUF, which puts dimension i + head_dim / 2 of each head right after dimension i."""
+    """Undo the conversion to GGUF, which puts dimension i + head_dim / 2 of each head right after dimension i."""
     return rows.view(n_heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _canonical_name(name: str) -> str:
-    """Names that mean nothing here stay as they are, for the error that they will cause."""
+    """The name in the form of Hugging Face. Unknown names stay as they are; they cause an error later."""
     match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
     if match and match[2] in _LAYER_PARTS:
         return f"model.layers.{match[1]}.{_LAYER_PARTS[match[2]]}.{match[3]}"
@@ -175,21 +176,21 @@ def _canonical_name(name: str) -> str:
 
 
 class _Part:
-    """One file: its head, and what its list of tensors says."""
+    """One file: its head and its list of tensors."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.head = read_head(path, skip_arrays_over=_KEPT_ARRAY_LENGTH)
 
     def split(self, key: str) -> int | None:
-        """A number by which the parts of a model know each other."""
+        """A number that all parts of a model share."""
         value = self.head.metadata.get(f"split.{key}")
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise ModelSourceError(f"{self.path}: split.{key} must be a whole number")
         return value
 
     def infos(self) -> dict[str, _TensorInfo]:
-        """Each tensor lies within the file."""
+        """Check that each tensor is inside the file."""
         alignment = self.head.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if isinstance(alignment, bool) or not isinstance(alignment, int) or alignment < 1:
             raise ModelSourceError(f"{self.path}: general.alignment must be a positive number, not {shown(alignment)}")
@@ -219,7 +220,7 @@ class _Part:
 
 
 def _check_parts(parts: list[_Part]) -> None:
-    """That they are all parts of one model, each in its place."""
+    """Check that the files are the parts of one model, in their order."""
     for number, part in enumerate(parts):
         count = part.split("count")
         if (count or 1) != len(parts):
@@ -242,7 +243,7 @@ class _RawInfo:
     type_id: int
     offset: int
     end: int
-    """Byte after this description."""
+    """The byte after this description."""
 
 
 def _walk_infos(data: mmap.mmap, position: int, n_tensors: int) -> Iterator[_RawInfo]:

@@ -1,4 +1,4 @@
-"""Reads the model's numbers out of the metadata of a GGUF file. Knows no torch."""
+"""Reads the configuration of a model from the metadata of a GGUF file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _END_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def config_from_metadata(metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
-    """`shapes` are those of the file's tensors, rows first: biases and a tied head show only there."""
+    """Read the configuration. The `shapes` of tensors, rows first, show biases and a tied head."""
     fields = Fields(metadata, "GGUF metadata")
     arch = fields.text("general.architecture")
     if arch not in BY_GGUF_NAME:
@@ -101,7 +101,7 @@ def _head_dim(fields: Fields, arch: str, default: int) -> int:
 
 
 def _vocab_size(fields: Fields, arch: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """The rows of the embedding. There may be more than tokens, never fewer."""
+    """The number of rows of the embedding: at least the number of tokens."""
     if "token_embd.weight" not in shapes:
         raise ModelConfigError("token_embd.weight", "the file has no such tensor")
     n_rows = shapes["token_embd.weight"][0]
@@ -119,7 +119,7 @@ def _sliding_window(fields: Fields, arch: str) -> int | None:
 
 
 def _rope_scaling(fields: Fields, arch: str) -> RopeScaling | None:
-    """Scaling by a table of frequencies (Llama 3) is no metadata but the tensor `rope_freqs.weight`."""
+    """The scaling in the metadata. Llama 3 has a table of frequencies instead, in the tensor `rope_freqs.weight`."""
     key = f"{arch}.rope.scaling.type"
     factor = fields.number(f"{arch}.rope.scaling.factor", fields.number(f"{arch}.rope.scale_linear", 1.0))
     kind = fields.text(key, "linear")

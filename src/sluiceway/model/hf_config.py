@@ -1,7 +1,7 @@
-"""Reads the config.json and generation_config.json of a model directory. Knows no torch.
+"""Reads config.json and generation_config.json of a model directory. Imports no torch.
 
-The reference is transformers: a key that the file lacks has the value of its configuration class. Each key is served,
-known to change no number, or refused where its value would change what is computed; the log names any other.
+The reference is transformers: a key that the file lacks has the default of its configuration class. A key is served, or
+it has no effect on the numbers, or it is refused if its value changes them. The log names all other keys.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
         "truncate",
     ),
 }
-"""The rotary types that are served, and what each reads beside its type, its base and `partial_rotary_factor`."""
+"""The rotary types that are served, and the keys of each besides its type, its base and `partial_rotary_factor`."""
 SUPPORTED_ROPE_TYPES = tuple(ROPE_KEYS)
 
 _ROPE_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
@@ -148,7 +148,7 @@ HARMLESS = frozenset(
         "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict",
     }
 )  # fmt: skip
-"""Keys without effect on what a token's numbers are: training, names, other programs' settings."""
+"""Keys without an effect on the numbers: of training, names, and settings of other programs."""
 
 _READ_ELSEWHERE = frozenset(
     {
@@ -167,7 +167,7 @@ _READ_ELSEWHERE = frozenset(
 
 
 def read_directory_config(directory: Path) -> ModelConfig:
-    """The model in this directory. Raises `ModelSourceError` for unreadable files, `ModelConfigError` for bad ones."""
+    """Read the configuration of a directory. Raises `ModelSourceError` (not readable) or `ModelConfigError`."""
     config, generation = read_json_object(directory / "config.json"), directory / "generation_config.json"
     model = config_from_json(config, read_json_object(generation) if generation.exists() else None)
     if unknown := unknown_keys(config):
@@ -177,7 +177,7 @@ def read_directory_config(directory: Path) -> ModelConfig:
 
 
 def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> ModelConfig:
-    """The end tokens of both files count: chat models name the end of a turn only in the second."""
+    """Make the configuration. The end tokens of both files count: some models name the end of a turn in one only."""
     architecture = _architecture(config)
     fields = Fields({**architecture.defaults, **config}, "config.json")
     _refuse_unsupported(fields, architecture)
@@ -212,7 +212,7 @@ def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | 
 
 
 def unknown_keys(config: Mapping[str, Any]) -> list[str]:
-    """What is neither served nor refused nor known to be harmless. A key that is null or false asks for nothing."""
+    """Keys that are neither served, nor refused, nor harmless. A key that is null or false has no effect."""
     known = _architecture(config).defaults.keys() | REFUSED.keys() | HARMLESS | _READ_ELSEWHERE
     return sorted(shown(key) for key, value in config.items() if key not in known and value not in (None, False))
 
@@ -230,7 +230,7 @@ def _architecture(config: Mapping[str, Any]) -> Architecture:
 
 
 def _refuse_unsupported(fields: Fields, architecture: Architecture) -> None:
-    """What would change the numbers and is not computed here."""
+    """Refuse settings that change the numbers and are not computed here."""
     activation = fields.text("hidden_act")
     if activation not in _ACTIVATIONS:
         raise fields.wrong("hidden_act", f"{shown(activation)} is not supported; supported: {', '.join(_ACTIVATIONS)}")
@@ -250,12 +250,12 @@ def _refuse_unsupported(fields: Fields, architecture: Architecture) -> None:
 
 
 def _rotates_all(key: str, value: Any) -> bool:
-    """`no_rope_layers` has a 1 for each layer with rotary positions, in spite of its name."""
+    """True if all layers have rotary positions: `no_rope_layers` has a 1 for each of these, in spite of its name."""
     return key == "no_rope_layers" and isinstance(value, list) and all(entry == 1 for entry in value)
 
 
 def _rope_fields(fields: Fields) -> Fields:
-    """`rope_scaling` of older files if it says anything, else `rope_parameters`; empty where there is neither."""
+    """`rope_scaling` of older files if it is not empty, else `rope_parameters`; empty if there is neither."""
     for key in ("rope_scaling", "rope_parameters"):
         value = fields.raw(key)
         if value is not None and not isinstance(value, dict):
@@ -288,7 +288,7 @@ def _rope_scaling(rope: Fields, fields: Fields, max_len: int) -> RopeScaling | N
 
 
 def _original_len(rope: Fields, fields: Fields, max_len: int) -> int:
-    """The context before the extension. A key of the whole file comes before that of the rotary settings."""
+    """The context before the extension. A key of the file counts more than one of the rotary settings."""
     key = "original_max_position_embeddings"
     length = fields.integer(key, rope.integer(key, max_len))
     if not 1 <= length <= MAX_SIZE:
@@ -342,7 +342,7 @@ def _factor(rope: Fields, default: float | None = None) -> float:
 
 
 def _extended_len(max_len: int, scaling: RopeScaling | None) -> int:
-    """Files with YaRN may name the context before the extension or after it."""
+    """The extended context: files with YaRN name the context before the extension, or after it."""
     if isinstance(scaling, YarnScaling):
         return max(max_len, int(scaling.original_max_len * scaling.factor))
     return max_len
@@ -372,7 +372,7 @@ def _sliding_window(fields: Fields, architecture: Architecture, model_len: int) 
 
 
 def _layer_kinds(fields: Fields) -> set[str]:
-    """What `layer_types` says; empty where it says nothing."""
+    """The kinds of attention in `layer_types`; empty if the key is absent."""
     layer_types = fields.raw("layer_types")
     if layer_types is None:
         return set()

@@ -13,10 +13,10 @@ from sluiceway.model.config import ModelConfig
 
 
 class KVCache:
-    """Keys and values, each (n_layers, n_blocks, n_kv_heads, BLOCK_TOKENS, head_dim).
+    """Holds keys and values, each (n_layers, n_blocks, n_kv_heads, BLOCK_TOKENS, head_dim).
 
-    Heads stand outside tokens so that what one head reads of a block is contiguous. `slots` and `runs` name places
-    in a layer: a slot is one token of one head, a run is one block of one head. Memory is taken as blocks are used.
+    Heads come before tokens, so that what one head reads of a block is contiguous. `slots` and `runs` are places in a
+    layer: a slot is one token of one head, a run is one block of one head. Memory is taken when a block is used.
     """
 
     def __init__(self, config: ModelConfig, n_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -29,28 +29,28 @@ class KVCache:
         self.n_bytes = 2 * keys.nbytes
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Stores keys and values (tokens, n_kv_heads, head_dim); `slots` names a place for each head of each token."""
+        """Store keys and values (tokens, n_kv_heads, head_dim). `slots` has a place for each head of each token."""
         head_dim = keys.shape[-1]
         self._key_slots[layer].index_copy_(0, slots, keys.reshape(-1, head_dim))
         self._value_slots[layer].index_copy_(0, slots, values.reshape(-1, head_dim))
 
     def clear(self, runs: Tensor) -> None:
-        """Writes zeros to these runs, in all layers.
+        """Write zeros to these runs, in all layers.
 
-        Attention multiplies the values of hidden tokens by zero, and NaN times zero is NaN: without this, one sequence
-        with broken numbers would break the next owner of its blocks.
+        Attention multiplies the values of masked tokens by zero, and NaN times zero is NaN. Without this, a sequence
+        with NaN would break the next owner of its blocks.
         """
         if len(runs):
             self._key_runs.index_fill_(1, runs, 0)
             self._value_runs.index_fill_(1, runs, 0)
 
     def gather(self, layer: int, runs: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of the keys and values of these runs, each (runs, BLOCK_TOKENS * head_dim)."""
+        """Copy the keys and values of these runs, each (runs, BLOCK_TOKENS * head_dim)."""
         return self._key_runs[layer].index_select(0, runs), self._value_runs[layer].index_select(0, runs)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the CPU of pages that the system gives out zeroed, each when it is first used; torch would write them all."""
+    """Allocate zeros. On the CPU the system gives pages of zeros when they are first used."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)

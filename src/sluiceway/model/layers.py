@@ -1,4 +1,4 @@
-"""The small operations between the products, one place each."""
+"""The small operations between the matrix products."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch.nn import functional
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Scales the last dimension to a root mean square of one, then by `weight`."""
+    """Scale the last dimension to a root mean square of one, then by `weight`."""
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """(tokens, 2 n), gate before up, to (tokens, n)."""
+    """Compute SwiGLU: (tokens, 2 n), gates before ups, becomes (tokens, n)."""
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate).mul_(up)

@@ -17,22 +17,22 @@ from torch import Tensor
 from torch.nn import functional
 
 MKL_PACKED_ROWS = 256
-"""The number of rows that MKL is told to expect. Any number may come; with smaller ones very narrow weights are packed
-in a way that treats some row counts differently."""
+"""The number of rows for which MKL packs. Any number may come. With a smaller value, MKL packs very narrow weights in a
+way that treats some row counts differently."""
 
 MKL_ROW_TILE = 4
-"""Rows are filled up to a multiple of this. MKL has kernels of their own for one row and for a remainder of rows, which
-add a row's products in another order. Which kernels it takes depends on the processor and on the number of threads."""
+"""Rows are padded to a multiple of this. MKL has special kernels for one row and for a remainder of rows, which add the
+products of a row in another order. The choice of kernel depends on the processor and on the number of threads."""
 
 
 class Linear(Protocol):
-    """`x @ weight.T + bias` for x (tokens, inputs), giving (tokens, outputs)."""
+    """Compute `x @ weight.T + bias` for x (tokens, inputs): (tokens, outputs)."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
 class PlainLinear:
-    """Any device, any dtype; keeps the weight as it is."""
+    """A product on any device, in any dtype. It keeps the weight as it is."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight = weight
@@ -43,7 +43,7 @@ class PlainLinear:
 
 
 class MklLinear:
-    """float32 on a CPU with MKL: packed once, and each row's result independent of the other rows."""
+    """A product in float32 on a CPU with MKL. The weight is packed once, and no row affects another one."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, MKL_PACKED_ROWS)
@@ -61,7 +61,7 @@ class MklLinear:
 
 
 class OneDnnLinear:
-    """bfloat16 on a CPU that multiplies it natively: packed once."""
+    """A product in bfloat16 on a CPU that multiplies it natively. The weight is packed once."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -73,7 +73,7 @@ class OneDnnLinear:
 
 
 def pack(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """The product with this weight (outputs, inputs). Packed forms do not keep `weight` itself alive."""
+    """Make the product for a weight (outputs, inputs). Packed forms do not keep `weight` itself alive."""
     if weight.device.type == "cpu":
         if weight.dtype == torch.float32 and has_mkl_linear():
             return MklLinear(weight, bias)

@@ -31,7 +31,7 @@ from sluiceway.model.weight_format import NativeFormat, TorchFormat, WeightForma
 from sluiceway.model.weights import DecoderWeights, LayerWeights, Product
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes of tensors that are loaded so far, and with the bytes of all tensors."""
+"""A function that gets the loaded bytes of tensors so far, and the bytes of all tensors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The log-probabilities that go with tokens: one pass over the logits of each row, and one look for the likeliest."""
+"""Computes logprobs: one pass over the logits of each row, and a search for the likeliest tokens."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 _LEAST = np.float32(LEAST_LOGPROB)
 
 _BLOCK = 256
-"""The k-th largest of the largest of blocks is a bound that the k largest of all reach, and few others do."""
+"""The size of a block. The k-th largest of the maxima of blocks is a lower bound of the k largest values."""
 
 
 def logprobs_of(logits: FloatRows, token_ids: Sequence[TokenId], n_top: Sequence[int]) -> list[Logprobs]:
-    """For each row of logits (rows, vocab_size), as the model gave them, and the token that came of it.
+    """Compute the logprobs of one token of each row of unchanged logits (rows, vocab_size), and of the likeliest.
 
-    A row's result depends on nothing but the row. NaN counts as impossible, infinity as the largest number.
+    The result of a row depends on this row alone. NaN counts as impossible, infinity as the largest number.
     """
     kernels = best_kernels()
     if kernels is not None and token_ids:
@@ -45,13 +45,13 @@ def _of_row(logits: FloatRow, token_id: TokenId, n_top: int) -> Logprobs:
 
 
 def _log_sum(logits: FloatRow, largest: np.float32) -> np.float32:
-    """Of the weights of all tokens, that of the likeliest being 1."""
+    """The logarithm of the sum of all weights; the likeliest token has the weight 1."""
     weights = logits - largest
     return np.float32(np.log(np.exp(weights, out=weights).sum()))
 
 
 def _likeliest(logits: FloatRow, n: int) -> list[TokenId]:
-    """The ids of the n largest, the largest first; of equal ones the lowest first, and the lowest are taken."""
+    """The ids of the n largest logits, the largest first; of equal ones, the lowest ids, the lowest first."""
     if n == 0:
         return []
     bounds = np.maximum.reduceat(logits, np.arange(0, logits.size, _BLOCK))

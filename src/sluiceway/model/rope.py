@@ -1,4 +1,4 @@
-"""Rotary positions: the frequencies of each scaling, and the rotation (halves, not pairs)."""
+"""Rotary positions: the frequencies of each scaling, and the rotation (of halves, not of pairs)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluiceway.model.config import LinearScaling, Llama3Scaling, ModelConfig, Ro
 
 
 class Rope:
-    """Gives cosines and sines of positions. `frequency_divisors` (head_dim / 2): a table that the model file brings."""
+    """Computes cosines and sines of positions. `frequency_divisors` (head_dim / 2) is a table of the model file."""
 
     def __init__(
         self, config: ModelConfig, device: torch.device, dtype: torch.dtype, frequency_divisors: Tensor | None = None
@@ -22,7 +22,7 @@ class Rope:
         self.frequencies = frequencies.to(device)
         """Radians per position, (head_dim / 2)."""
         self.magnitude = _magnitude(config.rope_scaling)
-        """By which cosines and sines are multiplied."""
+        """The factor of cosines and sines."""
         self._dtype = dtype
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ class Rope:
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turns each head of x (tokens, heads, head_dim) by the angles of its token's position."""
+    """Rotate each head of x (tokens, heads, head_dim) by the angles of the position of its token."""
     low, high = x.chunk(2, dim=-1)
     return x * cosines + torch.cat((-high, low), dim=-1) * sines
 
@@ -56,7 +56,7 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None
 
 
 def _llama3(base: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Llama 3.1: kept where the context holds many turns, divided where it holds few, blended between."""
+    """Llama 3.1: a frequency with many turns in the context is kept, one with few is divided, others are blended."""
     turns = scaling.original_max_len * base / (2 * math.pi)
     blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = blend.clamp(0.0, 1.0)
@@ -64,7 +64,7 @@ def _llama3(base: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def _yarn(base: Tensor, scaling: YarnScaling, head_dim: int, theta: float) -> Tensor:
-    """YaRN's ramp runs over dimensions, between those that turn `beta_fast` and `beta_slow` times."""
+    """YaRN: the ramp goes over dimensions, from the one that turns `beta_fast` times to that of `beta_slow`."""
 
     def dimension_of(turns: float) -> float:
         return head_dim * math.log(scaling.original_max_len / (turns * 2 * math.pi)) / (2 * math.log(theta))

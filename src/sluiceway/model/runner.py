@@ -23,7 +23,7 @@ _WARM_UP_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class ComputedStep:
-    """A step that was over when `launch` returned."""
+    """A step that `launch` has computed already."""
 
     result: StepResult
 
@@ -49,7 +49,7 @@ class TorchRunner:
         return ComputedStep(StepResult(plan.step_id, *self._compute(plan.rows)))
 
     def warm_up(self) -> None:
-        """Makes the first step of each size as fast as the others. Before any step: it writes into the first blocks."""
+        """Make the first step of each size as fast as later ones. Call this before any step: it writes into blocks."""
         for n_rows in _WARM_UP_ROWS:
             self._compute(tuple(_warm_up_row(index % self._n_blocks, 1) for index in range(n_rows)))
         n_tokens = min(_WARM_UP_TOKENS, self._n_blocks * BLOCK_TOKENS, self._model.config.max_model_len)
@@ -57,12 +57,12 @@ class TorchRunner:
 
     @property
     def cache_bytes(self) -> int:
-        """Of the whole cache; memory is taken as blocks are used for the first time."""
+        """Bytes of the whole cache. The system takes memory when a block is used for the first time."""
         return self._pass.cache_bytes
 
     @property
     def n_remembered(self) -> int:
-        """Sequences that something is kept for between steps."""
+        """The number of sequences for which something is kept between steps."""
         return self._sampler.n_remembered
 
     def _compute(self, rows: tuple[Row, ...]) -> tuple[list[TokenId], list[Logprobs | None]]:

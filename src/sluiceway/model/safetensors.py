@@ -19,7 +19,7 @@ DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 class SafetensorsCheckpoint:
-    """Files are memory-mapped: a tensor is a view of its file until something copies it."""
+    """Reads memory-mapped files: a tensor is a view of its file until it is copied."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,9 +44,9 @@ class SafetensorsCheckpoint:
         return tensor if tensor.dtype == dtype else None
 
     def has_one_head(self) -> bool:
-        """Whether the output matrix can be the embedding: the file has no other, or repeats it bit by bit.
+        """True when the output matrix can be the embedding: the file has no other one, or repeats it bit by bit.
 
-        For settings that tie the two. A file that contradicts them is right, as it is for transformers.
+        Ask this if the settings tie the two. A file that contradicts its settings is right, as in transformers.
         """
         if EMBEDDING not in self._shapes or HEAD not in self._shapes:
             return True

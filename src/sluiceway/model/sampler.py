@@ -24,28 +24,28 @@ from sluiceway.model.penalties import FloatRow, FloatRows, PenaltyTable, has_pen
 from sluiceway.types import Rid, SamplingParams, TokenId
 
 _GREEDY_BELOW = 1e-5
-"""Temperatures under this choose the largest logit: the quotient would leave the range of float32."""
+"""With a temperature below this, the largest logit is chosen: the quotient would exceed float32."""
 
 _LARGEST = np.finfo(np.float32).max
 
 _DRAW_BITS = 50
 _SUM_BLOCK = 256
-"""Weights are summed by blocks and then within one: rounding stays small and the long pass is a plain sum."""
+"""Weights are summed by blocks, and then within one block: rounding stays small, and the long pass is a plain sum."""
 
 DoubleRow = npt.NDArray[np.float64]
 
 
 class Sampler:
-    """Keeps token counts of sequences with penalties, and nothing else."""
+    """Samples tokens. It keeps the token counts of sequences with penalties, and nothing else."""
 
     def __init__(self, eos_token_ids: Sequence[TokenId]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
         self._penalties = PenaltyTable()
 
     def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[TokenId]:
-        """One token for each row of logits (rows, vocab_size), which may be written over: the one after all its own.
+        """Sample the next token of each row from logits (rows, vocab_size), which are overwritten.
 
-        NaN counts as minus infinity; a row with nothing above that gives `NO_TOKEN`.
+        NaN counts as minus infinity. A row without a larger logit gives `NO_TOKEN`.
         """
         values: FloatRows = logits.float().cpu().numpy()
         self._penalise(values, rows)
@@ -64,7 +64,7 @@ class Sampler:
 
     @property
     def n_remembered(self) -> int:
-        """Sequences that something is kept for."""
+        """The number of sequences for which counts are kept."""
         return len(self._penalties)
 
     def _penalise(self, logits: FloatRows, rows: Sequence[Row]) -> None:
@@ -77,7 +77,7 @@ class Sampler:
         lower_seen(logits, seen)
 
     def _ban_ends(self, logits: FloatRows, rows: Sequence[Row]) -> None:
-        """No end before `min_tokens`, unless every other token is impossible."""
+        """Ban end tokens before `min_tokens`, unless every other token is impossible."""
         places = [
             (index, token_id)
             for index, row in enumerate(rows)
@@ -112,7 +112,7 @@ def _largest(logits: FloatRow) -> int:
 
 
 def is_plainly_greedy(row: Row) -> bool:
-    """Whether the row's token is the largest of its logits as they are."""
+    """True when the token of the row is the one with the largest unchanged logit."""
     sampling = row.sampling
     return not (
         sampling.temperature >= _GREEDY_BELOW
@@ -135,7 +135,7 @@ def sample_rows(logits: Sequence[FloatRow], rows: Sequence[Row]) -> npt.NDArray[
 
 
 def uniform(seeds: Sequence[int], positions: Sequence[int]) -> DoubleRow:
-    """A number in [0, 1) for each pair, by SplitMix64 (https://doi.org/10.1145/2714064.2660195), twice."""
+    """A number in [0, 1) for each seed and position, by SplitMix64 (https://doi.org/10.1145/2714064.2660195), twice."""
     seed_bits = np.array(seeds, dtype=np.uint64)
     position_bits = np.array(positions, dtype=np.uint64)
     bits = _mix(_mix(seed_bits) + position_bits)
@@ -150,12 +150,12 @@ def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _position(row: Row) -> int:
-    """The place of the token that is sampled."""
+    """The position of the token that is sampled."""
     return row.start + row.n_tokens
 
 
 def _weights(logits: FloatRows, rows: Sequence[Row]) -> FloatRows:
-    """Unnormalised probabilities, 1 for the likeliest token of each row; all 0 where no token is possible."""
+    """Unnormalised probabilities: 1 for the likeliest token of each row; all 0 if no token is possible."""
     finite = np.nan_to_num(logits, nan=-np.inf, posinf=float(_LARGEST), neginf=-np.inf)
     top = finite.max(axis=-1, keepdims=True)
     top[np.isneginf(top)] = 0.0
@@ -166,7 +166,7 @@ def _weights(logits: FloatRows, rows: Sequence[Row]) -> FloatRows:
 
 
 def _filter(weights: FloatRows, settings: Sequence[SamplingParams]) -> None:
-    """Sets to zero what min_p, top_k and top_p leave out, in this order."""
+    """Set weights to zero that min_p, top_k and top_p leave out, in this order."""
     for row, sampling in zip(weights, settings, strict=True):
         if sampling.min_p > 0.0:
             row[row < np.float32(sampling.min_p)] = 0.0
@@ -187,7 +187,7 @@ def _smallest_kept(weights: FloatRow, top_k: int, top_p: float) -> np.float32:
 
 
 def _invert(weights: FloatRow, u: float) -> int:
-    """The token at which the running sum of weights passes `u` of their total."""
+    """The token at which the running sum of weights exceeds the part `u` of their total."""
     starts = np.arange(0, weights.size, _SUM_BLOCK)
     block_sums = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
     target = u * block_sums[-1]

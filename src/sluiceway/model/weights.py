@@ -1,4 +1,4 @@
-"""What a decoder is made of, with products in whatever form computes them."""
+"""The weights of a decoder. `Product` is the form of a matrix in which it is computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Product = TypeVar("Product")
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights(Generic[Product]):
-    """`qkv` and `gate_up` are one matrix each: rows of queries, then keys, then values; of gate, then up."""
+    """The weights of one layer. `qkv` has the rows of queries, keys and values; `gate_up` those of gates and ups."""
 
     attention_norm: Tensor
     qkv: Product
@@ -27,7 +27,7 @@ class LayerWeights(Generic[Product]):
 @dataclass(frozen=True, slots=True)
 class DecoderWeights(Generic[Product]):
     embedding: Tensor | None
-    """(vocab_size, hidden_size); None where its rows are taken out of the head."""
+    """(vocab_size, hidden_size); None if its rows are read from the head."""
     layers: tuple[LayerWeights[Product], ...]
     norm: Tensor
     head: Product

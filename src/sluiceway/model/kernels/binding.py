@@ -122,7 +122,7 @@ Parallel = CFUNCTYPE(None, c_void_p, c_void_p, c_uint, c_uint)
 
 
 def kernel_sets(library: ctypes.CDLL) -> list[Kernels]:
-    """What this processor runs, the best first."""
+    """The sets of kernels that this processor runs, the best first."""
     found = (POINTER(Kernels) * 4)()
     n = library.sluiceway_kernels(found)
     return [found[index].contents for index in range(n)]

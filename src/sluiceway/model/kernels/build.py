@@ -1,7 +1,7 @@
-"""Compiles the kernels: one set for each instruction set, one library. Needs g++ or clang++, and nothing of Python.
+"""Compiles the kernels, one set for each instruction set, into one library. It needs g++ or clang++.
 
-`setup.py` calls this at installation, also at an editable one. Imports nothing but the standard library, so that it
-runs before the package is there.
+`setup.py` calls this at installation, also at an editable one. It imports only the standard library, so that it runs
+before the package is installed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _X86_SETS = {
 
 
 def digest() -> str:
-    """Of all sources: a library knows what it was made from."""
+    """The digest of all sources, by which a library says what it was made from."""
     state = hashlib.sha256()
     for path in (*sorted(SOURCES.iterdir()), Path(__file__)):
         state.update(path.read_bytes())
@@ -37,7 +37,7 @@ def digest() -> str:
 
 
 def compile_library(target: Path) -> None:
-    """Raises `OSError` without a compiler, `subprocess.CalledProcessError` (with its output) where one fails."""
+    """Compile. Raises `OSError` without a compiler, `subprocess.CalledProcessError` (with its output) if it fails."""
     compiler = _compiler()
     with tempfile.TemporaryDirectory() as scratch:
         jobs = [("library", "library.cpp", f'-DSLUICEWAY_DIGEST="{digest()}"')]

@@ -30,12 +30,12 @@ Int32Array = npt.NDArray[np.int32]
 
 
 def is_supported(config: ModelConfig) -> bool:
-    """The kernels keep the sums of a head on the stack."""
+    """The largest head: the kernels keep the sums of a head on the stack."""
     return config.head_dim <= _MAX_HEAD_DIM
 
 
 class NativeCache:
-    """The paged cache in the kernels' own layout, see `native/abi.h`. Memory is taken as blocks are used."""
+    """The paged cache in the layout of the kernels: see `native/abi.h`. Memory is taken when a block is used."""
 
     def __init__(self, config: ModelConfig, n_blocks: int) -> None:
         width = -(-config.head_dim // _HEAD_MULTIPLE) * _HEAD_MULTIPLE
@@ -45,14 +45,14 @@ class NativeCache:
         self.struct = binding.Cache(self._keys.ctypes.data, self._values.ctypes.data, self._keys[0].size)
 
     def fill(self, number: float) -> None:
-        """Writes this number everywhere, also where heads are filled up with zeros."""
+        """Write this number everywhere, also into the padding of heads. For tests."""
         (bf16,) = (np.array([number], np.float32).view(np.uint32) >> 16).astype(np.uint16)
         self._keys[:] = self._values[:] = bf16
 
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """The rows of a step as the kernels read them, all int32."""
+    """The rows of a step as int32 arrays, which the kernels read."""
 
     first: Int32Array
     start: Int32Array
@@ -63,7 +63,7 @@ class StepArrays:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> StepArrays:
-        """Costs time by the tokens and blocks of the step, not by what is known beyond it."""
+        """Build the arrays. The time depends on the tokens and blocks of the step, not on the lengths of sequences."""
         counts = np.array([row.n_tokens for row in rows], dtype=np.int32)
         start = np.array([row.start for row in rows], dtype=np.int32)
         n_blocks = -(-(start + counts) // BLOCK_TOKENS)
@@ -83,13 +83,13 @@ class StepArrays:
         )
 
     def rows_struct(self) -> binding.Rows:
-        """Valid as long as these arrays are."""
+        """The struct that points into these arrays. It is valid as long as they are."""
         places = (array.ctypes.data for array in (self.first, self.start, self.first_block, self.blocks))
         return binding.Rows(*places, len(self.start))
 
 
 class NativeDecoder:
-    """Weights and a workspace: one pass at a time."""
+    """Holds weights and a workspace. It computes one pass at a time."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class NativeDecoder:
         weakref.finalize(self, kernels.close, self._workspace)
 
     def forward(self, rows: Sequence[Row], cache: NativeCache, logits_of: Sequence[int]) -> ForwardOutput:
-        """Writes the keys and values of the rows' tokens into the cache."""
+        """Compute one pass, and write the keys and values of the rows into the cache. Raises `MemoryError`."""
         arrays = StepArrays.of(rows)
         largest = np.empty(len(arrays.sampled), dtype=np.int32)
         places = np.full(len(largest), -1, dtype=np.int32)

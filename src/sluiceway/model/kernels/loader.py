@@ -1,4 +1,4 @@
-"""Finds the compiled kernels and the thread pool that they borrow."""
+"""Finds the compiled kernels, and the thread pool of torch that they use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sluiceway.model.kernels.binding import Kernels, Pool, kernel_sets
 from sluiceway.model.kernels.build import LIBRARY, digest
 
 _CHOICE = "SLUICEWAY_KERNELS"
-"""Names one set (`plain`, `avx2`, `avx512`, `amx`), or `none` for torch alone."""
+"""The variable that names a set (`plain`, `avx2`, `avx512`, `amx`), or `none` for torch alone."""
 
 
 @functools.cache
 def best_kernels() -> Kernels | None:
-    """The best set that this processor runs, or the one that the environment names; None: torch has to serve."""
+    """The best set that this processor runs, or the one that the environment names; None: torch computes alone."""
     log = structlog.get_logger("kernels")
     choice = os.environ.get(_CHOICE, "")
     if choice == "none":
@@ -38,7 +38,7 @@ def best_kernels() -> Kernels | None:
 
 @functools.cache
 def all_kernels() -> list[Kernels]:
-    """Every set that this processor runs, the best first. Raises `OSError` where none was built from these sources."""
+    """All sets that this processor runs, the best first. Raises `OSError` if there is no library of these sources."""
     if not LIBRARY.exists():
         raise OSError(f"{LIBRARY.name} was not built: at installation there was no working C++ compiler")
     library = ctypes.CDLL(str(LIBRARY))
@@ -49,7 +49,7 @@ def all_kernels() -> list[Kernels]:
 
 
 def pool(n_threads: int) -> Pool:
-    """Threads of the OpenMP runtime that torch uses. Where there is none, the calling thread is alone."""
+    """The threads of the OpenMP runtime that torch uses. Without one, only the calling thread computes."""
     parallel = gomp_parallel()
     return Pool(parallel, n_threads if parallel else 1)
 
@@ -66,7 +66,7 @@ def gomp_parallel() -> int | None:
 
 
 def openmp_candidates() -> list[Path]:
-    """Runtimes that are in this process already: another one would be a second pool, spinning against the first."""
+    """The OpenMP runtimes of this process. Another one would be a second pool, whose threads compete with the first."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:

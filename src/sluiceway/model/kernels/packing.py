@@ -1,4 +1,4 @@
-"""Weights as the kernels want them: panels of 32 outputs, in bf16, or in int8 with one scale for each output."""
+"""Packs weights for the kernels: panels of 32 outputs, in bf16, or in int8 with one scale for each output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class PackedProduct:
-    """A weight and what belongs to it; `struct` points into the tensors, which it keeps alive."""
+    """A packed weight. `struct` points into the tensors, which this object keeps alive."""
 
     panels: Tensor
     scales: Tensor | None
@@ -41,13 +41,13 @@ def address(tensor: Tensor | None) -> int | None:
 
 
 def pack_bf16(weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
-    """For a weight (outputs, inputs) in any float dtype."""
+    """Pack a weight (outputs, inputs) of any float dtype in bf16."""
     padded = _padded(weight.to(torch.bfloat16), _LINE_BYTES // 2)
     return PackedProduct(_panels(padded, 2), None, None, _padded_bias(bias, padded.shape[0]), weight.shape[1])
 
 
 def pack_int8(weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
-    """Each output is scaled so that its largest weight is 127."""
+    """Pack a weight in int8. Each output is scaled so that its largest weight is 127."""
     padded = _padded(weight.float(), _LINE_BYTES)
     low, high = padded.aminmax(dim=1)
     scales = torch.maximum(-low, high) / 127
@@ -58,7 +58,7 @@ def pack_int8(weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
 
 
 def interleave(gate_up: Tensor) -> Tensor:
-    """Rows of gates, then of ups, to 16 gates, 16 ups, and so on; filled up with zeros."""
+    """Reorder rows (all gates, then all ups) to 16 gates, 16 ups, and so on, padded with zeros."""
     gate, up = (functional.pad(half, _padding(half, _HALF)) for half in gate_up.chunk(2))
     by_half = (-1, 1, _HALF, *gate_up.shape[1:])
     return torch.cat((gate.view(by_half), up.view(by_half)), dim=1).flatten(0, 2)

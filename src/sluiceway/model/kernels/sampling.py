@@ -19,9 +19,9 @@ def sample_natively(
     settings: Sequence[SamplingParams],
     uniforms: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.int32]:
-    """Tokens for the logits (vocab_size) of each row, contiguous; one number in [0, 1) for each decides.
+    """Sample a token for each row from its logits (vocab_size), which are contiguous, by its number in [0, 1).
 
-    -1 (`scheduler.plan.NO_TOKEN`) where no token is possible. Raises `MemoryError`.
+    The token is -1 (`scheduler.plan.NO_TOKEN`) if none is possible. Raises `MemoryError`.
     """
     n_rows, vocab_size = len(logits), logits[0].size
     rows = (SamplingRow * n_rows)(
