@@ -1,4 +1,4 @@
-"""The fake runner: its text, and what it refuses."""
+"""The fake runner: its text, and the plans that it refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EOS = 256
 
 
 def fake(*, eos_every: int = 0, period: int = 0, n_blocks: int | None = 16) -> FakeRunner:
-    """Four tokens a block."""
+    """Return a fake runner with four tokens per block."""
     return FakeRunner(n_blocks=n_blocks, block_tokens=4, eos_token_id=EOS, eos_every=eos_every, period=period)
 
 
@@ -35,7 +35,7 @@ def row(
     seed: int = 0,
     drafts: Sequence[TokenId] = (),
 ) -> Row:
-    """A row up to the end of what is known, and of the drafts behind it; or shorter, `n_tokens` known ones."""
+    """Return a row up to the end of the known tokens and the drafts, or of `n_tokens` known tokens."""
     n_tokens = len(known) - start if n_tokens is None else n_tokens
     return Row(
         rid=rid,
@@ -67,27 +67,25 @@ def generate(runner: FakeRunner, n: int, sampling: SamplingParams = GREEDY, seed
 
 
 def test_text_looks_like_words() -> None:
-    """Five letters and a space, printable ASCII."""
+    """Five letters and a space, in printable ASCII."""
     text = bytes(generate(fake(), 30)).decode("ascii")
     words = text.split(" ")
     assert [len(word) for word in words] == [5, 5, 5, 5, 5, 0]
     assert len(set(words)) > 3
 
 
-def test_text_is_the_same_when_all_is_the_same() -> None:
-    """A function, without memory or chance."""
+def test_same_input_gives_the_same_text() -> None:
     assert generate(fake(), 20, WARM, seed=3) == generate(fake(), 20, WARM, seed=3)
 
 
 def test_text_depends_on_the_seed_unless_it_is_greedy() -> None:
-    """As with a model."""
     assert generate(fake(), 20, WARM, seed=3) != generate(fake(), 20, WARM, seed=4)
     assert generate(fake(), 20, GREEDY, seed=3) == generate(fake(), 20, GREEDY, seed=4)
 
 
 @pytest.mark.parametrize("position", range(len(PROMPT)))
 def test_next_token_depends_on_every_known_token(position: int) -> None:
-    """Over several seeds, since few letters are to choose from."""
+    """Tested over several seeds, because there are few letters."""
     changed = [*PROMPT[:position], PROMPT[position] + 1, *PROMPT[position + 1 :]]
     pairs = [
         (step(fake(), row(sampling=WARM, seed=seed)), step(fake(), row(changed, sampling=WARM, seed=seed)))
@@ -96,28 +94,25 @@ def test_next_token_depends_on_every_known_token(position: int) -> None:
     assert any(before != after for before, after in pairs)
 
 
-def test_end_token_comes_when_its_turn_has_come() -> None:
-    """Every fifth."""
+def test_every_nth_token_is_the_end_token() -> None:
     answer = generate(fake(eos_every=5), 12)
     assert [index for index, token_id in enumerate(answer) if token_id == EOS] == [4, 9]
 
 
-def test_end_token_does_not_come_when_too_few_were_generated() -> None:
-    """`min_tokens` bans it."""
+def test_end_token_does_not_come_before_min_tokens() -> None:
     answer = generate(fake(eos_every=5), 12, SamplingParams(temperature=0.0, min_tokens=5))
     assert [index for index, token_id in enumerate(answer) if token_id == EOS] == [9]
 
 
-def test_nothing_is_sampled_when_a_chunk_ends_before_the_prompt_does() -> None:
-    """And the whole gives what the chunks give."""
+def test_chunk_before_the_end_of_the_prompt_samples_nothing() -> None:
+    """The whole prompt gives the same token as its chunks."""
     runner = fake()
     assert step(runner, row(n_tokens=5)) == []
     assert step(runner, row(start=5, n_tokens=4)) == []
     assert step(runner, row(start=9)) == step(fake(), row())
 
 
-def test_step_takes_its_time_when_it_is_waited_for() -> None:
-    """Not when it is launched; the clock is somebody else's."""
+def test_step_takes_its_time_in_wait_and_not_in_launch() -> None:
     slept: list[float] = []
     runner = FakeRunner(step_s=0.5, sleep=slept.append)
     launched = runner.launch(Plan(1, (row(),), ()))
@@ -127,16 +122,14 @@ def test_step_takes_its_time_when_it_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("step_s", [0.0, 0.5])
-def test_step_takes_no_time_when_it_need_not(step_s: float) -> None:
-    """No time, or nothing to sleep with."""
+def test_step_takes_no_time_without_a_duration_or_a_sleep(step_s: float) -> None:
     slept: list[float] = []
     runner = FakeRunner(step_s=step_s, sleep=None if step_s else slept.append)
     assert len(step(runner, row())) == 1
     assert slept == []
 
 
-def test_sequence_is_forgotten_when_it_is_retired() -> None:
-    """With the next plan."""
+def test_retired_sequence_is_forgotten_with_the_next_plan() -> None:
     runner = fake()
     step(runner, row(rid=1), row(rid=2, block_ids=range(4, 8)), row(rid=3, block_ids=range(8, 12)))
     assert runner.sequences.keys() == {1, 2, 3}
@@ -160,31 +153,29 @@ def test_sequence_is_forgotten_when_it_is_retired() -> None:
         (row(start=16, drafts=(1,)), "0 tokens from 16 of 16"),
     ],
 )
-def test_launch_raises_when_a_row_cannot_be(bad: Row, sentence: str) -> None:
-    """Positions beyond what is known, blocks too few or unknown."""
+def test_launch_raises_when_a_row_is_invalid(bad: Row, sentence: str) -> None:
+    """Its positions are beyond the known tokens, or its blocks too few or unknown."""
     with pytest.raises(InvariantError, match=sentence):
         fake().launch(Plan(1, (bad,), ()))
 
 
 def test_launch_takes_any_block_when_the_cache_has_no_size() -> None:
-    """For a server without a model."""
+    """As the fake server uses it."""
     assert len(step(fake(n_blocks=None), row(block_ids=(10**6, 1, 2, 3)))) == 1
 
 
 def test_launch_raises_when_two_rows_are_of_one_sequence() -> None:
-    """One step at a time computes for it."""
     with pytest.raises(InvariantError, match="two rows"):
         fake().launch(Plan(1, (row(), row(block_ids=range(4, 8))), ()))
 
 
 def test_launch_raises_when_two_rows_share_a_block() -> None:
-    """In one plan."""
     with pytest.raises(InvariantError, match="block 3 belongs to sequences 1 and 2"):
         fake().launch(Plan(1, (row(rid=1), row(rid=2, block_ids=range(3, 7))), ()))
 
 
 def test_launch_raises_when_a_block_is_used_by_a_step_in_flight() -> None:
-    """Until that has been waited for."""
+    """The block is free for others after `wait`."""
     runner = fake()
     first = runner.launch(Plan(1, (row(rid=1),), ()))
     with pytest.raises(InvariantError, match="belongs to sequences 1 and 2"):
@@ -194,7 +185,7 @@ def test_launch_raises_when_a_block_is_used_by_a_step_in_flight() -> None:
 
 
 def test_wait_raises_when_steps_are_out_of_order() -> None:
-    """Each once, the oldest first."""
+    """Steps are waited for once each, the oldest first."""
     runner = fake()
     first = runner.launch(Plan(1, (row(rid=1),), ()))
     second = runner.launch(Plan(2, (row(rid=2, block_ids=range(4, 8)),), ()))
@@ -207,7 +198,7 @@ def test_wait_raises_when_steps_are_out_of_order() -> None:
 
 
 def test_wait_raises_when_positions_were_skipped() -> None:
-    """Five computed, the row begins at six; or at eight, with a block that was never written."""
+    """Five are computed, and the row starts at six, or at eight with a block that was never written."""
     for start in (6, 8):
         runner = fake()
         step(runner, row(n_tokens=5))
@@ -216,15 +207,15 @@ def test_wait_raises_when_positions_were_skipped() -> None:
 
 
 def test_wait_raises_when_positions_are_computed_twice() -> None:
-    """Five computed, the row begins at three."""
+    """Five are computed, and the row starts at three."""
     runner = fake()
     step(runner, row(n_tokens=5))
     with pytest.raises(InvariantError, match="does not hold its tokens"):
         step(runner, row(start=3, n_tokens=5), step_id=2)
 
 
-def test_wait_raises_when_a_block_was_written_by_another_meanwhile() -> None:
-    """Even with the same tokens at the same place, after others."""
+def test_wait_raises_when_another_sequence_has_written_the_block() -> None:
+    """Even if it wrote the same tokens at the same place, after different ones."""
     runner = fake()
     step(runner, row(rid=1))
     other = [1, 2, 3, 4, *PROMPT[4:]]
@@ -233,16 +224,15 @@ def test_wait_raises_when_a_block_was_written_by_another_meanwhile() -> None:
         step(runner, row([*PROMPT, 1], len(PROMPT), rid=1), step_id=3)
 
 
-def test_blocks_are_read_by_another_when_they_hold_its_tokens() -> None:
-    """As a shared prefix would be: what counts is what a block holds, not who wrote it."""
+def test_sequence_may_read_blocks_of_another_that_hold_its_tokens() -> None:
+    """As with a shared prefix. The content of a block counts, not who wrote it."""
     runner = fake()
     step(runner, row(rid=1))
     longer = [*PROMPT, 1]
     assert step(runner, row(longer, len(PROMPT), rid=2), step_id=2) == step(fake(), row(longer, rid=2))
 
 
-def test_sequence_stays_forgotten_when_it_is_retired_while_its_step_is_in_flight() -> None:
-    """The step that is still to be computed does not bring it back."""
+def test_sequence_retired_in_flight_stays_forgotten() -> None:
     runner = fake()
     first = runner.launch(Plan(1, (row(rid=1),), ()))
     second = runner.launch(Plan(2, (row(rid=2, block_ids=range(4, 8)),), (1,)))
@@ -251,15 +241,14 @@ def test_sequence_stays_forgotten_when_it_is_retired_while_its_step_is_in_flight
     assert runner.sequences.keys() == {2}
 
 
-def test_blocks_may_be_used_anew_when_a_sequence_begins_again() -> None:
-    """From position zero, in any blocks."""
+def test_sequence_may_start_again_in_any_blocks() -> None:
     runner = fake()
     first = step(runner, row())
     assert step(runner, row(block_ids=(3, 2, 1, 0)), step_id=2) == first
 
 
-def test_text_has_a_refrain_when_it_has_a_period() -> None:
-    """Of each five tokens four are the same, with a seed of its own too; the fifth differs, now and then."""
+def test_text_with_a_period_repeats_itself() -> None:
+    """Four of each five tokens repeat, also with a seed. The fifth differs now and then."""
     for sampling in (GREEDY, WARM):
         answer = generate(fake(period=5), 40, sampling, seed=3)
         rounds = [answer[place : place + 5] for place in range(0, 40, 5)]
@@ -269,7 +258,7 @@ def test_text_has_a_refrain_when_it_has_a_period() -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "seeded"])
 def test_a_token_is_sampled_after_each_draft(sampling: SamplingParams) -> None:
-    """The very ones that come one by one, as long as the drafts are right."""
+    """Right drafts give the same tokens as steps without drafts."""
     answer = generate(fake(), 6, sampling, seed=4)
     runner = fake()
     step(runner, row(sampling=sampling, seed=4))
@@ -278,8 +267,8 @@ def test_a_token_is_sampled_after_each_draft(sampling: SamplingParams) -> None:
 
 
 @pytest.mark.parametrize("n_right", range(5))
-def test_sequence_goes_on_behind_its_last_right_draft(n_right: int) -> None:
-    """Wrong ones leave nothing behind, whichever blocks they were in: 16 tokens of the prompt, four a block."""
+def test_sequence_continues_after_its_last_accepted_draft(n_right: int) -> None:
+    """Wrong drafts leave nothing behind in any block: the prompt has 16 tokens, and a block four."""
     answer = generate(fake(), 12)
     runner = fake()
     step(runner, row())
@@ -291,8 +280,7 @@ def test_sequence_goes_on_behind_its_last_right_draft(n_right: int) -> None:
     assert step(runner, row(known, len(known) - 1), step_id=3) == [answer[n_right + 2]]
 
 
-def test_wait_raises_when_a_wrong_draft_is_taken_for_computed() -> None:
-    """The row begins behind it."""
+def test_wait_raises_when_a_wrong_draft_counts_as_computed() -> None:
     answer = generate(fake(), 4)
     runner = fake()
     step(runner, row())
@@ -301,8 +289,8 @@ def test_wait_raises_when_a_wrong_draft_is_taken_for_computed() -> None:
         step(runner, row([*PROMPT, *answer[:3]], 18), step_id=3)
 
 
-def test_wait_raises_when_wrong_drafts_were_written_over_what_another_reads() -> None:
-    """Their block holds nothing of anybody any more."""
+def test_wait_raises_when_wrong_drafts_overwrote_a_block_of_another() -> None:
+    """The block no longer holds the tokens of any sequence."""
     runner = fake()
     step(runner, row(rid=1, n_tokens=8))
     answer = generate(fake(), 4)
@@ -314,7 +302,7 @@ def test_wait_raises_when_wrong_drafts_were_written_over_what_another_reads() ->
         step(runner, row(rid=1, start=8), step_id=4)
 
 
-def told(*rows: Row) -> Sequence[Logprobs | None]:
+def logprobs_of(*rows: Row) -> Sequence[Logprobs | None]:
     return fake().launch(Plan(1, rows, ())).wait().logprobs
 
 
@@ -322,16 +310,15 @@ def wanting(n: int | None, temperature: float = 0.0) -> SamplingParams:
     return SamplingParams(temperature=temperature, logprobs=n)
 
 
-def test_nothing_is_told_of_tokens_when_nobody_asks() -> None:
-    """Not even that nothing is."""
-    assert told(row(), row(rid=2, block_ids=range(4, 8))) == []
+def test_no_logprobs_without_a_request_for_them() -> None:
+    assert logprobs_of(row(), row(rid=2, block_ids=range(4, 8))) == []
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 20])
-def test_token_is_the_likeliest_when_it_is_greedy(n: int) -> None:
-    """As many others as were asked for, each half as likely as the one before."""
+def test_greedy_token_is_the_likeliest(n: int) -> None:
+    """The logprobs list as many tokens as requested, each half as likely as the one before."""
     (token_id,) = step(fake(), row())
-    plain, one = told(row(rid=2, block_ids=range(4, 8)), row(sampling=wanting(n)))
+    plain, one = logprobs_of(row(rid=2, block_ids=range(4, 8)), row(sampling=wanting(n)))
     assert plain is None and one is not None
     assert one.logprob == pytest.approx(math.log(0.5))
     assert one.top_ids[:1] == (token_id,)[:n] and len(set(one.top_ids)) == n
@@ -339,12 +326,12 @@ def test_token_is_the_likeliest_when_it_is_greedy(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 20])
-def test_token_is_one_of_the_likely_when_it_is_drawn(n: int) -> None:
-    """Not always the same; where it is among those that are told it has the same number there."""
+def test_sampled_token_is_one_of_the_likely(n: int) -> None:
+    """Not always the same. Its logprob is the same in the list, if it is listed."""
     logprobs = set()
     for seed in range(16):
         (token_id,) = step(fake(), row(sampling=wanting(None, 1.0), seed=seed))
-        (one,) = told(row(sampling=wanting(n, 1.0), seed=seed))
+        (one,) = logprobs_of(row(sampling=wanting(n, 1.0), seed=seed))
         assert one is not None and len(one.top_ids) == len(one.top_logprobs) == n
         assert list(one.top_logprobs) == sorted(one.top_logprobs, reverse=True)
         by_id = dict(zip(one.top_ids, one.top_logprobs, strict=True))
@@ -353,6 +340,7 @@ def test_token_is_one_of_the_likely_when_it_is_drawn(n: int) -> None:
     assert len(logprobs) > 1
 
 
-def test_each_token_is_told_when_drafts_are_run_along() -> None:
-    """One for each that is sampled."""
-    assert [type(one) for one in told(row(drafts=(1, 2), sampling=wanting(1), block_ids=range(8)))] == [Logprobs] * 3
+def test_each_token_after_drafts_has_logprobs() -> None:
+    assert [type(one) for one in logprobs_of(row(drafts=(1, 2), sampling=wanting(1), block_ids=range(8)))] == [
+        Logprobs
+    ] * 3

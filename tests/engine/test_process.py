@@ -1,4 +1,4 @@
-"""The loop of the engine between its pipes: its messages, its orders, and what it releases."""
+"""The loop of the engine process: its messages, the supervisor's orders, and what it releases."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FACTS = EngineFacts(
 )
 
 
-class Neighbour:
-    """The tokenizer's ends, and an engine in a thread behind them."""
+class EngineProcess:
+    """Runs an engine in a thread, and holds the tokenizer's ends of its pipes."""
 
     def __init__(self) -> None:
         self.around = around = Surroundings(Role.ENGINE)
@@ -54,7 +54,7 @@ class Neighbour:
             self.to_engine.push(message)
 
     def submit(self, rid: Rid, max_tokens: int | None) -> None:
-        """One sequence; None runs to the end of a long context."""
+        """Submit one sequence; without `max_tokens` it runs to the end of a long context."""
         params = sampling(max_tokens=max_tokens, ignore_eos=True)
         self.push(Submit((NewSequence(rid=rid, prompt_token_ids=tuple(prompt_of(rid, 4)), sampling=params),)))
 
@@ -65,7 +65,7 @@ class Neighbour:
         return ends
 
     def live(self) -> set[Rid]:
-        """What it holds, as its audit says; no rule is broken."""
+        """Return the live sequences of an audit, which finds no violation."""
         self.push(AuditEngine(7))
         audit = received(self.from_engine, EngineAudit)
         assert (audit.query_id, audit.violations) == (7, ())
@@ -73,82 +73,80 @@ class Neighbour:
 
 
 @pytest.fixture
-def neighbour() -> Iterator[Neighbour]:
-    neighbour = Neighbour()
-    yield neighbour
-    neighbour.around.stop()
-    assert neighbour.faults == []
+def engine() -> Iterator[EngineProcess]:
+    engine = EngineProcess()
+    yield engine
+    engine.around.stop()
+    assert engine.faults == []
 
 
-def test_it_says_that_it_is_ready_and_that_it_lives(neighbour: Neighbour) -> None:
-    """With what it can hold; also when nobody asks anything of it."""
-    assert neighbour.around.reported(Ready).facts == {"blocks": 50_000, "max_model_len": 200_000}
+def test_engine_reports_ready_and_sends_heartbeats(engine: EngineProcess) -> None:
+    """Heartbeats come also when the engine is idle."""
+    assert engine.around.reported(Ready).facts == {"blocks": 50_000, "max_model_len": 200_000}
     for _ in range(2):
-        neighbour.around.reported(Heartbeat)
+        engine.around.reported(Heartbeat)
 
 
-def test_tokens_and_one_end_come_for_what_was_submitted(neighbour: Neighbour) -> None:
-    """The loop sleeps in between and wakes for the next."""
+def test_submitted_sequences_get_their_tokens_and_one_end(engine: EngineProcess) -> None:
+    """The loop sleeps between the two, and wakes for the second."""
     for rid in (1, 2):
-        neighbour.submit(rid, max_tokens=3)
+        engine.submit(rid, max_tokens=3)
         n_tokens = 0
         while True:
-            out = received(neighbour.from_engine, StepOut)
+            out = received(engine.from_engine, StepOut)
             n_tokens += out.rids.count(rid)
             if out.ends:
                 break
         assert n_tokens == 3
         assert [(end.rid, end.reason) for end in out.ends] == [(rid, FinishReason.LENGTH)]
-    assert neighbour.live() == set()
+    assert engine.live() == set()
 
 
-def test_a_sequence_ends_when_it_is_aborted(neighbour: Neighbour) -> None:
-    """With the reason that was given."""
-    neighbour.submit(1, max_tokens=None)
-    neighbour.push(Abort(1, FinishReason.SLOW_CLIENT))
-    assert neighbour.ends(1)[1].reason is FinishReason.SLOW_CLIENT
+def test_aborted_sequence_ends_with_the_given_reason(engine: EngineProcess) -> None:
+    engine.submit(1, max_tokens=None)
+    engine.push(Abort(1, FinishReason.SLOW_CLIENT))
+    assert engine.ends(1)[1].reason is FinishReason.SLOW_CLIENT
 
 
-def test_everything_is_released_when_the_tokenizer_dies(neighbour: Neighbour) -> None:
-    """Nobody could turn its tokens into text any more, or cancel it. What comes after that is served."""
-    neighbour.submit(1, max_tokens=None)
-    neighbour.submit(2, max_tokens=None)
-    assert neighbour.live() == {1, 2}
-    neighbour.around.order(PeerDown(Role.TOKENIZER))
-    assert {end.reason for end in neighbour.ends(2).values()} == {FinishReason.DISCONNECTED}
-    neighbour.submit(3, max_tokens=2)
-    assert neighbour.ends(1)[3].reason is FinishReason.LENGTH
+def test_everything_is_released_when_the_tokenizer_dies(engine: EngineProcess) -> None:
+    """No process could turn the tokens into text or cancel the sequences. A later request is served."""
+    engine.submit(1, max_tokens=None)
+    engine.submit(2, max_tokens=None)
+    assert engine.live() == {1, 2}
+    engine.around.order(PeerDown(Role.TOKENIZER))
+    assert {end.reason for end in engine.ends(2).values()} == {FinishReason.DISCONNECTED}
+    engine.submit(3, max_tokens=2)
+    assert engine.ends(1)[3].reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize(
     "order", [PeerDown(Role.TOKENIZER, hung=True), PeerDown(Role.API), PeerUp(Role.API), Drain(1.0)]
 )
-def test_it_goes_on_when_it_hears_anything_else(neighbour: Neighbour, order: PeerDown | PeerUp | Drain) -> None:
-    """A process that hangs may recover; the tokenizer sends the cancels for a dead API process."""
-    neighbour.submit(1, max_tokens=None)
-    neighbour.around.order(order, PeerUp(Role.TOKENIZER))
-    received(neighbour.from_engine, EngineUp)  # the answer to the second order: the first was heard
-    assert neighbour.live() == {1}
-    neighbour.push(Abort(1, FinishReason.CANCELLED))
-    neighbour.ends(1)
+def test_engine_continues_after_other_orders(engine: EngineProcess, order: PeerDown | PeerUp | Drain) -> None:
+    """A process that hangs may recover. For a dead API process, the tokenizer sends the cancels."""
+    engine.submit(1, max_tokens=None)
+    engine.around.order(order, PeerUp(Role.TOKENIZER))
+    received(engine.from_engine, EngineUp)  # the answer to the second order: the first was heard
+    assert engine.live() == {1}
+    engine.push(Abort(1, FinishReason.CANCELLED))
+    engine.ends(1)
 
 
 @pytest.mark.parametrize("role", [Role.TOKENIZER, Role.API])
-def test_it_introduces_itself_again_when_somebody_has_started(neighbour: Neighbour, role: Role) -> None:
-    """Who starts again has not heard what it can hold."""
-    neighbour.around.order(PeerUp(role))
-    assert received(neighbour.from_engine, EngineUp) == EngineUp(FACTS)
+def test_engine_sends_its_facts_again_when_a_process_has_restarted(engine: EngineProcess, role: Role) -> None:
+    engine.around.order(PeerUp(role))
+    assert received(engine.from_engine, EngineUp) == EngineUp(FACTS)
 
 
-def test_it_stops_in_the_midst_of_work(neighbour: Neighbour) -> None:
-    """The fixture sees that it does."""
-    neighbour.submit(1, max_tokens=None)
-    assert received(neighbour.from_engine, StepOut)
+def test_engine_stops_while_it_works(engine: EngineProcess) -> None:
+    """The fixture checks that it stops."""
+    engine.submit(1, max_tokens=None)
+    assert received(engine.from_engine, StepOut)
 
 
-def test_it_outlives_its_reader(neighbour: Neighbour) -> None:
-    """Between threads a closed end is gone for good: what there is to say is lost, and orders are still obeyed."""
-    neighbour.submit(1, max_tokens=None)
-    neighbour.from_engine.close()
+def test_engine_continues_when_its_reader_is_gone(engine: EngineProcess) -> None:
+    """Its messages are lost then, and it still obeys orders."""
+    engine.submit(1, max_tokens=None)
+    engine.from_engine.close()
     for _ in range(2):
-        neighbour.around.reported(Heartbeat)
+        engine.around.reported(Heartbeat)

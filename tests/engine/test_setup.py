@@ -1,4 +1,4 @@
-"""An engine is built with the limits that follow from the settings and from the model."""
+"""The limits of an engine follow from the settings and the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support import tiny_models, vocabularies
 
 @pytest.fixture(autouse=True)
 def _thaw() -> Iterator[None]:
-    """Building freezes what lives, which is right for a process and not for the tests after this one."""
+    """`build_engine` freezes the garbage collector's objects; the next tests need that undone."""
     yield
     gc.unfreeze()
 
@@ -32,15 +32,15 @@ def facts_of(**settings: Any) -> EngineFacts:
     return facts
 
 
-def test_the_context_is_the_models_own_when_nothing_is_said() -> None:
-    """And it may be made shorter, never longer."""
+def test_context_length_is_that_of_the_model_by_default() -> None:
+    """The setting can make it shorter, never longer."""
     assert facts_of().max_model_len == FAKE_MAX_MODEL_LEN
     assert facts_of(max_model_len=64).max_model_len == 64
     assert facts_of(max_model_len=FAKE_MAX_MODEL_LEN + 1).max_model_len == FAKE_MAX_MODEL_LEN
 
 
-def test_the_cache_holds_whole_blocks() -> None:
-    """As many as fit into the tokens that were asked for; a sequence cannot be longer than all of them."""
+def test_cache_holds_whole_blocks() -> None:
+    """As many as fit into `kv_cache_tokens`. No sequence can be longer than the cache."""
     facts = facts_of(kv_cache_tokens=1000)
     assert facts.n_blocks == 1000 // facts.block_tokens
     assert facts.max_sequence_tokens == facts.n_blocks * facts.block_tokens
@@ -50,8 +50,10 @@ def test_the_cache_holds_whole_blocks() -> None:
     "fault",
     [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("CUDA out of memory")],
 )
-def test_cache_that_does_not_fit_into_memory_is_named(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
-    """In the words of each library."""
+def test_cache_that_does_not_fit_into_memory_is_a_config_error(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Python, torch on a CPU and CUDA report it differently."""
     _fail_to_build(monkeypatch, fault)
     with pytest.raises(
         ConfigError, match="kv_cache_tokens: the model and a cache of 640 tokens do not fit into memory"
@@ -59,7 +61,7 @@ def test_cache_that_does_not_fit_into_memory_is_named(monkeypatch: pytest.Monkey
         facts_of(kv_cache_tokens=640)
 
 
-def test_other_fault_of_a_model_is_not_taken_for_a_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_the_model_are_not_reported_as_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     _fail_to_build(monkeypatch, RuntimeError("an illegal memory access was encountered"))
     with pytest.raises(RuntimeError, match="illegal"):
         facts_of()
@@ -72,8 +74,8 @@ def _fail_to_build(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     monkeypatch.setattr("sluiceway.engine.setup.FakeRunner", fail)
 
 
-def test_an_answer_ends_with_any_end_token_that_the_files_name(tmp_path: Path) -> None:
-    """The model's configuration names one, the tokenizer's another; before `min_tokens` neither is drawn."""
+def test_answer_ends_with_any_end_token_of_the_model_files(tmp_path: Path) -> None:
+    """The model's configuration names one, and the tokenizer another. Neither is sampled before `min_tokens`."""
     model = tiny_models.saved(tiny_models.reference_model(eos_token_id=2), tmp_path)
     vocabularies.write_directory(tmp_path)
     engine, _ = build_engine(ServeConfig(model=model, kv_cache_tokens=256, threads=1))

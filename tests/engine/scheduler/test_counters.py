@@ -1,4 +1,4 @@
-"""The snapshot."""
+"""The counters make a snapshot of the engine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sluiceway.types import EngineStats
 from support.scheduling import engine_config, request
 
 
-def test_every_figure_is_where_it_belongs_when_a_snapshot_is_made() -> None:
-    """Two run, one is paused, one parked, one preempted, one waits, one has gone and its block is fenced."""
+def test_snapshot_has_every_figure_in_its_field() -> None:
+    """Two sequences run; one each is paused, parked, preempted, waiting, and finished with a fenced block."""
     table = SequenceTable(engine_config(n_blocks=20, max_running=8))
     requests = [request(rid) for rid in range(7)]
     for one in requests:

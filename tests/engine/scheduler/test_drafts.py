@@ -1,4 +1,4 @@
-"""Guesses at the next tokens: what is proposed, how many, and when."""
+"""Which drafts are proposed, how many, and when."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sluiceway.engine.scheduler.drafts import MAX_NGRAM, MIN_NGRAM, Drafter, Dra
 from sluiceway.types import TokenId
 
 
-class Counted(list[TokenId]):
-    """Counts what is read of it."""
+class CountedList(list[TokenId]):
+    """Counts reads of its items."""
 
     n_read = 0
 
@@ -29,7 +29,7 @@ def continuation(known: Sequence[TokenId], n: int = 4) -> list[TokenId]:
 
 
 def continuation_by_search(known: Sequence[TokenId], n: int) -> list[TokenId]:
-    """By the definition: the longest n-gram, its latest place, and on from there, over the end if need be."""
+    """Search by the definition: the text after the latest place of the longest n-gram, repeated beyond the end."""
     for size in range(MAX_NGRAM, MIN_NGRAM - 1, -1):
         for place in range(len(known) - 1, size - 1, -1):
             if list(known[place - size : place]) == list(known[-size:]):
@@ -54,10 +54,8 @@ def continuation_by_search(known: Sequence[TokenId], n: int) -> list[TokenId]:
         ([1, 2, 3, 4, 8, 9, 2, 3, 4, 7, 1, 2, 3, 4], [8, 9, 2, 3]),
     ],
 )
-def test_tokens_are_proposed_that_followed_when_the_last_ones_stood_before(
-    known: list[TokenId], drafts: list[TokenId]
-) -> None:
-    """The latest place counts, and a longer n-gram before a later one; one token alone is none."""
+def test_drafts_are_the_tokens_that_followed_the_same_n_gram(known: list[TokenId], drafts: list[TokenId]) -> None:
+    """A longer n-gram takes precedence over a later one. A single token is no n-gram."""
     assert continuation(known) == drafts
 
 
@@ -65,15 +63,15 @@ def test_tokens_are_proposed_that_followed_when_the_last_ones_stood_before(
     ("known", "drafts"),
     [([7, 7, 7], [7, 7, 7, 7, 7]), ([1, 2, 1, 2], [1, 2, 1, 2, 1]), ([4, 1, 2, 3, 1, 2], [3, 1, 2, 3, 1])],
 )
-def test_drafts_go_on_with_themselves_when_they_run_into_the_end(known: list[TokenId], drafts: list[TokenId]) -> None:
-    """A loop is drafted at any length."""
+def test_drafts_repeat_themselves_beyond_the_end_of_the_text(known: list[TokenId], drafts: list[TokenId]) -> None:
+    """A loop gives any number of drafts."""
     assert continuation(known, 5) == drafts
 
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(known=st.lists(st.integers(0, 3), max_size=40), n=st.integers(1, 8), cuts=st.lists(st.integers(0, 40)))
-def test_index_finds_what_a_search_finds_however_it_was_advanced(known: list[TokenId], n: int, cuts: list[int]) -> None:
-    """In steps of any size, also backwards, which do nothing."""
+def test_index_agrees_with_a_search_in_steps_of_any_size(known: list[TokenId], n: int, cuts: list[int]) -> None:
+    """Steps backwards do nothing."""
     index = NgramIndex()
     for cut in cuts:
         index.advance(known, min(cut, len(known)))
@@ -81,11 +79,11 @@ def test_index_finds_what_a_search_finds_however_it_was_advanced(known: list[Tok
     assert index.continuation(known, n) == continuation_by_search(known, n)
 
 
-def test_step_costs_its_new_tokens_when_the_text_is_long() -> None:
-    """A few reads for one more token, after ten or after ten thousand."""
+def test_cost_of_a_step_does_not_grow_with_the_text() -> None:
+    """One more token costs a few reads, after ten tokens and after ten thousand."""
     costs = []
     for n in (10, 10_000):
-        known, drafter = Counted(range(n)), Drafter(8)
+        known, drafter = CountedList(range(n)), Drafter(8)
         drafter.draft(known, 8)
         known.append(3)
         known.n_read = 0
@@ -94,8 +92,7 @@ def test_step_costs_its_new_tokens_when_the_text_is_long() -> None:
     assert costs[0] == costs[1] <= 8
 
 
-def test_all_are_worth_it_as_long_as_they_come_true() -> None:
-    """From the first step on."""
+def test_length_stays_the_greatest_while_all_drafts_are_accepted() -> None:
     length = DraftLength(8)
     for _ in range(5):
         assert length.is_due() and length.tokens == 8
@@ -104,14 +101,14 @@ def test_all_are_worth_it_as_long_as_they_come_true() -> None:
 
 @pytest.mark.parametrize(("n_accepted", "tokens"), [(0, 6), (2, 6), (3, 7), (4, 8), (7, 8), (8, 8)])
 def test_length_falls_by_a_quarter_when_a_draft_was_wrong(n_accepted: int, tokens: int) -> None:
-    """But not below one more than twice those that were right."""
+    """It stays above twice the number of accepted drafts."""
     length = DraftLength(8)
     length.observe(8, n_accepted)
     assert length.tokens == tokens
 
 
-def test_length_falls_to_one_and_is_the_most_again_when_all_came_true() -> None:
-    """Be it only one that there was room for."""
+def test_length_falls_to_one_and_recovers_when_all_drafts_are_accepted() -> None:
+    """One accepted draft is enough if there was one alone."""
     length, lengths = DraftLength(8), []
     for _ in range(7):
         length.observe(length.tokens, 0)
@@ -121,21 +118,21 @@ def test_length_falls_to_one_and_is_the_most_again_when_all_came_true() -> None:
     assert length.tokens == 8
 
 
-def test_rests_double_when_nothing_comes_true_again_and_again() -> None:
-    """Not for the first four failures; then 1, 3, 7 and so on up to 63 steps. One success ends that."""
-    length, rests = DraftLength(4), []
+def test_pauses_double_after_repeated_failures() -> None:
+    """Four failures cause no pause. Then pauses take 1, 3, 7 and up to 63 steps, until a draft is accepted."""
+    length, pauses = DraftLength(4), []
     for _ in range(12):
         length.observe(1, 0)
-        rests.append(next(n for n in range(100) if length.is_due()))
-    assert rests == [0, 0, 0, 0, 1, 3, 7, 15, 31, 63, 63, 63]
+        pauses.append(next(n for n in range(100) if length.is_due()))
+    assert pauses == [0, 0, 0, 0, 1, 3, 7, 15, 31, 63, 63, 63]
     length.observe(4, 1)
     assert length.is_due()
     length.observe(3, 0)
-    assert length.is_due(), "counted anew"
+    assert length.is_due(), "the count of failures starts again"
 
 
-def test_drafts_fit_into_the_room_that_there_is() -> None:
-    """Without room no step of a rest passes."""
+def test_drafts_fit_into_the_room() -> None:
+    """A step without room does not count as a step of a pause."""
     drafter = Drafter(6)
     known = [1, 2, 3, 1, 2]
     assert drafter.draft(known, 100) == [3, 1, 2, 3, 1, 2]
@@ -143,12 +140,12 @@ def test_drafts_fit_into_the_room_that_there_is() -> None:
     for _ in range(5):
         drafter.observe(known, 4, n_drafts=2, n_accepted=0)
     assert drafter.draft(known, 0) == drafter.draft(known, -3) == []
-    assert drafter.draft(known, 5) == [], "the one step of rest"
-    assert drafter.draft(known, 5) == [3], "one, since none came true"
+    assert drafter.draft(known, 5) == [], "the pause of one step"
+    assert drafter.draft(known, 5) == [3], "one draft, because none was accepted"
 
 
 def test_length_stays_when_a_step_had_no_drafts() -> None:
-    """Nothing was learnt of them; its tokens are read all the same."""
+    """The index still reads the tokens of the step."""
     drafter = Drafter(4)
     known = [1, 2, 3, 1, 2]
     drafter.observe(known, 4, n_drafts=0, n_accepted=0)
@@ -156,8 +153,7 @@ def test_length_stays_when_a_step_had_no_drafts() -> None:
     assert drafter.draft(known, 9) == [3, 1, 2, 3]
 
 
-def test_index_is_made_again_when_it_was_forgotten() -> None:
-    """It is empty in between."""
+def test_index_is_built_again_after_it_was_dropped() -> None:
     drafter = Drafter(4)
     known = [1, 2, 3, 1, 2]
     before = drafter.draft(known, 4)
@@ -180,5 +176,5 @@ def test_index_is_made_again_when_it_was_forgotten() -> None:
 def test_drafts_are_accepted_up_to_the_first_that_was_not_sampled(
     drafts: list[TokenId], sampled: list[TokenId], n: int
 ) -> None:
-    """What agrees behind a wrong one was sampled after the wrong text."""
+    """Tokens after a wrong draft were sampled after the wrong text, even if they agree."""
     assert count_accepted(drafts, sampled) == n

@@ -21,19 +21,19 @@ def row(n_tokens: int, start: int = 0, *, samples: bool = True) -> Row:
 
 
 def test_tokens_of_a_plan_are_those_of_its_rows() -> None:
-    """What the step computes, and what its budget bounds."""
+    """The budget of a step bounds this number."""
     assert Plan(1, (), ()).n_tokens == 0
     assert Plan(1, (row(3), row(1)), ()).n_tokens == 4
 
 
-def test_tokens_of_a_row_are_the_known_ones_from_its_start_on() -> None:
-    """Not what becomes known later."""
+def test_tokens_of_a_row_are_the_known_tokens_from_its_start() -> None:
+    """Tokens that become known later do not belong to it."""
     one = row(3, start=2)
     one.known.append(99)  # type: ignore[attr-defined]
     assert one.token_ids == [2, 3, 4]
 
 
-def test_drafts_stand_behind_the_known_tokens_and_are_sampled_after_too() -> None:
+def test_drafts_follow_the_known_tokens_and_each_is_sampled_after() -> None:
     """They count as tokens of the row."""
     one = row(1, start=4).with_drafts((7, 8))
     assert (one.start, one.n_tokens, one.token_ids, one.n_samples) == (4, 3, [4, 7, 8], 3)
@@ -41,13 +41,12 @@ def test_drafts_stand_behind_the_known_tokens_and_are_sampled_after_too() -> Non
 
 
 def test_row_without_drafts_samples_once_or_not_at_all() -> None:
-    """It is its own sampling."""
     one, chunk = row(3), row(3, samples=False)
     assert (one.n_samples, list(one.samplings())) == (1, [one])
     assert (chunk.n_samples, list(chunk.samplings())) == (0, [])
 
 
 def test_each_sampling_of_a_row_ends_one_draft_later() -> None:
-    """As if only the drafts before it had been given."""
+    """Each is the row with the drafts up to there."""
     one = row(2, start=4)
     assert one.with_drafts((7, 8)).samplings() == [one, one.with_drafts((7,)), one.with_drafts((7, 8))]

@@ -1,4 +1,4 @@
-"""How far a request is, told at once, then rarely, and only where it is news."""
+"""Progress is reported immediately, then at a limited rate, and only if it has changed."""
 
 from __future__ import annotations
 
@@ -14,141 +14,140 @@ from support.scheduling import request
 LONG_S = 10 * REPORT_S
 
 
-def watching(*requests: Sequence) -> ProgressReporter:
-    """Each is a request of its own."""
-    watch = ProgressReporter()
+def reporter_of(*requests: Sequence) -> ProgressReporter:
+    """Return a reporter that watches each sequence as a request of its own."""
+    reporter = ProgressReporter()
     for one in requests:
-        watch.add([one])
-    return watch
+        reporter.add([one])
+    return reporter
 
 
-def news(watch: ProgressReporter, queue: abc.Sequence[Rid] = (), now_s: float = 0.0) -> dict[Rid, Progress]:
-    return {report.rid: report.progress for report in watch.reports(queue, now_s)}
+def reports(reporter: ProgressReporter, queue: abc.Sequence[Rid] = (), now_s: float = 0.0) -> dict[Rid, Progress]:
+    return {report.rid: report.progress for report in reporter.reports(queue, now_s)}
 
 
-def seat(one: Sequence, n_computed: int = 0) -> Sequence:
+def running(one: Sequence, n_computed: int = 0) -> Sequence:
     one.receive(Input.SCHEDULE)
     one.n_computed = n_computed
     return one
 
 
-def test_nobody_is_watched_at_first() -> None:
-    """And nothing is told, nor is the queue read."""
-    watch = ProgressReporter()
-    assert not watch and 1 not in watch
-    assert watch.reports(iter(lambda: pytest.fail("read in vain"), None), 0.0) == []
+def test_new_reporter_watches_no_sequence() -> None:
+    """It reports nothing, and does not read the queue."""
+    reporter = ProgressReporter()
+    assert not reporter and 1 not in reporter
+    assert reporter.reports(iter(lambda: pytest.fail("the queue was read"), None), 0.0) == []
 
 
-def test_place_in_the_queue_is_told_when_it_changes() -> None:
-    """Those before it, watched or not, and one."""
-    watch = watching(request(3, n_prompt=9), request(5, n_prompt=4))
-    assert news(watch, [1, 3, 2, 5]) == {3: Progress(2, 0, 9), 5: Progress(4, 0, 4)}
-    assert news(watch, [1, 3, 5], LONG_S) == {5: Progress(3, 0, 4)}
-    assert news(watch, [1, 3, 5], 2 * LONG_S) == {}
+def test_position_in_the_queue_is_reported_when_it_changes() -> None:
+    """The position is one more than the number of sequences before it, watched or not."""
+    reporter = reporter_of(request(3, n_prompt=9), request(5, n_prompt=4))
+    assert reports(reporter, [1, 3, 2, 5]) == {3: Progress(2, 0, 9), 5: Progress(4, 0, 4)}
+    assert reports(reporter, [1, 3, 5], LONG_S) == {5: Progress(3, 0, 4)}
+    assert reports(reporter, [1, 3, 5], 2 * LONG_S) == {}
 
 
-def test_prompt_is_counted_when_it_is_computed() -> None:
-    """From nothing to all of it: that is told with the first token, and nothing after it."""
-    one = seat(request(1, n_prompt=6))
-    watch, told = watching(one), []
+def test_computed_prompt_tokens_are_reported() -> None:
+    """From none to all of them. The last report comes with the first token, and no report follows."""
+    one = running(request(1, n_prompt=6))
+    reporter, seen = reporter_of(one), []
     for second, n_computed in enumerate((0, 2, 4, 6)):
         one.n_computed = n_computed
         if n_computed == 6:
             one.append(9)
-            watch.started(1)
-        told.append(news(watch, (), float(second)))
-    assert told == [{1: Progress(0, n_computed, 6)} for n_computed in (0, 2, 4, 6)]
-    assert not watch and news(watch, (), LONG_S) == {}
+            reporter.started(1)
+        seen.append(reports(reporter, (), float(second)))
+    assert seen == [{1: Progress(0, n_computed, 6)} for n_computed in (0, 2, 4, 6)]
+    assert not reporter and reports(reporter, (), LONG_S) == {}
 
 
-def test_little_is_told_when_much_changes() -> None:
-    """At once when it is new, then once in `REPORT_S`: what was passed over meanwhile is history."""
-    one = seat(request(1, n_prompt=90))
-    watch, told = watching(one), list[tuple[float, int]]()
+def test_reports_are_limited_to_one_per_interval() -> None:
+    """The first comes immediately, then one per `REPORT_S` with the latest state."""
+    one = running(request(1, n_prompt=90))
+    reporter, seen = reporter_of(one), list[tuple[float, int]]()
     for n in range(40):
         one.n_computed = n
         now_s = n * REPORT_S / 10
-        told += [(now_s, progress.computed_tokens) for progress in news(watch, (), now_s).values()]
-    assert [n_computed for _, n_computed in told] == [0, 10, 20, 30]
-    assert told[0][0] == 0.0
+        seen += [(now_s, progress.computed_tokens) for progress in reports(reporter, (), now_s).values()]
+    assert [n_computed for _, n_computed in seen] == [0, 10, 20, 30]
+    assert seen[0][0] == 0.0
 
 
-def test_a_newcomer_is_told_of_at_once_when_others_were_told_just_now() -> None:
-    """The others keep to their time."""
-    watch = watching(request(1))
-    assert news(watch, [1]) == {1: Progress(1, 0, 4)}
-    watch.add([request(2)])
-    assert news(watch, [9, 1, 2], 0.01) == {2: Progress(3, 0, 4)}
-    assert news(watch, [9, 1, 2], REPORT_S) == {1: Progress(2, 0, 4)}
-    assert news(watch, [2], REPORT_S + 0.01) == {2: Progress(1, 0, 4)}
+def test_new_sequence_is_reported_immediately_after_reports_of_others() -> None:
+    """The interval of the others does not change."""
+    reporter = reporter_of(request(1))
+    assert reports(reporter, [1]) == {1: Progress(1, 0, 4)}
+    reporter.add([request(2)])
+    assert reports(reporter, [9, 1, 2], 0.01) == {2: Progress(3, 0, 4)}
+    assert reports(reporter, [9, 1, 2], REPORT_S) == {1: Progress(2, 0, 4)}
+    assert reports(reporter, [2], REPORT_S + 0.01) == {2: Progress(1, 0, 4)}
 
 
-def test_nothing_is_told_after_the_first_token_when_it_was_told_shortly_before() -> None:
-    """What is not due when the token comes is passed over, and not told among the tokens when it would be due."""
-    one = seat(request(1, n_prompt=6), 4)
-    watch = watching(one)
-    assert news(watch) == {1: Progress(0, 4, 6)}
+def test_report_that_is_not_due_at_the_first_token_is_dropped() -> None:
+    """It is not sent later, between the tokens."""
+    one = running(request(1, n_prompt=6), 4)
+    reporter = reporter_of(one)
+    assert reports(reporter) == {1: Progress(0, 4, 6)}
     one.n_computed = 6
     one.append(9)
-    watch.started(1)
-    assert news(watch, (), REPORT_S / 2) == {}
-    assert not watch and news(watch, (), LONG_S) == {}
+    reporter.started(1)
+    assert reports(reporter, (), REPORT_S / 2) == {}
+    assert not reporter and reports(reporter, (), LONG_S) == {}
 
 
-def test_first_token_of_one_that_is_not_watched_is_nothing() -> None:
-    """Others are watched as before."""
-    watch = watching(request(1))
-    watch.started(2)
-    assert news(watch, [1]) == {1: Progress(1, 0, 4)} and watch
+def test_first_token_of_an_unwatched_sequence_changes_nothing() -> None:
+    reporter = reporter_of(request(1))
+    reporter.started(2)
+    assert reports(reporter, [1]) == {1: Progress(1, 0, 4)} and reporter
 
 
-def test_of_several_sequences_the_foremost_counts() -> None:
-    """By place while all wait, else by what is computed of its prompt; told by the id of the first."""
+def test_progress_of_a_group_is_that_of_its_foremost_sequence() -> None:
+    """By position while all wait, else by computed prompt tokens. Reports carry the rid of the first sequence."""
     group = [request(1, n_prompt=8), request(2, n_prompt=8), request(3, n_prompt=6)]
-    watch = ProgressReporter()
-    watch.add(group)
-    assert [rid in watch for rid in (1, 2, 3, 4)] == [True, True, True, False]
-    assert news(watch, [7, 2, 1, 3]) == {1: Progress(2, 0, 8)}
-    seat(group[1], 3)
-    seat(group[2], 5)
-    assert news(watch, [1], LONG_S) == {1: Progress(0, 5, 6)}
+    reporter = ProgressReporter()
+    reporter.add(group)
+    assert [rid in reporter for rid in (1, 2, 3, 4)] == [True, True, True, False]
+    assert reports(reporter, [7, 2, 1, 3]) == {1: Progress(2, 0, 8)}
+    running(group[1], 3)
+    running(group[2], 5)
+    assert reports(reporter, [1], LONG_S) == {1: Progress(0, 5, 6)}
     group[2].n_computed = 6
     group[2].append(9)
-    watch.started(3)
+    reporter.started(3)
     group[2].receive(Input.PARK)
-    assert news(watch, [1], 2 * LONG_S) == {1: Progress(0, 6, 6)}
-    assert not watch and 3 not in watch
+    assert reports(reporter, [1], 2 * LONG_S) == {1: Progress(0, 6, 6)}
+    assert not reporter and 3 not in reporter
 
 
-def test_it_is_back_in_the_queue_when_its_blocks_were_taken() -> None:
-    """What was computed is lost, and is told so."""
-    one = seat(request(1, n_prompt=8), 4)
-    watch = watching(one)
-    assert news(watch) == {1: Progress(0, 4, 8)}
+def test_preempted_sequence_is_reported_in_the_queue_again() -> None:
+    """The report shows that no token is computed any more."""
+    one = running(request(1, n_prompt=8), 4)
+    reporter = reporter_of(one)
+    assert reports(reporter) == {1: Progress(0, 4, 8)}
     one.receive(Input.PREEMPT)
     one.forget_computed()
-    assert news(watch, [1], LONG_S) == {1: Progress(1, 0, 8)}
+    assert reports(reporter, [1], LONG_S) == {1: Progress(1, 0, 8)}
 
 
-def test_nothing_is_told_while_it_stands_nowhere() -> None:
-    """It was parked for want of a reader; when it is back, its place is told."""
+def test_parked_sequence_is_not_reported() -> None:
+    """When it is resumed, its position is reported."""
     one = request(1)
-    watch = watching(one)
+    reporter = reporter_of(one)
     one.receive(Input.PARK)
-    assert news(watch, [2]) == {}
+    assert reports(reporter, [2]) == {}
     one.receive(Input.RESUME)
-    assert news(watch, [1, 2], LONG_S) == {1: Progress(1, 0, 4)}
+    assert reports(reporter, [1, 2], LONG_S) == {1: Progress(1, 0, 4)}
 
 
-def test_nothing_is_told_of_what_has_ended() -> None:
-    """With one of its sequences it ends for all of them. Others are not touched, and any id may be dropped."""
-    watch = ProgressReporter()
-    watch.add([request(1), request(2)])
-    watch.add([request(3)])
-    watch.drop(2)
-    watch.drop(2)
-    watch.drop(99)
-    assert [rid in watch for rid in (1, 2, 3)] == [False, False, True]
-    assert news(watch, [1, 3]) == {3: Progress(2, 0, 4)}
-    watch.drop(3)
-    assert not watch
+def test_ended_group_is_not_reported() -> None:
+    """One ended sequence ends the reports of its group, and of no other. Unknown ids are ignored."""
+    reporter = ProgressReporter()
+    reporter.add([request(1), request(2)])
+    reporter.add([request(3)])
+    reporter.drop(2)
+    reporter.drop(2)
+    reporter.drop(99)
+    assert [rid in reporter for rid in (1, 2, 3)] == [False, False, True]
+    assert reports(reporter, [1, 3]) == {3: Progress(2, 0, 4)}
+    reporter.drop(3)
+    assert not reporter

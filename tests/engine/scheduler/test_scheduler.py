@@ -1,4 +1,4 @@
-"""The wheel: wishes, plans, results, and the one door out."""
+"""Commands, plans, results, and the one function that ends a sequence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
 def scheduler_with(
     *rids: int, max_tokens: int = 8, n_prompt: int = 4, kind: type[Scheduler] = Scheduler, **limits: Any
 ) -> Scheduler:
-    """Sequences that were submitted one by one, their starts drained."""
+    """Return a scheduler to which sequences were submitted one by one; their starts are drained."""
     scheduler = kind(engine_config(**limits))
     for rid in rids:
         scheduler.submit([submission(rid, n_prompt, sampling(max_tokens=max_tokens))])
@@ -39,16 +39,14 @@ def planned(scheduler: Scheduler) -> Plan:
     return plan
 
 
-def test_there_is_nothing_to_do_when_it_is_new() -> None:
-    """No plan, no work, nothing to say."""
+def test_new_scheduler_has_no_work() -> None:
     scheduler = scheduler_with()
     assert scheduler.plan() is None
     assert not scheduler.has_work and scheduler.is_empty and not scheduler.drain()
     scheduler.check()
 
 
-def test_start_is_said_when_a_sequence_is_admitted() -> None:
-    """Once."""
+def test_start_is_reported_once_when_a_sequence_is_admitted() -> None:
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, 5), submission(2, 6)])
     assert scheduler.drain().starts == [Accepted(1, 5, 0), Accepted(2, 6, 0)]
@@ -58,7 +56,7 @@ def test_start_is_said_when_a_sequence_is_admitted() -> None:
 
 
 def test_nothing_is_held_when_a_group_is_refused() -> None:
-    """One rejection for all of it."""
+    """The whole group gets one rejection."""
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1), submission(2, n_prompt=0)])
     (rejection,) = scheduler.drain().rejections
@@ -67,8 +65,8 @@ def test_nothing_is_held_when_a_group_is_refused() -> None:
 
 
 @pytest.mark.parametrize("max_waiting", [0, 1, 3])
-def test_places_are_counted_beyond_the_free_slots(max_waiting: int) -> None:
-    """Two slots: so many may wait, and two more that can start at once."""
+def test_max_waiting_counts_sequences_beyond_the_free_slots(max_waiting: int) -> None:
+    """There are two slots, so two more sequences than `max_waiting` are accepted."""
     scheduler = Scheduler(engine_config(max_running=2, max_waiting=max_waiting))
     for rid in range(10):
         scheduler.submit([submission(rid)])
@@ -77,11 +75,11 @@ def test_places_are_counted_beyond_the_free_slots(max_waiting: int) -> None:
     assert {rejection.refusal.code for rejection in outputs.rejections} == {"overloaded"}
     scheduler.plan()
     scheduler.submit([submission(20)])
-    assert len(scheduler.drain().rejections) == 1, "those that were seated left the queue and took the slots"
+    assert len(scheduler.drain().rejections) == 1, "sequences that got a slot left the queue, and no slot is free"
 
 
 def test_answer_is_generated_token_by_token() -> None:
-    """The first comes with the prompt; the end after the last."""
+    """The first token comes with the prompt, and the end with the last token."""
     scheduler = scheduler_with(1, max_tokens=3)
     for step_id in (1, 2, 3):
         plan = planned(scheduler)
@@ -94,8 +92,7 @@ def test_answer_is_generated_token_by_token() -> None:
     assert scheduler.plan() is None and scheduler.is_empty
 
 
-def test_an_end_is_news_until_it_is_drained() -> None:
-    """Whatever caused it."""
+def test_an_end_is_urgent_until_it_is_drained() -> None:
     scheduler = scheduler_with(1, 2)
     seen = [scheduler.has_urgent_messages]
     scheduler.finish(1, FinishReason.CANCELLED)
@@ -104,7 +101,7 @@ def test_an_end_is_news_until_it_is_drained() -> None:
     assert [*seen, scheduler.has_urgent_messages] == [False, True, False]
 
 
-def test_a_refusal_is_news() -> None:
+def test_a_refusal_is_urgent() -> None:
     """It does not wait for a step of other sequences."""
     scheduler = scheduler_with(1, max_running=1, max_waiting=0)
     scheduler.submit([submission(2)])
@@ -114,17 +111,17 @@ def test_a_refusal_is_news() -> None:
 @pytest.mark.parametrize(
     ("lengths", "expected"), [((256,), False), ((257,), True), ((128, 128), False), ((200, 57), True)]
 )
-def test_a_start_is_news_where_its_prompt_makes_a_long_step(lengths: tuple[int, ...], expected: bool) -> None:
-    """A short one is told with its first token."""
+def test_a_start_is_urgent_when_its_prompt_makes_a_long_step(lengths: tuple[int, ...], expected: bool) -> None:
+    """The start of a short prompt is reported with its first token."""
     scheduler = Scheduler(engine_config(n_blocks=1024, max_model_len=512))
     for rid, length in enumerate(lengths):
         scheduler.submit([submission(rid, length)])
-    is_news = scheduler.has_urgent_messages
-    assert (len(scheduler.drain().starts), is_news) == (len(lengths), expected)
+    is_urgent = scheduler.has_urgent_messages
+    assert (len(scheduler.drain().starts), is_urgent) == (len(lengths), expected)
 
 
 def test_end_token_is_published_when_the_model_stops() -> None:
-    """It counts as generated."""
+    """The end token counts as generated."""
     scheduler = scheduler_with(1)
     plan = planned(scheduler)
     scheduler.commit(plan, result_of(plan, EOS))
@@ -133,8 +130,8 @@ def test_end_token_is_published_when_the_model_stops() -> None:
     assert scheduler.stats().generated_tokens_total == 1
 
 
-def test_no_token_is_said_when_a_chunk_does_not_reach_the_end_of_the_prompt() -> None:
-    """40 tokens in steps of 16: the third samples."""
+def test_chunk_before_the_end_of_the_prompt_gives_no_token() -> None:
+    """A prompt of 40 tokens takes steps of 16; the third step samples."""
     scheduler = scheduler_with(1, n_prompt=40)
     for n_tokens, n_sampled in ((16, 0), (16, 0), (8, 1)):
         plan = planned(scheduler)
@@ -143,8 +140,8 @@ def test_no_token_is_said_when_a_chunk_does_not_reach_the_end_of_the_prompt() ->
         assert len(scheduler.drain().token_ids) == n_sampled
 
 
-def test_first_end_wins_when_there_are_two() -> None:
-    """True once; one terminal."""
+def test_only_the_first_end_counts() -> None:
+    """The second call returns False, and one end is reported."""
     scheduler = scheduler_with(1)
     assert scheduler.finish(1, FinishReason.CANCELLED)
     assert not scheduler.finish(1, FinishReason.DEADLINE, FAULT)
@@ -152,8 +149,7 @@ def test_first_end_wins_when_there_are_two() -> None:
     assert scheduler.stats().finished_total == 1
 
 
-def test_wishes_do_nothing_when_the_id_is_unknown_or_has_ended() -> None:
-    """Any id, at any time."""
+def test_commands_do_nothing_when_the_id_is_unknown_or_finished() -> None:
     scheduler = scheduler_with(1)
     scheduler.finish(1, FinishReason.CANCELLED)
     scheduler.drain()
@@ -166,15 +162,14 @@ def test_wishes_do_nothing_when_the_id_is_unknown_or_has_ended() -> None:
     scheduler.check()
 
 
-def test_refusal_is_said_with_the_end_when_there_is_one() -> None:
-    """Why a stream broke."""
+def test_end_carries_the_refusal_that_caused_it() -> None:
     scheduler = scheduler_with(1)
     scheduler.finish(1, FinishReason.ERROR, FAULT)
     assert scheduler.drain().ends == [SequenceEnd(1, FinishReason.ERROR, FAULT, Held("waiting", 0))]
 
 
-def test_waiting_one_never_runs_when_it_is_aborted() -> None:
-    """One slot; the second leaves; the third is next."""
+def test_aborted_sequence_in_the_queue_never_runs() -> None:
+    """There is one slot. The second sequence is aborted, so the third one runs next."""
     scheduler = scheduler_with(1, 2, 3, max_tokens=1, max_running=1)
     plan = planned(scheduler)
     scheduler.finish(2, FinishReason.CANCELLED)
@@ -182,8 +177,8 @@ def test_waiting_one_never_runs_when_it_is_aborted() -> None:
     assert [row.rid for row in planned(scheduler).rows] == [3]
 
 
-def test_token_is_wasted_when_its_sequence_left_in_flight() -> None:
-    """Its blocks come back when the step has settled."""
+def test_token_is_wasted_when_its_sequence_finished_in_flight() -> None:
+    """Its blocks return to the pool when the step has ended."""
     scheduler = scheduler_with(1, 2)
     plan = planned(scheduler)
     scheduler.finish(1, FinishReason.CANCELLED)
@@ -197,7 +192,7 @@ def test_token_is_wasted_when_its_sequence_left_in_flight() -> None:
 
 
 def test_nothing_is_wasted_when_a_chunk_without_a_token_is_dropped() -> None:
-    """Tokens are counted, not rows."""
+    """Wasted tokens are counted, not wasted rows."""
     scheduler = scheduler_with(1, n_prompt=40)
     plan = planned(scheduler)
     scheduler.finish(1, FinishReason.CANCELLED)
@@ -205,8 +200,8 @@ def test_nothing_is_wasted_when_a_chunk_without_a_token_is_dropped() -> None:
     assert scheduler.stats().wasted_tokens_total == 0
 
 
-def test_token_is_taken_when_its_sequence_was_paused_in_flight() -> None:
-    """It keeps its blocks, so the result is good; then it sits out."""
+def test_token_is_kept_when_its_sequence_was_paused_in_flight() -> None:
+    """A paused sequence keeps its blocks, so the result is valid. It is left out of the next plan."""
     scheduler = scheduler_with(1)
     plan = planned(scheduler)
     scheduler.set_flow(1, Flow.PAUSE)
@@ -220,8 +215,7 @@ def test_token_is_taken_when_its_sequence_was_paused_in_flight() -> None:
     assert planned(scheduler).n_tokens == 1
 
 
-def test_sequence_may_end_when_it_is_paused() -> None:
-    """The result that came in its pause was the last."""
+def test_paused_sequence_finishes_when_its_last_token_arrives() -> None:
     scheduler = scheduler_with(1, max_tokens=1)
     plan = planned(scheduler)
     scheduler.set_flow(1, Flow.PAUSE)
@@ -230,8 +224,8 @@ def test_sequence_may_end_when_it_is_paused() -> None:
     scheduler.check()
 
 
-def test_all_known_tokens_are_computed_again_when_a_parked_one_returns() -> None:
-    """Prompt and answer so far."""
+def test_all_known_tokens_are_computed_again_after_parking() -> None:
+    """The tokens of the prompt, and those generated before."""
     scheduler = scheduler_with(1)
     plan = planned(scheduler)
     scheduler.commit(plan, result_of(plan))
@@ -242,8 +236,8 @@ def test_all_known_tokens_are_computed_again_when_a_parked_one_returns() -> None
     assert (row.start, row.n_tokens, row.samples) == (0, 5, True)
 
 
-def test_result_is_dropped_when_its_sequence_was_planned_anew_meanwhile() -> None:
-    """Parked and resumed while step 1 is in flight: only step 2 counts for it."""
+def test_result_is_dropped_when_its_sequence_was_planned_again_since() -> None:
+    """The sequence is parked and resumed while step 1 is in flight, so only the result of step 2 counts."""
     scheduler = scheduler_with(1)
     first = planned(scheduler)
     scheduler.set_flow(1, Flow.PARK)
@@ -257,8 +251,8 @@ def test_result_is_dropped_when_its_sequence_was_planned_anew_meanwhile() -> Non
     scheduler.check()
 
 
-def test_runner_is_told_once_when_a_sequence_that_it_knows_has_ended() -> None:
-    """The one that was never planned is not its business."""
+def test_runner_learns_once_of_the_end_of_a_sequence_that_it_computed() -> None:
+    """The runner never learns of sequence 3, which was never planned."""
     scheduler = scheduler_with(1, 2, 3, max_running=2)
     plan = planned(scheduler)
     scheduler.finish(1, FinishReason.CANCELLED)
@@ -266,13 +260,13 @@ def test_runner_is_told_once_when_a_sequence_that_it_knows_has_ended() -> None:
     scheduler.commit(plan, result_of(plan))
     assert planned(scheduler).retired == (1,)
     scheduler.finish(2, FinishReason.CANCELLED)
-    assert scheduler.plan() is None, "word of the end waits for the next plan"
+    assert scheduler.plan() is None, "the end is reported with the next plan"
     scheduler.submit([submission(4)])
     assert planned(scheduler).retired == (2,)
 
 
-def test_every_sequence_of_a_plan_ends_when_it_is_abandoned() -> None:
-    """And nobody else; the blocks are back."""
+def test_every_sequence_of_an_abandoned_plan_ends() -> None:
+    """Other sequences go on, and the blocks are free again."""
     scheduler = scheduler_with(1, 2, 3, max_running=2)
     plan = planned(scheduler)
     scheduler.abandon(plan, FAULT)
@@ -283,7 +277,7 @@ def test_every_sequence_of_a_plan_ends_when_it_is_abandoned() -> None:
 
 
 def test_commit_raises_when_the_plan_is_not_the_oldest() -> None:
-    """Results are taken in the order of the plans, each once."""
+    """Results are committed in the order of the plans, each once."""
     scheduler = scheduler_with(1, 2, max_step_tokens=4)
     first, second = planned(scheduler), planned(scheduler)
     with pytest.raises(InvariantError, match="not the oldest"):
@@ -298,7 +292,7 @@ def test_commit_raises_when_the_plan_is_not_the_oldest() -> None:
 
 @pytest.mark.parametrize("result", [StepResult(2, [1]), StepResult(1, []), StepResult(1, [1, 2])])
 def test_commit_raises_when_the_result_does_not_fit(result: StepResult) -> None:
-    """Another step's, too short, too long; nothing has changed."""
+    """The result is of another step, too short or too long. The scheduler does not change."""
     scheduler = scheduler_with(1)
     plan = planned(scheduler)
     before = scheduler.stats()
@@ -309,7 +303,7 @@ def test_commit_raises_when_the_result_does_not_fit(result: StepResult) -> None:
 
 
 def test_check_raises_when_an_invariant_is_broken() -> None:
-    """With the sentence of the audit."""
+    """The message is the one of the audit."""
 
     class DoubleScheduler(Scheduler):
         def finish(self, rid: Rid, reason: FinishReason, refusal: Refusal | None = None) -> bool:
@@ -324,22 +318,20 @@ def test_check_raises_when_an_invariant_is_broken() -> None:
         scheduler.check()
 
 
-def test_audit_names_what_is_live() -> None:
-    """Rid, state, tokens, blocks."""
+def test_audit_lists_live_sequences() -> None:
     scheduler = scheduler_with(1)
     planned(scheduler)
     (line,) = scheduler.live_sequences()
     assert (line.rid, line.state, line.known_tokens, line.blocks) == (1, "running", 4, 1)
 
 
-def test_snapshot_has_the_figures_of_its_step_when_they_are_given() -> None:
-    """They are not the scheduler's to know."""
+def test_snapshot_has_the_step_figures_that_it_is_given() -> None:
+    """The scheduler cannot know them itself."""
     stats = scheduler_with().stats(step_s=0.25, step_tokens=7)
     assert (stats.step_s, stats.step_tokens) == (0.25, 7)
 
 
 def test_stream_gets_a_token_in_every_step_while_a_long_prompt_is_computed() -> None:
-    """A newcomer does not stall it."""
     wheel = Wheel(engine_config(max_step_tokens=4, max_running=2))
     wheel.submit(submission(1, 4, sampling(max_tokens=30)))
     wheel.turn()
@@ -356,10 +348,10 @@ def test_stream_gets_a_token_in_every_step_while_a_long_prompt_is_computed() -> 
     n_blocks=st.integers(12, 16),
     max_step_tokens=st.integers(4, 40),
 )
-def test_answers_are_those_given_alone_when_the_pool_is_too_small(
+def test_answers_are_the_same_as_alone_when_the_pool_is_too_small(
     prompts: list[int], n_blocks: int, max_step_tokens: int
 ) -> None:
-    """Preempted as often as need be: no token lost, none said twice, and it comes to an end."""
+    """Preemption loses no token and repeats none, and every sequence finishes."""
     submissions = [submission(rid, n, sampling(max_tokens=18)) for rid, n in enumerate(prompts)]
     wheel = Wheel(engine_config(n_blocks=n_blocks, max_step_tokens=max_step_tokens))
     wheel.submit(*submissions)
@@ -369,7 +361,7 @@ def test_answers_are_those_given_alone_when_the_pool_is_too_small(
 
 
 def test_chunks_become_smaller_when_steps_take_too_long() -> None:
-    """What a step took decides how much of a prompt the next one gets beside a stream."""
+    """The duration of a step decides how large a chunk the next one gets while a stream runs."""
     scheduler = Scheduler(engine_config(n_blocks=256, max_model_len=1024, max_step_tokens=512, max_running=2))
     scheduler.submit([submission(1, 100), submission(2, 800)])
     first = scheduler.plan()
@@ -381,7 +373,7 @@ def test_chunks_become_smaller_when_steps_take_too_long() -> None:
 
 
 def test_sequences_are_preempted_when_the_pool_is_too_small() -> None:
-    """The test above would say nothing if none ever was."""
+    """The test of answers above proves something only if sequences are preempted."""
     wheel = Wheel(engine_config(n_blocks=12))
     submissions = [submission(rid, 8, sampling(max_tokens=30)) for rid in range(4)]
     wheel.submit(*submissions)
@@ -390,8 +382,7 @@ def test_sequences_are_preempted_when_the_pool_is_too_small() -> None:
     assert wheel.tokens == answers_alone(engine_config(), submissions)
 
 
-def test_tables_are_empty_when_ten_thousand_short_requests_have_gone() -> None:
-    """Nothing grows with history."""
+def test_tables_are_empty_after_ten_thousand_short_requests() -> None:
     wheel = Wheel(engine_config(max_running=16, max_step_tokens=64), checks=False)
     scheduler = wheel.scheduler
     for first in range(0, 10_000, 100):
@@ -405,11 +396,11 @@ def test_tables_are_empty_when_ten_thousand_short_requests_have_gone() -> None:
     assert scheduler.is_empty and not scheduler.has_work and stats.blocks_free == stats.blocks_total
     assert stats.accepted_total == stats.finished_total == stats.released_total == 10_000
     assert len(wheel.ends) == 10_000 and len({end.rid for end in wheel.ends}) == 10_000
-    assert len(wheel.runner.sequences) <= 16, "the runner was told of all but the last ends"
+    assert len(wheel.runner.sequences) <= 16, "the runner has forgotten all but the last sequences"
 
 
-def test_everybody_may_leave_when_a_hundred_thousand_wait() -> None:
-    """From the end of the queue; a search for each would take longer than a test may."""
+def test_a_hundred_thousand_waiting_sequences_can_be_cancelled() -> None:
+    """They leave from the end of the queue. A linear search for each would exceed the time limit of the tests."""
     n = 100_000
     scheduler = Scheduler(engine_config(max_waiting=n))
     for rid in range(n):
@@ -431,7 +422,7 @@ def repeating_scheduler(
     table: SequenceTable | None = None,
     **limits: Any,
 ) -> Scheduler:
-    """A sequence whose prompt is 9, 9, 9, 9 and whose first token is 9; `own` is what it asks for itself."""
+    """Return a scheduler of one sequence: its prompt is 9, 9, 9, 9, its first token 9, and its speculation `own`."""
     scheduler = Scheduler(engine_config(speculation=speculation, **limits), table)
     params = sampling(max_tokens=max_tokens, speculation=own, stop_token_ids=stop_token_ids)
     scheduler.submit([Submission(1, [9] * 4, params, 0)])
@@ -442,15 +433,15 @@ def repeating_scheduler(
 
 
 def committed(scheduler: Scheduler, *token_ids: TokenId) -> list[TokenId]:
-    """The tokens that are published of a step in which these were sampled."""
+    """Run a step that samples these tokens, and return the tokens that the scheduler publishes."""
     plan = planned(scheduler)
     scheduler.commit(plan, StepResult(plan.step_id, token_ids))
     scheduler.check()
     return scheduler.drain().token_ids
 
 
-def test_one_step_gives_several_tokens_when_drafts_come_true() -> None:
-    """Four drafts, and one token more."""
+def test_one_step_gives_several_tokens_when_drafts_are_accepted() -> None:
+    """Four drafts are accepted, and one more token is sampled after them."""
     scheduler = repeating_scheduler()
     assert committed(scheduler, 9, 9, 9, 9, 8) == [9, 9, 9, 9, 8]
     (row,) = planned(scheduler).rows
@@ -460,8 +451,8 @@ def test_one_step_gives_several_tokens_when_drafts_come_true() -> None:
     assert (stats.generated_tokens_total, stats.wasted_tokens_total) == (6, 0)
 
 
-def test_tokens_end_with_the_first_that_no_draft_foresaw() -> None:
-    """It is true; what was sampled behind a wrong draft is not, even where it agrees. The next step begins there."""
+def test_tokens_after_the_first_wrong_draft_are_dropped() -> None:
+    """The token in place of the wrong draft is valid. Those after it are not, even if they agree with the drafts."""
     scheduler = repeating_scheduler()
     assert committed(scheduler, 9, 7, 9, 9, 9) == [9, 7]
     (row,) = planned(scheduler).rows
@@ -473,28 +464,27 @@ def test_tokens_end_with_the_first_that_no_draft_foresaw() -> None:
 
 @pytest.mark.parametrize(("speculation", "own"), [("off", None), ("off", "off"), ("ngram", "off")])
 def test_no_row_has_drafts_when_speculation_is_off(speculation: Speculation, own: Speculation | None) -> None:
-    """A sequence's own word counts before the engine's."""
+    """The setting of a sequence takes precedence over that of the engine."""
     (row,) = planned(repeating_scheduler(speculation=speculation, own=own)).rows
     assert row.n_samples == 1
 
 
 @pytest.mark.parametrize(("speculation", "own"), [("ngram", None), ("ngram", "ngram"), ("off", "ngram")])
 def test_rows_have_drafts_when_speculation_is_on(speculation: Speculation, own: Speculation | None) -> None:
-    """As many as the engine allows."""
     (row,) = planned(repeating_scheduler(speculation=speculation, own=own)).rows
     assert row.n_samples == 5
 
 
-def test_sequence_ends_with_an_end_token_behind_drafts() -> None:
-    """Whatever was sampled behind wrong drafts."""
+def test_sequence_ends_with_an_end_token_after_drafts() -> None:
+    """What was sampled after the end token does not count."""
     scheduler = repeating_scheduler()
     assert committed(scheduler, 9, 9, EOS, 9, 9) == [9, 9, EOS]
     assert scheduler.is_empty and scheduler.stats().wasted_tokens_total == 0
 
 
 @pytest.mark.parametrize(("field", "value"), [("max_length", 7), ("end_ids", frozenset({9}))])
-def test_no_token_is_said_behind_the_end_when_drafts_go_beyond_it(field: str, value: object) -> None:
-    """Which those of ours never do; the others are wasted, and the account is whole."""
+def test_tokens_beyond_the_end_are_wasted_when_drafts_go_beyond_it(field: str, value: object) -> None:
+    """Our own drafts never go beyond the end. If they did, the counts would still add up."""
     table = SequenceTable(engine_config(speculation="ngram"))
     scheduler = repeating_scheduler(table=table)
     plan = planned(scheduler)
@@ -507,15 +497,14 @@ def test_no_token_is_said_behind_the_end_when_drafts_go_beyond_it(field: str, va
     assert (stats.generated_tokens_total, stats.wasted_tokens_total) == (1 + n, 5 - n)
 
 
-def test_sequence_ends_at_its_length_when_drafts_come_true() -> None:
-    """Exactly there."""
+def test_sequence_ends_exactly_at_its_length_when_drafts_are_accepted() -> None:
     scheduler = repeating_scheduler(max_tokens=4)
     assert committed(scheduler, 9, 9, 9) == [9, 9, 9]
     assert scheduler.is_empty
 
 
-def test_true_tokens_are_wasted_when_their_sequence_left_in_flight() -> None:
-    """Two were true; drafts that failed are in neither account."""
+def test_valid_tokens_are_wasted_when_their_sequence_finished_in_flight() -> None:
+    """Two tokens were valid. Rejected drafts count neither as generated nor as wasted."""
     scheduler = repeating_scheduler()
     plan = planned(scheduler)
     scheduler.finish(1, FinishReason.CANCELLED)
@@ -526,7 +515,7 @@ def test_true_tokens_are_wasted_when_their_sequence_left_in_flight() -> None:
 
 
 def test_commit_raises_when_a_draft_has_no_sample() -> None:
-    """One for each draft, and one more."""
+    """A step samples one token for each draft, and one more."""
     scheduler = repeating_scheduler()
     plan = planned(scheduler)
     for n_tokens in (1, 4, 6):
@@ -534,15 +523,15 @@ def test_commit_raises_when_a_draft_has_no_sample() -> None:
             scheduler.commit(plan, StepResult(plan.step_id, [9] * n_tokens))
 
 
-def test_drafts_say_nothing_of_how_long_prompts_take() -> None:
-    """A step with drafts and no prompt is a step of streams."""
+def test_a_step_with_drafts_alone_does_not_change_the_chunk_budget() -> None:
+    """The chunk budget follows steps that compute prompts."""
     scheduler = repeating_scheduler(max_step_tokens=512, n_blocks=256, max_model_len=1000)
     plan = planned(scheduler)
     assert plan.n_tokens == 5
     scheduler.observe(plan, 0.001)
     scheduler.commit(plan, result_of(plan, 9))
     scheduler.submit([submission(2, 800)])
-    assert planned(scheduler).n_tokens == 1 + 128, "the chunk is as it was"
+    assert planned(scheduler).n_tokens == 1 + 128, "the chunk has the same size as before"
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -552,8 +541,10 @@ def test_drafts_say_nothing_of_how_long_prompts_take() -> None:
     n_blocks=st.integers(12, 24),
     max_step_tokens=st.integers(4, 40),
 )
-def test_answers_are_those_without_drafts(prompts: list[int], period: int, n_blocks: int, max_step_tokens: int) -> None:
-    """Text that repeats itself, and a pool that may be too small."""
+def test_answers_are_the_same_with_and_without_drafts(
+    prompts: list[int], period: int, n_blocks: int, max_step_tokens: int
+) -> None:
+    """The text repeats itself, and the pool may be too small."""
     submissions = [submission(rid, n, sampling(max_tokens=18)) for rid, n in enumerate(prompts)]
     config = engine_config(n_blocks=n_blocks, max_step_tokens=max_step_tokens, speculation="ngram")
     wheel = Wheel(config, period=period)
@@ -564,7 +555,7 @@ def test_answers_are_those_without_drafts(prompts: list[int], period: int, n_blo
 
 
 def test_text_that_repeats_itself_takes_fewer_steps() -> None:
-    """Five tokens a step, once the period has been seen."""
+    """Each step gives five tokens once the period has been seen."""
     turns = {}
     for speculation in ("off", "ngram"):
         wheel = Wheel(engine_config(speculation=speculation), period=6)
@@ -574,7 +565,7 @@ def test_text_that_repeats_itself_takes_fewer_steps() -> None:
 
 
 def test_text_that_does_not_repeat_itself_costs_few_drafts() -> None:
-    """A hundred tokens, in which pairs of letters come again and what follows them does not."""
+    """Pairs of letters come again in this text, but different letters follow them."""
     wheel = Wheel(engine_config(speculation="ngram"))
     wheel.submit(submission(1, 4, sampling(max_tokens=200)))
     wheel.run()
@@ -582,16 +573,16 @@ def test_text_that_does_not_repeat_itself_costs_few_drafts() -> None:
     assert 0 < stats.draft_tokens_total < 80
 
 
-# Log-probabilities.
+# Logprobs.
 
 
 def logprobs_of(*token_ids: TokenId) -> list[Logprobs]:
-    """Different ones for different tokens."""
+    """Return different logprobs for different tokens."""
     return [Logprobs(-float(token_id), (), ()) for token_id in token_ids]
 
 
 def test_logprobs_go_with_their_tokens() -> None:
-    """By their place among all tokens of the step; a row that does without has none."""
+    """Their keys are positions among all tokens of the step. A row without logprobs has none."""
     scheduler = scheduler_with(1, 2, 3)
     plan = planned(scheduler)
     scheduler.commit(plan, StepResult(plan.step_id, [5, 6, 7], [None, *logprobs_of(6, 7)]))
@@ -601,7 +592,7 @@ def test_logprobs_go_with_their_tokens() -> None:
 
 
 def test_logprobs_of_accepted_drafts_go_with_their_tokens() -> None:
-    """And none of those that were not accepted."""
+    """Those of rejected drafts are dropped."""
     scheduler = repeating_scheduler()
     plan = planned(scheduler)
     sampled = [9, 9, 7, 9, 9]
@@ -611,8 +602,7 @@ def test_logprobs_of_accepted_drafts_go_with_their_tokens() -> None:
     assert outputs.logprobs == dict(enumerate(logprobs_of(1, 2, 3)))
 
 
-def test_logprobs_are_dropped_with_the_token_of_a_sequence_that_left() -> None:
-    """Those of others stay with theirs."""
+def test_logprobs_are_dropped_with_the_token_of_a_finished_sequence() -> None:
     scheduler = scheduler_with(1, 2)
     plan = planned(scheduler)
     scheduler.finish(1, FinishReason.CANCELLED)
@@ -621,8 +611,8 @@ def test_logprobs_are_dropped_with_the_token_of_a_sequence_that_left() -> None:
     assert (outputs.rids, outputs.logprobs) == ([2], dict(enumerate(logprobs_of(6))))
 
 
-def test_places_are_told_when_groups_are_watched() -> None:
-    """One slot: each moves up as those before it end or leave; nobody else is told of."""
+def test_progress_of_watched_groups_reports_their_position() -> None:
+    """There is one slot. Each sequence moves up when one before it ends. Progress of sequence 2 is not watched."""
     scheduler = scheduler_with(1, max_running=1, n_prompt=4)
     scheduler.commit(plan := planned(scheduler), result_of(plan))
     for rid in (2, 3, 4):
@@ -638,39 +628,38 @@ def test_places_are_told_when_groups_are_watched() -> None:
     assert scheduler.progress(3.0) == []
 
 
-def test_prompt_is_counted_in_chunks_when_it_is_watched() -> None:
-    """40 tokens in steps of 16."""
+def test_progress_of_a_watched_prompt_advances_by_chunks() -> None:
+    """A prompt of 40 tokens takes steps of 16."""
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, 40)], is_watched=True)
-    told: list[Progressed] = []
+    reported: list[Progressed] = []
     for second in range(4):
         plan = planned(scheduler)
         scheduler.commit(plan, result_of(plan))
-        told += scheduler.progress(float(second))
-    assert told == [Progressed(1, Progress(0, n_computed, 40)) for n_computed in (16, 32, 40)]
+        reported += scheduler.progress(float(second))
+    assert reported == [Progressed(1, Progress(0, n_computed, 40)) for n_computed in (16, 32, 40)]
 
 
-def test_no_progress_is_told_after_the_first_token() -> None:
-    """Not even what has changed with it, when it was told too shortly before to be told again at once."""
+def test_no_progress_is_reported_after_the_first_token() -> None:
+    """Progress that was delayed by the limit of its rate is dropped then."""
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, 20)], is_watched=True)
-    told = []
+    reported = []
     for now_s in (0.0, 0.01, 1.0):
         plan = planned(scheduler)
         scheduler.commit(plan, result_of(plan))
-        told.append(scheduler.progress(now_s))
-    assert told == [[Progressed(1, Progress(0, 16, 20))], [], []]
+        reported.append(scheduler.progress(now_s))
+    assert reported == [[Progressed(1, Progress(0, 16, 20))], [], []]
 
 
 def test_nothing_is_watched_when_a_group_is_refused() -> None:
-    """There is nothing to wait for."""
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, n_prompt=0)], is_watched=True)
     assert scheduler.progress(0.0) == []
 
 
-def test_sequence_ends_with_an_error_where_the_model_gives_no_token() -> None:
-    """It takes nothing of that step; its neighbour goes on, and the end is counted once."""
+def test_sequence_ends_with_an_error_when_the_model_gives_no_token() -> None:
+    """It gets no token of that step. The other sequence continues, and the end is counted once."""
     scheduler = scheduler_with(1, 2)
     plan = planned(scheduler)
     scheduler.commit(plan, StepResult(plan.step_id, [NO_TOKEN, 5]))
@@ -682,8 +671,7 @@ def test_sequence_ends_with_an_error_where_the_model_gives_no_token() -> None:
     assert [row.rid for row in planned(scheduler).rows] == [2]
 
 
-def test_nobody_is_refused_where_all_of_a_group_live() -> None:
-    """Their ends say it."""
+def test_live_sequences_that_fail_end_without_a_rejection() -> None:
     scheduler = scheduler_with(1, 2)
     scheduler.drain()
     scheduler.fail([1, 2], NO_LOGITS)
@@ -691,8 +679,8 @@ def test_nobody_is_refused_where_all_of_a_group_live() -> None:
     assert [end.rid for end in outputs.ends] == [1, 2] and outputs.rejections == []
 
 
-def test_what_cannot_be_taken_in_is_refused_or_ends() -> None:
-    """Each has exactly one terminal: those that live an end, all others a rejection."""
+def test_sequences_that_fail_end_if_live_and_are_rejected_otherwise() -> None:
+    """Each gets exactly one terminal message."""
     scheduler = scheduler_with(1)
     scheduler.drain()
     scheduler.fail([1, 7], NO_LOGITS)

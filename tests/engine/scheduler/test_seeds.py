@@ -1,4 +1,4 @@
-"""Choices of one request have seeds of their own, and share none with those of another seed."""
+"""Each choice of a request has a seed of its own, and other seeds give other ones."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ def test_first_choice_has_the_seed_itself() -> None:
     assert [seed_of_choice(seed, 0) for seed in (0, 7, -1)] == [0, 7, -1]
 
 
-def test_no_two_choices_of_any_two_neighbouring_seeds_are_the_same() -> None:
+def test_choices_of_neighbouring_seeds_have_different_seeds() -> None:
     """The sum of seed and choice would give 1,000 pairs less than half as many seeds."""
     seeds = [seed_of_choice(seed, choice) for seed in range(-10, 10) for choice in range(50)]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 1 << 64 for seed in seeds if seed not in range(-10, 10))
 
 
-def test_seeds_of_choices_are_the_same_for_ever() -> None:
-    """A release that changed them would change every seeded answer with `n`."""
+def test_seeds_of_choices_are_the_same_in_every_release() -> None:
+    """A change would change every seeded answer with `n`."""
     assert (seed_of_choice(10, 1), seed_of_choice(10, 2)) == (5889816437798168639, 8006290108834668578)
 
 
-def test_signed_and_unsigned_form_of_one_seed_give_the_same_choices() -> None:
+def test_signed_and_unsigned_forms_of_a_seed_give_the_same_choices() -> None:
     assert seed_of_choice(-1, 3) == seed_of_choice((1 << 64) - 1, 3)
 
 

@@ -1,4 +1,4 @@
-"""The states of a sequence, and what its tokens mean."""
+"""The states of a sequence, its lengths, its ends and its drafts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_table_in_the_docstring_is_the_table_in_the_code() -> None:
 
 @pytest.mark.parametrize(("state", "given_input"), list(itertools.product(State, Input)))
 def test_every_pair_is_in_the_table_or_raises(state: State, given_input: Input) -> None:
-    """Total: a next state, or an `InvariantError` and no other."""
+    """The function is total: it returns a state or raises `InvariantError`."""
     if (state, given_input) in TRANSITIONS:
         assert next_state(state, given_input) is TRANSITIONS[state, given_input]
     else:
@@ -36,14 +36,14 @@ def test_every_pair_is_in_the_table_or_raises(state: State, given_input: Input) 
 
 @pytest.mark.parametrize(("state", "command"), list(itertools.product(State, COMMANDS)))
 def test_commands_are_in_the_table_for_every_state(state: State, command: Input) -> None:
-    """A client need not know the state of a sequence."""
+    """A client need not know the state of its sequence."""
     assert (state, command) in TRANSITIONS
 
 
 @settings(derandomize=True, max_examples=200)
 @given(st.lists(st.sampled_from(Input), max_size=30))
 def test_state_does_not_change_when_an_input_raises(inputs: list[Input]) -> None:
-    """Any sequence of inputs: a valid state, never left after the end."""
+    """A finished sequence stays finished, whatever the inputs are."""
     one = request()
     for given_input in inputs:
         before = one.state
@@ -55,15 +55,14 @@ def test_state_does_not_change_when_an_input_raises(inputs: list[Input]) -> None
         assert not (one.is_queued and one.has_slot)
 
 
-def test_all_is_to_be_computed_when_a_request_is_new() -> None:
-    """Known tokens are the prompt, computed ones none."""
+def test_new_sequence_has_no_computed_tokens() -> None:
+    """Its known tokens are the prompt."""
     one = request(n_prompt=5)
     assert (one.n_prompt, one.n_generated, one.n_computed, one.n_uncomputed) == (5, 0, 0, 5)
     assert one.state is State.WAITING and one.is_queued and not one.has_slot and not one.is_ready
 
 
-def test_request_is_ready_when_it_runs_and_no_step_computes_for_it() -> None:
-    """One step at a time."""
+def test_running_sequence_is_ready_when_no_step_computes_it() -> None:
     one = request()
     one.receive(Input.SCHEDULE)
     assert one.is_ready and one.has_slot
@@ -71,23 +70,21 @@ def test_request_is_ready_when_it_runs_and_no_step_computes_for_it() -> None:
     assert not one.is_ready
 
 
-def test_known_tokens_stay_when_the_computed_are_forgotten() -> None:
-    """Nothing is lost with the blocks."""
+def test_known_tokens_stay_when_computed_tokens_are_forgotten() -> None:
     one = request(n_prompt=5)
     one.receive(Input.SCHEDULE)
     one.n_computed, one.in_flight = 5, 2
     one.append(9)
     one.forget_computed()
     assert (one.n_computed, one.n_uncomputed, one.n_generated) == (0, 6, 1)
-    assert one.is_ready, "no step computes for it any more"
+    assert one.is_ready, "no step computes it any more"
 
 
 @pytest.mark.parametrize(
     ("max_tokens", "expected"),
     [(None, 10), (1, 5), (6, 10), (7, 10), (10**18, 10)],
 )
-def test_length_is_clamped_when_the_room_is_smaller(max_tokens: int | None, expected: int) -> None:
-    """An upper limit, and never a promise."""
+def test_max_tokens_is_clamped_to_the_room_in_the_context(max_tokens: int | None, expected: int) -> None:
     assert request(n_prompt=4, params=sampling(max_tokens=max_tokens), limit=10).max_length == expected
 
 
@@ -95,12 +92,11 @@ def reasons(one: Sequence, *token_ids: int) -> list[FinishReason | None]:
     return [one.append(token_id) for token_id in token_ids]
 
 
-def test_sequence_ends_when_its_length_is_reached() -> None:
-    """Exactly at the limit."""
+def test_sequence_ends_exactly_at_its_maximum_length() -> None:
     assert reasons(request(params=sampling(max_tokens=2)), 1, 2) == [None, FinishReason.LENGTH]
 
 
-def test_sequence_stops_when_the_model_says_so() -> None:
+def test_sequence_stops_at_the_end_token() -> None:
     """The end token counts as generated."""
     one = request()
     assert reasons(one, 1, EOS) == [None, FinishReason.STOP]
@@ -108,34 +104,33 @@ def test_sequence_stops_when_the_model_says_so() -> None:
 
 
 def test_reason_is_stop_when_the_end_token_is_the_last_allowed() -> None:
-    """A tie: the answer is complete, so it was not cut."""
+    """The answer is complete, so it was not cut."""
     assert reasons(request(params=sampling(max_tokens=2)), 1, EOS) == [None, FinishReason.STOP]
 
 
-def test_end_token_is_a_token_when_it_is_to_be_ignored() -> None:
-    """Only the model's own end is ignored, not the client's."""
+def test_ignored_end_token_does_not_end_the_sequence() -> None:
+    """Stop tokens of the client still do."""
     one = request(params=sampling(ignore_eos=True, stop_token_ids=(7,)))
     assert reasons(one, EOS, 7) == [None, FinishReason.STOP]
 
 
-def test_sequence_stops_when_a_stop_token_comes() -> None:
-    """Beside the model's own."""
+def test_sequence_stops_at_a_stop_token() -> None:
+    """The end token of the model still works."""
     assert reasons(request(params=sampling(stop_token_ids=(7, 8))), 8) == [FinishReason.STOP]
     assert reasons(request(params=sampling(stop_token_ids=(7, 8))), EOS) == [FinishReason.STOP]
 
 
-def test_end_token_is_no_end_when_too_few_were_generated() -> None:
-    """`min_tokens` 2: the third token is the first that may be an end."""
+def test_end_token_before_min_tokens_does_not_end_the_sequence() -> None:
+    """With `min_tokens` 2, the third token is the first that may end the sequence."""
     assert reasons(request(params=sampling(min_tokens=2)), EOS, EOS, EOS) == [None, None, FinishReason.STOP]
 
 
-def test_length_ends_the_sequence_when_more_tokens_are_wished_for() -> None:
-    """`min_tokens` does not lift the limit."""
+def test_min_tokens_does_not_raise_the_maximum_length() -> None:
     assert reasons(request(params=sampling(min_tokens=9, max_tokens=1)), EOS) == [FinishReason.LENGTH]
 
 
-def test_prompt_is_copied_when_a_request_is_made() -> None:
-    """The submission belongs to somebody else."""
+def test_sequence_copies_the_prompt() -> None:
+    """The list belongs to the submission."""
     asked = submission(n_prompt=4)
     one = Sequence(asked, arrival=0, max_sequence_tokens=10, eos_token_ids=())
     one.append(1)
@@ -143,48 +138,47 @@ def test_prompt_is_copied_when_a_request_is_made() -> None:
 
 
 def repeating(max_tokens: int = 20, stop_token_ids: tuple[int, ...] = ()) -> Sequence:
-    """Its known tokens stood before: 5, 6, 7, 8 follow, and so on."""
+    """Return a sequence that repeats itself: the drafts are 5, 6, 7, 8 and so on."""
     one = request(params=sampling(max_tokens=max_tokens, stop_token_ids=stop_token_ids), drafter=Drafter(6))
     one.known[:] = [5, 6, 7, 8, 5, 6, 7, 8]
     one.n_prompt = 4
     return one
 
 
-def test_drafts_are_what_may_follow() -> None:
-    """As many as there is room for; none without a drafter."""
+def test_drafts_continue_the_repeated_text() -> None:
+    """There are as many as fit, and none without a drafter."""
     assert repeating().draft(4) == [5, 6, 7, 8]
     assert list(request(n_prompt=8).draft(4)) == []
 
 
 @pytest.mark.parametrize("drafter", [None, Drafter(6)], ids=["off", "ngram"])
-def test_nothing_is_proposed_when_nothing_stood_before(drafter: Drafter | None) -> None:
-    """With speculation or without."""
+def test_no_drafts_when_the_text_does_not_repeat_itself(drafter: Drafter | None) -> None:
+    """With speculation and without."""
     one = request(n_prompt=8, drafter=drafter)
     one.learn(0, 0)
     assert list(one.draft(4)) == []
 
 
-def test_nothing_is_proposed_from_an_end_token_on() -> None:
-    """It is sampled behind the draft before it, and that is all."""
+def test_drafts_stop_before_an_end_token() -> None:
+    """The end token is sampled after the last draft."""
     assert repeating(stop_token_ids=(7,)).draft(6) == [5, 6]
     assert repeating(stop_token_ids=(5,)).draft(6) == []
 
 
-def test_the_last_token_is_sampled_behind_the_drafts() -> None:
-    """Room for six tokens in all, four of them there."""
+def test_drafts_leave_room_for_the_token_sampled_after_them() -> None:
+    """There is room for six tokens in all, and four are known."""
     assert repeating(max_tokens=6).draft(6) == [5]
 
 
-def test_drafts_become_fewer_when_they_were_wrong() -> None:
-    """What the step found decides, and computed tokens are read."""
+def test_fewer_drafts_follow_wrong_ones() -> None:
     one = repeating()
     one.n_computed = 7
     one.learn(6, 1)
     assert one.draft(6) == [5, 6, 7, 8]
 
 
-def test_the_index_goes_with_the_blocks() -> None:
-    """It takes memory; it is made again when they are."""
+def test_index_of_drafts_is_dropped_with_the_blocks() -> None:
+    """It takes memory, and is built again later."""
     one = repeating()
     assert one.draft(2) and one.drafter is not None and len(one.drafter.index)
     one.forget_computed()

@@ -1,4 +1,4 @@
-"""Tables that follow the states."""
+"""The tables follow the states of the sequences."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from support.scheduling import engine_config, request
 
 
 def table_with(*requests: Sequence, n_blocks: int = 8, max_running: int = 4) -> SequenceTable:
-    """Requests that wait. Four tokens a block."""
+    """Return a table in which these sequences wait; a block has four tokens."""
     table = SequenceTable(engine_config(n_blocks=n_blocks, max_running=max_running))
     for one in requests:
         table.enter(one)
     return table
 
 
-def test_newcomer_waits_and_holds_nothing_when_it_enters() -> None:
-    """But it has a lease, which will have to be retired."""
+def test_new_sequence_waits_and_holds_no_blocks() -> None:
+    """It has a lease, which must be retired later."""
     one = request(1)
     table = table_with(one)
     assert 1 in table.queue and 1 in table.leases and table.live == {1: one}
     assert table.pool.n_free == 8 and table.n_free_slots == 4
 
 
-def test_request_gets_a_slot_and_blocks_for_its_prompt_when_it_is_seated() -> None:
-    """Nine tokens in blocks of four."""
+def test_started_sequence_gets_a_slot_and_blocks_for_its_prompt() -> None:
+    """Nine tokens need three blocks of four."""
     one = request(1, n_prompt=9)
     table = table_with(one)
     assert table.next_to_start() is one
@@ -38,8 +38,7 @@ def test_request_gets_a_slot_and_blocks_for_its_prompt_when_it_is_seated() -> No
 
 
 @pytest.mark.parametrize(("given_input", "n_running"), [(Input.PAUSE, 0), (Input.RESUME, 1)])
-def test_request_keeps_what_it_holds_when_it_stays_seated(given_input: Input, n_running: int) -> None:
-    """A paused one too."""
+def test_pausing_and_resuming_keep_slot_and_blocks(given_input: Input, n_running: int) -> None:
     one = request(1)
     table = table_with(one)
     table.start(one)
@@ -48,8 +47,8 @@ def test_request_keeps_what_it_holds_when_it_stays_seated(given_input: Input, n_
     assert (table.n_running, table.leases.n_leased, one.n_computed) == (n_running, 1, 4)
 
 
-def test_slot_and_blocks_are_given_back_when_it_parks() -> None:
-    """It stands nowhere but among the living."""
+def test_parking_releases_slot_and_blocks() -> None:
+    """A parked sequence is live, and not in the queue."""
     one = request(1)
     table = table_with(one)
     table.start(one)
@@ -59,8 +58,7 @@ def test_slot_and_blocks_are_given_back_when_it_parks() -> None:
     assert (table.n_running, table.pool.n_free, one.n_computed) == (0, 8, 0)
 
 
-def test_preempted_one_stands_ahead_of_all_when_others_wait() -> None:
-    """It was there before them."""
+def test_preempted_sequence_goes_to_the_front_of_the_queue() -> None:
     one, two = request(1), request(2)
     table = table_with(one, two)
     table.start(one)
@@ -72,8 +70,7 @@ def test_preempted_one_stands_ahead_of_all_when_others_wait() -> None:
     assert table.next_to_start() is one
 
 
-def test_place_in_the_queue_is_kept_when_a_wish_changes_nothing() -> None:
-    """To resume what was never paused is not to jump the queue."""
+def test_resuming_a_waiting_sequence_keeps_its_position() -> None:
     one, two = request(1), request(2)
     table = table_with(one, two)
     table.move(two, Input.RESUME)
@@ -81,8 +78,8 @@ def test_place_in_the_queue_is_kept_when_a_wish_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("inputs", [(), (Input.PARK,), (Input.PAUSE, Input.RESUME)])
-def test_nothing_is_left_when_one_that_waits_or_is_parked_finishes(inputs: tuple[Input, ...]) -> None:
-    """Out of every table, lease retired."""
+def test_finished_sequence_without_slot_leaves_every_table(inputs: tuple[Input, ...]) -> None:
+    """Its lease is retired."""
     one = request(1)
     table = table_with(one)
     for given_input in (*inputs, Input.FINISH):
@@ -92,8 +89,8 @@ def test_nothing_is_left_when_one_that_waits_or_is_parked_finishes(inputs: tuple
 
 
 @pytest.mark.parametrize("inputs", [(), (Input.PAUSE,)])
-def test_nothing_is_left_when_one_that_is_seated_finishes(inputs: tuple[Input, ...]) -> None:
-    """Blocks and slot too."""
+def test_finished_sequence_with_slot_leaves_every_table(inputs: tuple[Input, ...]) -> None:
+    """Its blocks and its slot are free again."""
     one = request(1)
     table = table_with(one)
     table.start(one)
@@ -104,7 +101,7 @@ def test_nothing_is_left_when_one_that_is_seated_finishes(inputs: tuple[Input, .
 
 
 def test_blocks_are_fenced_when_a_step_is_in_flight() -> None:
-    """With the last that was launched."""
+    """Their fence is the last step that was launched."""
     one = request(1)
     table = table_with(one)
     table.start(one)
@@ -115,13 +112,12 @@ def test_blocks_are_fenced_when_a_step_is_in_flight() -> None:
     assert table.pool.n_free == 8
 
 
-def test_nobody_is_next_when_nobody_waits() -> None:
-    """None, and no exception."""
+def test_no_sequence_is_next_when_the_queue_is_empty() -> None:
     assert table_with().next_to_start() is None
 
 
-def test_nobody_is_next_when_all_slots_are_taken() -> None:
-    """A paused one holds its slot as well."""
+def test_no_sequence_is_next_when_all_slots_are_taken() -> None:
+    """A paused sequence holds its slot too."""
     one, two = request(1), request(2)
     table = table_with(one, two, max_running=1)
     table.start(one)
@@ -131,8 +127,8 @@ def test_nobody_is_next_when_all_slots_are_taken() -> None:
     assert table.next_to_start() is two
 
 
-def test_one_block_stays_for_each_that_runs_when_the_next_is_to_be_seated() -> None:
-    """Five free, one runs: a prompt of five blocks waits; if nobody ran it would start."""
+def test_starting_leaves_one_free_block_for_each_running_sequence() -> None:
+    """Five blocks are free and one sequence runs, so a prompt of five blocks waits. If none ran, it would start."""
     one, two = request(1, n_prompt=12), request(2, n_prompt=20)
     table = table_with(one, two)
     table.start(one)
@@ -141,8 +137,8 @@ def test_one_block_stays_for_each_that_runs_when_the_next_is_to_be_seated() -> N
     assert table.next_to_start() is two
 
 
-def test_seating_raises_when_the_pool_has_too_few() -> None:
-    """And the request stays in the queue."""
+def test_starting_raises_when_the_pool_has_too_few_blocks() -> None:
+    """The sequence stays in the queue."""
     one = request(1, n_prompt=12)
     table = table_with(one, n_blocks=2)
     with pytest.raises(InvariantError):
@@ -150,8 +146,8 @@ def test_seating_raises_when_the_pool_has_too_few() -> None:
     assert 1 in table.queue
 
 
-def test_no_block_is_missing_when_the_next_token_fits() -> None:
-    """Five known tokens need a second block; three do not."""
+def test_known_tokens_beyond_the_last_block_need_another_block() -> None:
+    """Five known tokens need a second block; four do not."""
     one = request(1, n_prompt=4)
     table = table_with(one)
     table.start(one)
@@ -162,8 +158,7 @@ def test_no_block_is_missing_when_the_next_token_fits() -> None:
     assert (table.n_missing_blocks(one), table.leases.n_leased) == (0, 2)
 
 
-def test_what_one_holds_is_told_when_it_is_asked_for() -> None:
-    """Its state as a word, and its blocks."""
+def test_held_by_gives_state_and_blocks() -> None:
     one = request(1, n_prompt=10)
     table = table_with(one)
     assert table.held_by(one) == Held("waiting", 0)
@@ -171,8 +166,7 @@ def test_what_one_holds_is_told_when_it_is_asked_for() -> None:
     assert table.held_by(one) == Held("running", 3)
 
 
-def test_live_sequences_say_what_is_held_when_asked() -> None:
-    """One line each, in order of arrival."""
+def test_live_sequences_are_listed_in_order_of_arrival() -> None:
     one, two = request(1, n_prompt=5), request(2)
     table = table_with(one, two)
     table.start(one)
@@ -184,16 +178,16 @@ def test_live_sequences_say_what_is_held_when_asked() -> None:
 
 
 @pytest.mark.parametrize(("n_blocks", "room"), [(2, 2), (3, 2), (4, 6), (6, 14)])
-def test_drafts_have_room_in_own_blocks_and_in_those_that_nobody_may_need(n_blocks: int, room: int) -> None:
-    """Six tokens in two blocks of four; one block stays for each running request, and here one runs."""
+def test_drafts_have_room_in_own_blocks_and_in_spare_blocks(n_blocks: int, room: int) -> None:
+    """Six tokens hold two blocks of four. One free block is kept for each running sequence, and one runs."""
     one = request(1, n_prompt=6)
     table = table_with(one, n_blocks=n_blocks)
     table.start(one)
     assert table.draft_room(one) == room
 
 
-def test_blocks_are_taken_for_drafts_too_when_they_are_covered() -> None:
-    """Six tokens and seven drafts; what was taken covers later tokens as well."""
+def test_cover_takes_blocks_for_drafts_too() -> None:
+    """Six tokens and seven drafts need four blocks. Later tokens can use them as well."""
     one = request(1, n_prompt=6)
     table = table_with(one)
     table.start(one)
@@ -214,8 +208,7 @@ def drained(queue: WaitingQueue) -> list[int]:
     return rids
 
 
-def test_first_come_is_first_served() -> None:
-    """Order of arrival."""
+def test_queue_keeps_the_order_of_arrival() -> None:
     queue = WaitingQueue()
     for rid in (3, 1, 2):
         queue.push_back(request(rid))
@@ -223,8 +216,7 @@ def test_first_come_is_first_served() -> None:
     assert drained(queue) == [3, 1, 2]
 
 
-def test_one_that_was_in_before_goes_ahead_when_it_returns() -> None:
-    """The last to be pushed to the front is the first."""
+def test_push_front_puts_a_sequence_before_all_others() -> None:
     queue = WaitingQueue()
     queue.push_back(request(1))
     queue.push_front(request(2))
@@ -232,8 +224,7 @@ def test_one_that_was_in_before_goes_ahead_when_it_returns() -> None:
     assert drained(queue) == [3, 2, 1]
 
 
-def test_order_stays_when_one_leaves_from_the_middle() -> None:
-    """The others do not notice."""
+def test_removal_from_the_middle_keeps_the_order() -> None:
     queue = WaitingQueue()
     for rid in range(5):
         queue.push_back(request(rid))
@@ -241,19 +232,17 @@ def test_order_stays_when_one_leaves_from_the_middle() -> None:
     assert drained(queue) == [0, 1, 3, 4]
 
 
-def test_nobody_is_first_when_the_queue_is_empty() -> None:
-    """None, and no exception."""
+def test_empty_queue_has_no_first_sequence() -> None:
     assert WaitingQueue().first() is None
 
 
-def test_removal_raises_when_it_does_not_stand_here() -> None:
-    """Our own bug."""
+def test_removal_raises_when_the_sequence_is_not_in_the_queue() -> None:
     with pytest.raises(InvariantError, match="is not in the queue"):
         WaitingQueue().remove(1)
 
 
-def test_pushing_raises_when_it_stands_here_already() -> None:
-    """From either end."""
+def test_pushing_raises_when_the_sequence_is_in_the_queue_already() -> None:
+    """At either end."""
     queue = WaitingQueue()
     queue.push_back(request(1))
     with pytest.raises(InvariantError, match="already"):
@@ -262,8 +251,7 @@ def test_pushing_raises_when_it_stands_here_already() -> None:
         queue.push_front(request(1))
 
 
-def test_order_is_told_when_it_is_asked_for() -> None:
-    """The next to be scheduled comes first."""
+def test_iteration_starts_with_the_next_sequence_to_start() -> None:
     queue = WaitingQueue()
     for rid in (3, 1):
         queue.push_back(request(rid))

@@ -1,12 +1,12 @@
-"""Anything, at any time, in any order: the invariants hold.
+"""The invariants hold for any commands, at any time, in any order.
 
-Hypothesis submits, aborts, pauses, resumes, parks any id whatever, and plans and commits with up to two steps in
+Hypothesis submits, aborts, pauses, resumes and parks any id, and plans and commits with up to two steps in
 flight, over a pool that is too small. The fake runner refuses plans that use stale or shared blocks, and after every
-rule the scheduler is asked to check itself. What was said is held against a record of its own: one terminal for each
-start, no token after it, and the very tokens that the sequence would get alone. Some sequences speculate, over a text
-with a refrain, so that drafts come true and fail; the tokens are those that come without. Every other group is watched.
+rule the scheduler checks itself. The machine keeps a record of the messages and checks it: one end for each
+start, no token after it, and the same tokens that the sequence would get alone. Some sequences use drafts, and the text
+repeats itself, so drafts are accepted and rejected; the tokens do not change. Every other group is watched.
 
-Five mutants each forget one rule. The same machine has to catch each of them.
+Five mutants each break one rule. The same machine must find each of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUMBERS = st.integers(0, 1000)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """A scheduler, and a record of what it said."""
+    """Drives a scheduler with commands and steps, and records its messages."""
 
     def __init__(self, make_scheduler: Callable[[], Scheduler] = lambda: Scheduler(CONFIG)) -> None:
         super().__init__()
@@ -83,10 +83,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def resume(self, number: int) -> None:
         self.scheduler.set_flow(self._any_rid(number), Flow.RUN)
 
-    @rule(number=NUMBERS, is_back_at_once=st.booleans())
-    def park(self, number: int, is_back_at_once: bool) -> None:
+    @rule(number=NUMBERS, is_resumed=st.booleans())
+    def park(self, number: int, is_resumed: bool) -> None:
         self.scheduler.set_flow(self._any_rid(number), Flow.PARK)
-        if is_back_at_once:
+        if is_resumed:
             self.scheduler.set_flow(self._any_rid(number), Flow.RUN)
 
     @precondition(lambda self: len(self.in_flight) < 2)
@@ -101,7 +101,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(n_steps=st.integers(2, 10))
     def work(self, n_steps: int) -> None:
-        """Let answers grow until they need each other's blocks, with two steps in flight."""
+        """Generate with two steps in flight, until the answers need each other's blocks."""
         for _ in range(n_steps):
             if len(self.in_flight) == 2:
                 self.settle()
@@ -119,10 +119,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.is_sound = True
 
     @precondition(lambda self: self.in_flight)
-    @rule(is_bad_luck=st.integers(0, 9).map(lambda number: number == 9))
-    def fail(self, is_bad_luck: bool) -> None:
-        """The runner failed, now and then; it had written by then whatever it had."""
-        if is_bad_luck:
+    @rule(is_failing=st.integers(0, 9).map(lambda number: number == 9))
+    def fail(self, is_failing: bool) -> None:
+        """Sometimes the runner fails after it has written its blocks."""
+        if is_failing:
             plan, step = self.in_flight.pop(0)
             step.wait()
             self.scheduler.abandon(plan, FAULT)
@@ -135,7 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.is_sound = True
 
     def teardown(self) -> None:
-        """Everybody reads again; all that lives comes to its end. After a failure there is nothing more to learn."""
+        """Resume every sequence, and run until all have finished. After a failure, do nothing."""
         if not self.is_sound:
             return
         for rid in range(self.n_submitted):
@@ -146,14 +146,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             elif self.scheduler.is_empty:
                 break
             else:
-                assert self.scheduler.has_work, "nothing is left out of plans, so there must be something to do"
+                assert self.scheduler.has_work, "no sequence is left out of plans, so there must be work"
                 self.launch()
             self.invariants_hold()
-        assert self.scheduler.is_empty, "a sequence never comes to its end"
-        self._all_is_given_back()
+        assert self.scheduler.is_empty, "a sequence never finishes"
+        self._check_totals()
 
     def _any_rid(self, number: int) -> Rid:
-        """Live, ended, or never seen."""
+        """Return the id of a live or finished sequence, or an id that was never submitted."""
         return number % (self.n_submitted + 2)
 
     def _record(self) -> None:
@@ -165,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now_s += 1.0
         for report in self.scheduler.progress(self.now_s):
             rid, progress = report.rid, report.progress
-            assert rid not in self.reasons and len(self.answers[rid]) <= 1, "told of one that has begun long ago"
+            assert rid not in self.reasons and len(self.answers[rid]) <= 1, "progress after the second token"
             assert 0 <= progress.computed_tokens <= progress.total_tokens == self.lengths[rid][0]
         for rid, token_id in zip(outputs.rids, outputs.token_ids, strict=True):
             assert rid in self.answers and rid not in self.reasons, "a token before the start or after the terminal"
@@ -174,20 +174,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert end.rid in self.answers and end.rid not in self.reasons, "two terminals, or one without a start"
             self.reasons[end.rid] = end.reason
 
-    def _all_is_given_back(self) -> None:
+    def _check_totals(self) -> None:
         stats = self.scheduler.stats()
         assert self.reasons.keys() == self.answers.keys(), "one terminal for each start"
-        assert len(self.answers) + self.n_rejected == self.n_submitted, "one answer for each submission"
+        assert len(self.answers) + self.n_rejected == self.n_submitted, "each submission is accepted or rejected"
         assert stats.blocks_free == stats.blocks_total, "blocks have leaked"
         assert stats.accepted_total == stats.finished_total == stats.released_total == len(self.answers)
         assert stats.generated_tokens_total == sum(len(answer) for answer in self.answers.values())
         n_rejected_drafts = stats.draft_tokens_total - stats.accepted_draft_tokens_total
         n_accounted = stats.generated_tokens_total + stats.wasted_tokens_total + n_rejected_drafts
-        assert n_accounted == self.n_sampled, "each token that was sampled is in one account"
+        assert n_accounted == self.n_sampled, "each sampled token is generated, wasted or a rejected draft"
         for rid, answer in self.answers.items():
             alone = answer_alone(rid, *self.lengths[rid])
             is_whole = self.reasons[rid] in (FinishReason.STOP, FinishReason.LENGTH)
-            assert answer == (alone if is_whole else alone[: len(answer)]), "not the answer that it gets alone"
+            assert answer == (alone if is_whole else alone[: len(answer)]), (
+                "the answer differs when the sequence runs alone"
+            )
 
 
 def answer_alone(rid: Rid, n_prompt: int, max_tokens: int) -> list[TokenId]:
@@ -202,7 +204,7 @@ TestScheduler.settings = settings(derandomize=True, max_examples=80, stateful_st
 
 
 class UnfencedLeases(Leases):
-    """Forgets the fence: blocks are free although a step in flight may write them."""
+    """Ignores the fence: blocks are free although a step in flight may write them."""
 
     def vacate(self, rid: Rid, fence: StepId) -> None:
         super().vacate(rid, self.settled)
@@ -212,14 +214,14 @@ class UnfencedLeases(Leases):
 
 
 class UnguardedPool(BlockPool):
-    """Takes back whatever it is given."""
+    """Takes back any block, even a free one."""
 
     def give(self, block_ids: Collection[BlockId]) -> None:
         self._free.extend(block_ids)
 
 
 class UnguardedLeases(Leases):
-    """Forgets that blocks were released, so that they can be released again."""
+    """Does not record that blocks were released, so that they are released again."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = UnguardedPool(pool.n_blocks)
@@ -232,7 +234,7 @@ class UnguardedLeases(Leases):
 
 
 class TrustingScheduler(Scheduler):
-    """Does not look whether a sequence has ended: takes its result all the same."""
+    """Takes the result of a sequence that has finished."""
 
     def __init__(self) -> None:
         super().__init__(CONFIG)
@@ -249,14 +251,14 @@ class TrustingScheduler(Scheduler):
 
 
 class ForgetfulScheduler(Scheduler):
-    """Does not look for which step a sequence waits: one that lost its blocks takes the result all the same."""
+    """Takes the result of any step, also for a sequence that has lost its blocks since."""
 
     def _receiver(self, step_id: StepId, row: Row) -> Sequence | None:
         return self._table.live.get(row.rid)
 
 
-class CredulousScheduler(Scheduler):
-    """Takes what was computed for wrong drafts for computed."""
+class WrongDraftScheduler(Scheduler):
+    """Counts the positions of wrong drafts as computed."""
 
     def _commit_row(
         self, step_id: StepId, row: Row, sampled: abc.Sequence[TokenId], logprobs: abc.Sequence[Logprobs | None]
@@ -280,7 +282,7 @@ MUTANTS: dict[str, Callable[[], Scheduler]] = {
     "no guard": lambda: with_leases(UnguardedLeases),
     "no status check": TrustingScheduler,
     "no step check": lambda: ForgetfulScheduler(CONFIG),
-    "no wrong drafts": lambda: CredulousScheduler(CONFIG),
+    "no wrong drafts": lambda: WrongDraftScheduler(CONFIG),
 }
 
 
@@ -290,12 +292,12 @@ MUTANTS: dict[str, Callable[[], Scheduler]] = {
         ("no fence", "I3: block . is free and step"),
         ("no guard", "I2: free, leased and fenced blocks do not partition the pool"),
         ("no status check", "a token before the start or after the terminal"),
-        ("no step check", "does not hold its tokens|tokens from .* of|never comes to its end"),
-        ("no wrong drafts", "does not hold its tokens|tokens from .* of|never comes to its end"),
+        ("no step check", "does not hold its tokens|tokens from .* of|never finishes"),
+        ("no wrong drafts", "does not hold its tokens|tokens from .* of|never finishes"),
     ],
 )
-def test_machine_finds_the_fault_when_a_rule_is_forgotten(mutant: str, sentence: str) -> None:
-    """A test that passes with these would prove nothing."""
+def test_machine_finds_every_mutant(mutant: str, sentence: str) -> None:
+    """A machine that misses a mutant would prove nothing."""
 
     class MutantMachine(SchedulerMachine):
         def __init__(self) -> None:
@@ -308,6 +310,6 @@ def test_machine_finds_the_fault_when_a_rule_is_forgotten(mutant: str, sentence:
         run_state_machine_as_test(MutantMachine, settings=quick)
 
 
-def test_machine_ends_sequences_by_the_end_token() -> None:
-    """The machine's model does stop by itself, so that stops and aborts can meet."""
+def test_model_of_the_machine_gives_the_end_token() -> None:
+    """So stops and aborts of the same sequence can meet."""
     assert answer_alone(0, 4, 25)[-1] == EOS
