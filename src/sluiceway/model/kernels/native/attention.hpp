@@ -1,9 +1,9 @@
-// Attention over the paged cache, for rows that decode and for rows that prefill: the same code in the same order.
+// Attention over the paged cache. Rows that decode and rows that prefill run the same code in the same order.
 //
-// The queries that share a key head, of consecutive tokens of a row, form tiles of up to 48. A tile goes through the
-// keys 64 at a time, from the first on, with the running maximum and sum of an online softmax
-// (https://arxiv.org/abs/1805.02867). What a query gets is a function of its own position: keys behind it are masked,
-// which leaves its sums as they are, bit by bit. So it depends neither on the tile, nor on the chunk, nor on others.
+// Queries of consecutive tokens of a row that share a key head form tiles of up to 48. A tile reads the keys in
+// stretches of 64, from the first key on, with the running maximum and sum of an online softmax
+// (https://arxiv.org/abs/1805.02867). Keys after the position of a query are masked, and a masked key changes no bit of
+// the sums. So the result of a query depends on its own position only: not on its tile, its chunk, or other queries.
 #pragma once
 
 #include "dot.hpp"
@@ -39,7 +39,7 @@ struct alignas(64) TileState {
     float scores[kTileQueries][kTileKeys];
     uint16_t weights[kTileQueries][kTileKeys];
     f32x16 totals[kTileQueries];
-    float top[kTileQueries];  // of the scores as powers of two
+    float top[kTileQueries];  // the largest score so far, as an exponent of two
     int width;                // padded head_dim
     alignas(64) float sums[kTileQueries * kMaxHeadDim];
 
@@ -63,7 +63,7 @@ inline void fill_tiles(const Model& model, const Rows& rows, QueryTile* tiles) {
     }
 }
 
-// Two to the power of x for x <= 0, within 3 millionths of it: the result is narrowed to bf16. Below -125 it is zero.
+// 2^x for x <= 0, with a relative error of at most 3e-6 (the result is narrowed to bf16). Below -125 it is zero.
 inline f32x16 power_of_two(f32x16 x) {
     const f32x16 magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number, in the last bits
     const f32x16 clamped = larger(x, broadcast(-125.0f)), shifted = clamped + magic;
@@ -81,7 +81,7 @@ inline u16x16 narrow_weights(f32x16 weights) {
 #endif
 }
 
-// Scores of one query with the keys from `first_key` on become weights; its sums so far are scaled to the new maximum.
+// Turns the scores of one query with the keys from `first_key` on into weights, and scales its sums to the new maximum.
 inline void soften(TileState& state, int query, int first_key, int position, int window, float scale) {
     const bool sees_all = first_key + kTileKeys - 1 <= position && (!window || first_key > position - window);
     f32x16 scores[kTileBlocks];
@@ -120,7 +120,7 @@ inline void soften(TileState& state, int query, int first_key, int position, int
 #if defined(__AMX_BF16__)
 
 inline void score(TileState& state, int n, const uint16_t* queries, const uint16_t* const* keys, int n_blocks) {
-    // Where blocks are missing, the first one stands in: nobody sees these scores.
+    // Missing blocks are replaced by the first one: these scores are masked.
     const uint16_t* places[kTileBlocks];
     for (int i = 0; i < kTileBlocks; i++) places[i] = keys[i < n_blocks ? i : 0];
     for (int q = 0; q < n; q += 16)
@@ -142,7 +142,7 @@ inline void add_values(TileState& state, int n, const uint16_t* const* values, i
 
 #else
 
-// Scores of n queries with the keys of some blocks.
+// Computes the scores of n queries with the keys of some blocks.
 inline void score(TileState& state, int n, const uint16_t* queries, const uint16_t* const* keys, int n_blocks) {
     const uint8_t* rows = reinterpret_cast<const uint8_t*>(queries);
     const int stride = state.width * 2, n_steps = state.width / 2;
@@ -179,7 +179,7 @@ inline void add_values(TileState& state, int n, const uint16_t* const* values, i
 
 #endif
 
-// The blocks of keys and values that one stretch of kTileKeys keys lies in.
+// The blocks that hold the keys and values of one stretch of kTileKeys keys.
 struct Stretch {
     int n_blocks;
     const uint16_t* keys[kTileBlocks];
@@ -205,7 +205,7 @@ struct Stretch {
     }
 };
 
-// The keys that the queries of a tile see: in stretches from the first one on.
+// Goes through the keys that the queries of a tile see, in stretches from the first one on.
 struct Sight {
     int first_position;
     int last_position;
@@ -242,7 +242,7 @@ inline void attend_item(const AttentionInput& in, int index, int n_threads) {
     const uint16_t* queries = in.queries + ((kv_head * int64_t(in.n_tokens) + token) * group + tile.begin) * width;
     const float scale = 1.44269504f / sqrtf(float(model.head_dim));
     const Sight sight(in, tile);
-    // Few queries spend their time waiting for keys and values, which are called for one stretch ahead.
+    // With few queries, reading keys and values takes most of the time, so they are prefetched one stretch ahead.
     const bool is_short = tile.n <= kLanes;
 
     TileState state;

@@ -1,7 +1,7 @@
-// The inner products that everything heavy is made of: rows of activations against words of four bytes a column.
+// The inner products of all matrix products: rows of activations with columns of words of four bytes.
 //
 // c[m][16 p + lane] (+)= sum over steps of a[m][step] . b[p][step][lane], where a word is two bf16 or four int8 numbers
-// (a's are unsigned). Each sum is taken step after step whatever M is, so a row has the same bits in any company.
+// (those of a are unsigned). Each sum is added step by step, whatever M is. So a row has the same bits in any batch.
 #pragma once
 
 #include "vector.hpp"
@@ -21,7 +21,7 @@ struct Int8 {
 
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
 
-// With two and with four columns of 16: 24 sums and what they are made of fill the 32 registers.
+// Rows at a time with two and with four columns of 16: 24 sums and their operands fill the 32 registers.
 constexpr int kRowsOfTwo = 12;
 constexpr int kRowsOfFour = 6;
 constexpr int kChunkSteps = 1 << 30;
@@ -59,10 +59,10 @@ struct LeftSide {
 
 #else
 
-// With two registers of columns: 10 sums and what they are made of fit into 16 registers.
+// Rows at a time with two registers of columns: 10 sums and their operands fit into the 16 registers.
 constexpr int kRowsOfTwo = 5;
 constexpr int kRowsOfFour = 5;
-constexpr int kChunkSteps = 64;  // so much of a panel stays in the first cache while all rows pass
+constexpr int kChunkSteps = 64;  // this part of a panel stays in the L1 cache while all rows use it
 
 // Each word is split into two halves, whose products follow one another: its two bf16, or its bytes 0 and 2, 1 and 3.
 inline Words half_of(Bf16, Words words, int half) { return half ? words & 0xffff0000u : words << 16; }
@@ -87,7 +87,7 @@ inline Ints accumulate(Int8, Ints sums, uint32_t a, Words b) {
 #endif
 }
 
-// Split once for all columns, so that each half is loaded into all lanes at once.
+// A row is split once for all columns, so that each half is loaded into all lanes with one instruction.
 template <class Type, int M>
 struct LeftSide {
     static constexpr int kRegisters = M > 2 ? 2 : 4;
@@ -133,8 +133,8 @@ inline void dot_block(const LeftSide<Type, M>& a, const uint8_t* const* b, int64
         for (int r = 0; r < R; r++) store(c + m * c_stride + r * kWidth, sums[m][r]);
 }
 
-// As many rows as there are, at most M at a time. Two columns are a panel of weights: these come from memory, one panel
-// after the other, and the hardware alone looks ahead too late.
+// Computes all rows, at most M at a time. Two columns are a panel of weights. Panels are read from memory one after the
+// other, and are prefetched here, since the hardware prefetches too late.
 template <class Type, int M, int P>
 inline void dot_chunk(int n_rows, const uint8_t* a, int64_t a_stride, const uint8_t* const* b, int64_t b_step,
                       int n_steps, typename Type::Number* c, int64_t c_stride, bool continues) {

@@ -1,4 +1,4 @@
-// One forward pass, top to bottom, as stages that a team walks through together.
+// One forward pass, as stages that all threads of a team go through together.
 #pragma once
 
 #include "attention.hpp"
@@ -14,11 +14,11 @@ struct Best {
     i32x16 tokens;
 };
 
-// Everything between the products, kept from step to step. Sizes follow the largest step so far.
+// Buffers of intermediate results, which are kept from step to step. They are as large as the largest step needed.
 struct Buffers {
     Buffer stages;
     Buffer x;        // (tokens, hidden): the residual stream
-    Buffer row;      // (tokens, widest row): what a row is before it is packed
+    Buffer row;      // (tokens, widest row): rows before they are packed
     Buffer packed;   // see Activations
     Buffer gated;    // see Activations: the left side of the last product of a layer
     Buffer scales;   // of int8 activations
@@ -47,7 +47,7 @@ public:
         const int64_t widest = widest_row();
         n_tiles_ = tile_count(m, step_.rows);
         const int64_t n_stages = kStagesOfLayer * m.n_layers + kStagesAround;
-        // Whole tiles of queries are read, also where the last ones are few.
+        // Whole tiles of queries are read, also if the last one is not full.
         const int64_t query_numbers = (n * m.n_heads + kLanes) * padded_head_dim(m);
         if (!(work_.stages.reserve(n_stages * int64_t(sizeof(Stage))) && work_.x.reserve(4 * n * m.hidden_size) &&
               work_.row.reserve(4 * n * widest) &&
@@ -176,7 +176,7 @@ private:
         add_product(member, layer.out, packed_for(layer.out));
     }
 
-    // Rotates queries into their buffer and keys into the cache, and puts values there.
+    // Rotates queries into their buffer, and writes rotated keys and values into the cache.
     void place_tokens(const Layer& layer, int begin, int end, uint16_t* keys, uint16_t* values) const {
         const Model& m = model_;
         const int group = group_size(m), width = padded_head_dim(m);
@@ -258,7 +258,7 @@ private:
                size_t(left < kPanel ? left : kPanel) * sizeof(float));
     }
 
-    // In each lane the first of the largest so far; a group goes through its panels in order.
+    // Keeps in each lane the first of the largest values so far. A group goes through its panels in order.
     void remember_best(int panel, int sampled, const float* sums) const {
         const int size = panels_per_group(model_.head, n_threads_);
         Best& best = work_.best.as<Best>()[int64_t(panel / size) * step_.n_sampled + sampled];
@@ -279,7 +279,7 @@ private:
         for (int group = 0; group < n_groups; group++) {
             const Best& best = work_.best.as<Best>()[int64_t(group) * step_.n_sampled + sampled];
             for (int lane = 0; lane < kLanes; lane++)
-                // A lane that saw nothing above minus infinity (NaN is never above it) names no token.
+                // A lane without a value above minus infinity (NaN is never above it) has no token.
                 if (best.values[lane] > value ||
                     (best.values[lane] == value && token != kNoToken && best.tokens[lane] < token)) {
                     value = best.values[lane];

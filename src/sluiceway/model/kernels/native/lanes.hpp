@@ -1,7 +1,8 @@
 // Products in vectors of 16 lanes, for processors without tiles: activations in bf16, or in int8 with a scale for each
 // 64 inputs of a row.
 //
-// In int8 one large activation would cost all others of its row their precision: in groups it costs only its own.
+// With one scale for a whole row, one large activation would cost all others their precision. With groups it costs only
+// its own group.
 #pragma once
 
 #include "dot.hpp"
@@ -16,7 +17,7 @@ struct ThreadScope {
     ThreadScope() {}
 };
 
-// The rows of a product's left side, one after the other.
+// The left operand of a product: packed rows, one after the other.
 struct Activations {
     uint8_t* rows;
     float* scales;  // int8 only: (rows, groups)
@@ -28,7 +29,7 @@ struct Activations {
 inline int64_t activation_bytes(int64_t n_rows, int64_t stride) { return n_rows * stride; }
 inline int64_t scale_count(int64_t n_rows, int64_t stride) { return n_rows * stride / kGroup; }
 
-// One group, n <= kGroup numbers of it; returns its scale.
+// Packs one group of n <= kGroup numbers. Returns its scale.
 inline float quantise_group(const float* from, int n, uint8_t* to) {
     f32x16 values[kGroup / kLanes];
     f32x16 top{};
@@ -37,7 +38,7 @@ inline float quantise_group(const float* from, int n, uint8_t* to) {
         top = larger(top, magnitude(values[i]));
     }
     const float most = largest(top), inverse = most > 0 ? 127.0f / most : 0.0f;
-    const f32x16 magic = broadcast(12582912.0f + kZeroPoint);  // its last bits count whole numbers
+    const f32x16 magic = broadcast(12582912.0f + kZeroPoint);  // adding it rounds to a whole number, in the last bits
     for (int i = 0; i < kGroup / kLanes; i++) {
         const u32x16 bits = (u32x16)(values[i] * inverse + magic);
         store(to + i * kLanes, __builtin_convertvector(bits & 0xff, u8x16));
@@ -60,7 +61,7 @@ inline void multiply_bf16(const Product& product, int panel, const Activations& 
                                   kPanel);
 }
 
-// Sums of int8 products group by group, each with its own scale. All of a row's numbers are whole until then.
+// Sums of int8 products, group by group, each with its own scale. Within a group all numbers are integers.
 inline void multiply_groups(const Product& product, int panel, const Activations& a, int first, int n_rows,
                             float (*c)[kPanel]) {
     const int n_groups = int(a.stride / kGroup);

@@ -1,4 +1,4 @@
-// What the library offers: the sets of kernels that this processor runs, the best first.
+// The interface of the library: the sets of kernels that this processor runs, the best first.
 #include "abi.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -26,7 +26,7 @@ bool has_avx512() {
            __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 }
 
-// Tiles have to be asked for: the kernel keeps no room for their state otherwise.
+// A process must request tiles: the kernel saves their state only then.
 bool has_amx() {
 #if defined(__linux__)
     constexpr long kRequestFeature = 0x1023, kTileData = 18;
@@ -40,7 +40,7 @@ bool has_amx() {
 
 }  // namespace
 
-// Writes what this processor runs into `sets`, which has room for four, and returns how many there are.
+// Writes the sets that this processor runs into `sets`, which has room for four. Returns their number.
 EXPORTED int32_t sluiceway_kernels(const Kernels** sets) {
     int32_t n = 0;
 #if defined(__x86_64__)
@@ -53,5 +53,5 @@ EXPORTED int32_t sluiceway_kernels(const Kernels** sets) {
     return n;
 }
 
-// Of the sources that this was made from.
+// The digest of the sources of this library.
 EXPORTED const char* sluiceway_digest() { return SLUICEWAY_DIGEST; }

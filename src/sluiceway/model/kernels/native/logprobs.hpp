@@ -1,7 +1,7 @@
-// Log-probabilities, by the logits as they are: of one token, and of the likeliest in its place.
+// Logprobs from unchanged logits: of one token, and of the likeliest tokens in its place.
 //
-// Nothing is sorted but the few that are told: none of them is smaller than the n-th largest of the largest logits of
-// blocks, so most blocks are looked at for their largest alone.
+// Only the likeliest are sorted. None of them is smaller than the n-th largest of the maxima of blocks. So of most blocks
+// only the maximum is read.
 #pragma once
 
 #include <float.h>
@@ -17,13 +17,13 @@ constexpr int kBoundTokens = 256;
 
 inline int bound_count(int vocab_size) { return (vocab_size + kBoundTokens - 1) / kBoundTokens; }
 
-// As in `possible`.
+// As `possible` of `sampling.hpp`, for one number.
 inline float possible(float logit) {
     if (logit != logit) return kNegativeInfinity;
     return logit < FLT_MAX ? logit : FLT_MAX;
 }
 
-// Calls with the number of each block, its first token, and the token behind its last.
+// Calls `each` with the number of each block, its first token, and the token after its last.
 template <class Each>
 inline void each_block(int vocab_size, Each each) {
     for (int block = 0; block < bound_count(vocab_size); block++) {
@@ -33,7 +33,7 @@ inline void each_block(int vocab_size, Each each) {
     }
 }
 
-// The largest of each block; returns the largest of all.
+// Writes the maximum of each block. Returns the maximum of all.
 inline float find_bounds(const float* logits, int vocab_size, float* bounds) {
     float most = kNegativeInfinity;
     each_block(vocab_size, [&](int block, int first, int end) {
@@ -50,9 +50,9 @@ inline float find_bounds(const float* logits, int vocab_size, float* bounds) {
     return most;
 }
 
-// The logarithm of the sum of all weights, the largest being 1.
+// The logarithm of the sum of all weights; the largest weight is 1.
 inline double log_sum(const float* logits, int vocab_size, float most) {
-    if (most == kNegativeInfinity) return log(double(vocab_size));  // nothing is possible: all are equally so
+    if (most == kNegativeInfinity) return log(double(vocab_size));  // no token is possible, so all are equally likely
     Doubles lanes = {};
     each_block(vocab_size, [&](int, int first, int end) {
         Floats sums = {};
@@ -65,7 +65,7 @@ inline double log_sum(const float* logits, int vocab_size, float most) {
     return log(total);
 }
 
-// The n largest so far, the largest first, of equal ones the first that came. Those beyond are dropped.
+// Keeps the n largest values so far, the largest first; of equal ones the earliest.
 struct Likeliest {
     float* values;
     int32_t* ids;

@@ -1,4 +1,4 @@
-// Memory that grows and is kept: whole lines of 64 bytes, zero when it is new.
+// A buffer that can grow: whole lines of 64 bytes, filled with zeros when they are allocated.
 #pragma once
 
 #include <stdint.h>
@@ -14,7 +14,7 @@ public:
     Buffer& operator=(const Buffer&) = delete;
     ~Buffer() { free(data_); }
 
-    // False where there is no memory. What was in it is lost when it grows.
+    // False if there is no memory. The content is lost when the buffer grows.
     bool reserve(int64_t n_bytes) {
         if (n_bytes <= size_) return true;
         free(data_);

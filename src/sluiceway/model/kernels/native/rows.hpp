@@ -1,4 +1,4 @@
-// What happens to each row alone, between the products: norms, rotary positions, the embedding.
+// Operations on single rows between the products: norms, rotary positions, the embedding.
 #pragma once
 
 #include <math.h>
@@ -57,7 +57,7 @@ inline void fill_angles(const Model& model, int32_t position, float* cosines, fl
     }
 }
 
-// One head, normed where the model does that, turned by its angles: halves, not pairs.
+// Normalises one head if the model does that, and rotates it by its angles (halves, not pairs).
 inline void rotate_head(const Model& model, const float* x, const float* weight, const float* cosines,
                         const float* sines, uint16_t* out) {
     const int n = model.head_dim, half = n / 2;
@@ -83,7 +83,7 @@ inline void write_key(const Model& model, uint16_t* keys, Place place, const uin
         memcpy(block + i * kBlockTokens + 2 * place.slot, from + i, 2 * sizeof *from);
 }
 
-// A key goes to as many lines as it has steps, all of them elsewhere: they are called for before anything is rotated.
+// The steps of a key go to different cache lines. They are prefetched before the rotation.
 inline void prefetch_block(const Model& model, const uint16_t* keys, const uint16_t* values, int block) {
     const int64_t n = int64_t(model.n_kv_heads) * kBlockTokens * padded_head_dim(model);
     for (int64_t at = block * n; at < (block + 1) * n; at += 2 * kLanes) {
@@ -102,8 +102,8 @@ inline void write_value(const Model& model, uint16_t* values, Place place, const
     for (int i = 0; i < model.head_dim; i++) block[value_at(i, place.slot)] = narrow(from[i]);
 }
 
-// What an earlier owner left behind the last token of a block. It is multiplied by zero, which does not help where it
-// is no number.
+// Clears what an earlier owner left after the last token of a block: attention multiplies it by zero, but NaN times zero
+// is NaN.
 inline void clear_values_after(const Model& model, uint16_t* values, Place place) {
     constexpr int kPair = 2 * kLanes, kPairs = kBlockTokens / 2;
     uint16_t* block = values + place.head_block * kBlockTokens * padded_head_dim(model);

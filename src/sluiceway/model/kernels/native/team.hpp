@@ -1,8 +1,8 @@
-// How threads share a step: one entry into the pool, and inside it stage after stage of items that anyone may take.
+// How threads share a step: they enter the pool once, and go through stages of items. Any thread may take any item.
 //
-// A stage is over when its items are done, not when every thread has come by: a thread that lost its core between
-// items keeps nobody waiting, and one that comes late finds the stages done and catches up. Threads are those of the
-// OpenMP runtime that torch uses, so that no second pool spins against it.
+// A stage is over when all its items are done, not when every thread has reached it. So a thread that loses its core
+// between two items does not delay the others, and a late thread skips the stages that are done. The threads are those
+// of the OpenMP runtime that torch uses: a second pool would compete with it.
 #pragma once
 
 #include <stdint.h>
@@ -17,7 +17,7 @@ extern "C" int sched_yield(void);
 
 namespace {
 
-constexpr int kSpins = 4000;  // some 50 microseconds, as long as most stages take; after that others may have the core
+constexpr int kSpins = 4000;  // about 50 microseconds, as long as most stages take; then the thread yields its core
 
 struct alignas(128) Stage {
     int32_t next_item;
@@ -32,7 +32,7 @@ inline void relax(int n_spins) {
 #endif
 }
 
-// What one thread knows of the step. All threads call `run` in the same order with the same numbers of items.
+// One thread of a step. All threads call `run` in the same order with the same numbers of items.
 class Member {
 public:
     Member(Stage* stages, int n_threads) : stages_(stages), n_threads_(n_threads) {}
@@ -51,7 +51,7 @@ public:
         for (int n_spins = 0; __atomic_load_n(&stage.n_done, __ATOMIC_ACQUIRE) < n_items; n_spins++) relax(n_spins);
     }
 
-    // Ranges of rows, several for each thread, so that nobody waits long for the last one.
+    // Runs ranges of rows: several for each thread, so that the wait for the last one is short.
     template <class Range>
     void run_ranges(int n, Range range) {
         const int wanted = n_threads_ == 1 ? 1 : 4 * n_threads_;
@@ -80,7 +80,7 @@ struct TeamWork {
     }
 };
 
-// `stages` are zero, and at least as many as the body runs.
+// `stages` must be zero, and at least as many as the body runs.
 template <class Body>
 void run_team(Pool pool, Stage* stages, Body body) {
     const bool is_alone = !pool.parallel || pool.n_threads < 2;

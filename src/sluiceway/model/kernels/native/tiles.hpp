@@ -1,11 +1,11 @@
 // Products in AMX tiles: 32 rows by 32 outputs in four tiles of sums, a line of 64 bytes of inputs at a time.
 //
-// Few rows are computed as a whole tile all the same: the weights come from memory, and that takes longer. So a row's
-// sums are taken in one order whatever its company is.
+// Few rows are computed as a whole tile too: reading the weights from memory takes longer anyway. So the sums of a row
+// are added in one order in any batch.
 //
-// In int8 a row is two rows of bytes: its numbers, in 16 bits of the row's largest, cut into a high and a low byte. All
-// sums are whole numbers, and join at the end. That is two products where one would do, but it costs no precision, and
-// nothing has to leave the tiles before the end, as it had to with a scale for each group of inputs.
+// In int8, a row becomes two rows of bytes: its numbers are scaled to 16 bits by the largest of the row, and split into a
+// high and a low byte. All sums are integers, and are joined at the end. That is two products in place of one, but it
+// costs no precision. And sums stay in the tiles to the end, which a scale for each group of inputs would not allow.
 #pragma once
 
 #include <immintrin.h>
@@ -18,7 +18,7 @@ constexpr int kByteRows = 2;
 constexpr int kRowsOfTile = 16;
 constexpr int kTile = kRowsOfTile * kLine;
 constexpr int kSumRows = 16 * kTileRows;
-constexpr int kBlockLines = 9;  // of a panel: 18 KB, that stay in the first cache while rows go by
+constexpr int kBlockLines = 9;  // of a panel: 18 KB, which stay in the L1 cache while all rows use them
 
 struct alignas(64) TileShapes {
     uint8_t palette = 1;
@@ -28,13 +28,13 @@ struct alignas(64) TileShapes {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Shapes are constants, not locals: compilers are not told that more than their first bytes is read.
+// Shapes are constants, not locals: compilers do not know that more than the first bytes are read.
 constexpr TileShapes kProductShapes;
 
-// Compilers are not told either that a tile is loaded from memory: what was written before has to be there.
+// Compilers do not know either that a tile is loaded from memory, so earlier writes must be finished.
 inline void settle_memory() { __asm__ volatile("" ::: "memory"); }
 
-// Each thread that computes in tiles enters and leaves this once a step.
+// Each thread that computes in tiles creates and destroys one of these in each step.
 class ThreadScope {
 public:
     ThreadScope() { _tile_loadconfig(&kProductShapes); }
@@ -43,7 +43,7 @@ public:
     ThreadScope& operator=(const ThreadScope&) = delete;
 };
 
-// The rows of a product's left side, 16 rows of a line next to each other.
+// The left operand of a product: for each line of inputs, 16 rows next to each other.
 struct Activations {
     uint8_t* rows;
     float* scales;  // int8 only: one for each row
@@ -73,8 +73,8 @@ inline void pack_int8_row(const float* from, int n, const Activations& to, int r
     to.scales[row] = most / kMost;
 }
 
-// Weights come once from memory, and tiles are loaded too late to hide that: so they are called for ahead, into the
-// second cache, as the first has too few lines under way.
+// Weights are read from memory once, and loading a tile waits for them. So they are prefetched into the L2 cache: the L1
+// cache allows too few outstanding lines.
 struct Ahead {
     const uint8_t* at;
     int step_bytes;  // for each line of inputs
@@ -85,7 +85,7 @@ struct Ahead {
     }
 };
 
-// Some lines of one or two tiles of rows, with those of a panel.
+// Multiplies some lines of one or two tiles of rows with those of a panel.
 template <bool is_int8, int n_tiles>
 inline void multiply_lines(const uint8_t* a, int64_t tile_stride, const uint8_t* weights, int n_lines, Ahead& ahead) {
     for (int line = 0; line < n_lines; line++, a += kTile, weights += kPanel * kLine) {
@@ -138,7 +138,7 @@ inline void multiply_tiles(const uint8_t* a, int64_t tile_stride, const uint8_t*
     }
 }
 
-// Joins the bytes of whole numbers again, and gives them their scales.
+// Joins the high and low sums, and multiplies them with their scales.
 inline void join_bytes(const Activations& a, const float* weight_scales, const int32_t (*whole)[kPanel], int first,
                        int n, float (*c)[kPanel]) {
     for (int i = 0; i < kPanel; i += kLanes) {
@@ -151,7 +151,7 @@ inline void join_bytes(const Activations& a, const float* weight_scales, const i
     }
 }
 
-// Rows that go together through a panel: as many as stay in the second cache meanwhile, and have room for their sums.
+// Rows that are multiplied with a panel together: as many as fit into the L2 cache, with their sums.
 inline int item_rows(const Product& product) {
     constexpr int64_t kCacheBytes = 640 << 10;
     const int n_rows = kSumRows / (product.is_int8 ? kByteRows : 1);
@@ -159,8 +159,8 @@ inline int item_rows(const Product& product) {
     return n_cached >= n_rows ? n_rows : n_cached > kTileRows ? int(n_cached) : kTileRows;
 }
 
-// The sums of rows `begin .. end - 1` with a panel go to `done(first row, rows, sums)`. While it is multiplied, block by
-// block, the next one is called for, by each pass over the rows a part of it; `after` is what comes after the panel.
+// The sums of rows `begin .. end - 1` with a panel go to `done(first row, rows, sums)`. Meanwhile `after`, the next panel,
+// is prefetched: a part of it in each pass over the rows.
 template <bool is_int8, class Done>
 inline void multiply_panel_as(const Product& product, int panel, const Activations& a, int begin, int end,
                               const uint8_t* after, Done done) {
@@ -208,7 +208,7 @@ inline void multiply_panel(const Product& product, int panel, const Activations&
 }
 
 // Attention has tiles of other shapes: sums, queries, keys as above, but weights of 16 keys, and 8 pairs of values.
-// Rows of a tile that no query has are computed from what lies there, and never looked at.
+// Rows of a tile without a query are computed from whatever is there, and are not used.
 constexpr TileShapes attention_shapes() {
     TileShapes shapes;
     shapes.row_bytes[6] = 32;
@@ -225,7 +225,7 @@ public:
     AttentionTiles& operator=(const AttentionTiles&) = delete;
 };
 
-// 16 queries with the 16 keys of each of four blocks: four sums at once, as one would wait for itself.
+// Multiplies 16 queries with the 16 keys of each of four blocks. Four sums alternate, since one would wait for itself.
 inline void score_in_tiles(const uint16_t* queries, const uint16_t* const* keys, int width, float* scores,
                            int64_t stride) {
     settle_memory();

@@ -1,6 +1,6 @@
-// All kernels for one instruction set: compiled several times, each time with other flags and under another name.
+// All kernels of one set. This file is compiled once for each instruction set, with its flags and its name.
 //
-// Everything but the table below is in unnamed namespaces: the linker must not take one set's function for another's.
+// Everything but the table below is in unnamed namespaces, so that the linker never mixes the functions of two sets.
 #include <new>
 
 #include "forward.hpp"
@@ -77,7 +77,7 @@ int attend_rows(const Model* model, const Cache* cache, const Rows* rows, const 
 }
 
 int sample_tokens(const SamplingRow* rows, int32_t n_rows, int32_t vocab_size, int32_t* tokens, Pool pool) {
-    // Whole lines of 64 bytes: threads would share those at the edges.
+    // Each thread gets whole lines of 64 bytes, so that no two threads share one.
     const int64_t n = round_up(scratch_floats(vocab_size), kLanes), n_threads = pool.parallel ? pool.n_threads : 1;
     Buffer scratch, stages;
     if (!(scratch.reserve(n_threads * n * int64_t(sizeof(float))) && stages.reserve(sizeof(Stage)))) return -1;

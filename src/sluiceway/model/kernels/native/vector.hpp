@@ -22,8 +22,8 @@ typedef uint8_t u8x16 __attribute__((vector_size(16)));
 constexpr int kLanes = 16;
 constexpr float kNegativeInfinity = -__builtin_inff();
 
-// As many lanes as a register has. Compilers take wider vectors apart: well for arithmetic, lane by lane for choices and
-// conversions, and through memory where many are alive at once. Such things are written for these.
+// Vectors with as many lanes as a register has. Compilers split wider vectors: well for arithmetic, but lane by lane for
+// selections and conversions, and through memory if many are alive. Such code uses these vectors.
 #if defined(__AVX512F__)
 constexpr int kWidth = 16;
 #elif defined(__AVX2__)
@@ -93,7 +93,7 @@ inline f32x16 smaller(f32x16 a, f32x16 b) {
 }
 inline f32x16 magnitude(f32x16 a) { return (f32x16)((u32x16)a & 0x7fffffff); }
 
-// Halves onto each other, then quarters, and so on: always the same order.
+// Adds halves, then quarters, and so on: always in the same order.
 template <class Vector, class Join>
 inline Vector fold(Vector v, Join join) {
     v = join(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
@@ -112,8 +112,8 @@ inline float largest(f32x16 v) {
 
 inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-// e to the power of x for x <= 88, within 2 units of the last place; below -87 it is zero. The power of two is taken
-// off, and the rest, within half of log 2, goes through the Taylor polynomial of degree 7.
+// e^x for x <= 88, with an error of at most 2 units in the last place; below -87 it is zero. The power of two is split
+// off. The rest, at most half of log 2, goes into the Taylor polynomial of degree 7.
 inline Floats exponential_in_register(Floats x) {
     const Floats least = Floats{} - 87.3f, clamped = x > least ? x : least;
     const Floats magic = Floats{} + 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
