@@ -86,7 +86,7 @@ class ModelFault(SluicewayError):
 
 
 class PeerGone(SluicewayError):
-    """Nobody is connected at the other end of a pipe."""
+    """No process is connected at the other end of a pipe."""
 
 
 class InvariantError(SluicewayError):

@@ -95,19 +95,19 @@ class _Answer:
 
     text: list[str] = field(default_factory=list)
     token_ids: list[TokenId] = field(default_factory=list)
-    told: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_tokens: int = 0
     finished: Finished | None = None
 
     def take(self, event: Event) -> None:
-        """Raises `RequestError` where the request was refused or broke."""
+        """Add an event. Raises `RequestError` if the request was refused or has failed."""
         match event:
             case Accepted():
                 self.prompt_tokens = event.prompt_tokens
             case Delta():
                 self.text.append(event.text)
                 self.token_ids += event.token_ids
-                self.told += event.logprobs
+                self.logprobs += event.logprobs
             case Finished():
                 if event.refusal is not None:
                     raise RequestError(event.refusal)
@@ -115,13 +115,13 @@ class _Answer:
             case Rejected():
                 raise RequestError(event.refusal)
             case Progressed():
-                pass  # of requests that are watched, which these are not
+                pass  # requests of an `LLM` do not ask for it
             case _:
                 assert_never(event)
 
     def completion(self, finished: Finished, prompt: str | None) -> Completion:
         text, token_ids = "".join(self.text), tuple(self.token_ids)
-        return Completion(text, token_ids, finished.reason, self.prompt_tokens, tuple(self.told), prompt)
+        return Completion(text, token_ids, finished.reason, self.prompt_tokens, tuple(self.logprobs), prompt)
 
 
 class _Thread(threading.Thread):

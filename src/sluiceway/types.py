@@ -21,7 +21,7 @@ Piece: TypeAlias = bytes | memoryview
 
 
 Speculation: TypeAlias = Literal["off", "ngram"]
-"""Where the drafts of a sequence come from: nowhere, or from its own earlier tokens."""
+"""The source of the drafts of a sequence: none, or its own earlier tokens."""
 
 
 class FinishReason(enum.StrEnum):
@@ -214,9 +214,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a request is before its first token: in the queue, or in computing its prompt.
+    """The progress of a request before its first token: in the queue, or in its prefill.
 
-    `position` is how many will be admitted before it, and one; 0: it is being computed, and so many of its tokens are.
+    `position` is its place in the queue, from 1; 0: its prompt is being computed, and `computed_tokens` of it are done.
     """
 
     position: int

@@ -1,4 +1,4 @@
-"""The application: its routes, and what each of them answers."""
+"""The ASGI application: its routes, and their answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sluiceway.refusals import LOADING
 
 _READ = ["GET", "HEAD"]
 _GUESSED_CHARACTERS = 128
-"""Of a path that is not known; no path that was meant is longer."""
+"""How much of an unknown path is compared with the known ones. They are all shorter."""
 _ANSWERING = "what answers is `/v1/chat/completions` and `/v1/completions`; `/v1/models` lists the model"
 _OF_THE_MODEL = "`/v1/models` tells of the model, `/stats` of the server"
 _NEAREST = {
@@ -49,7 +49,7 @@ _NEAREST = {
     "/tokenize": "the `usage` of an answer counts the tokens of its prompt",
     "/version": "`sluiceway --version` prints the version, `/v1/models` lists the model",
 }
-"""What other servers have, below `/v1`, `/api` or nothing, and what comes nearest here."""
+"""Paths of other servers, below `/v1`, `/api` or nothing, with the nearest path of this server."""
 _PREFLIGHT = (
     "CORS preflights are not served: a page of another origin cannot use this server."
     " Serve the page and the API under one origin, for example by a proxy."
@@ -143,7 +143,7 @@ def _add_metrics_and_stats(app: FastAPI, context: AppContext) -> None:
 def _router_refused(
     paths: Sequence[str], context: AppContext
 ) -> Callable[[Request, Exception], Coroutine[Any, Any, Response]]:
-    """An unknown path or method, in the usual envelope, with the router's headers (`Allow`), and a line in the log."""
+    """Answer an unknown path or method in the usual envelope, with the headers of the router (`Allow`)."""
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -178,7 +178,7 @@ def _not_found(path: str, known: Sequence[str]) -> str:
 
 
 def _meant(path: str, known: Sequence[str]) -> str | None:
-    """The known path that is as good as this one: the prefix of all is missing or doubled, a letter is wrong."""
+    """The known path that was probably meant: the common prefix is missing or doubled, or a letter is wrong."""
     last = path.rpartition("/")[2]
     if last in ("", "v1"):
         return None

@@ -45,10 +45,10 @@ from sluiceway.runtime.loops import beat, run_until_first
 from sluiceway.types import FinishReason
 
 _OWN_FILES = 64
-"""About how many a process has open besides its connections."""
+"""About how many file descriptors a process has open besides its connections."""
 _BETWEEN_LINES_S = 10.0
 _LAST_WORDS_S = 1.0
-"""How long the error that ends a stream may take to leave, when the time to drain is over."""
+"""How long the last error event of a stream may take to be sent when the drain timeout is over."""
 
 
 _INTRODUCTIONS_S = 0.5
@@ -56,7 +56,7 @@ _INTRODUCTIONS_POLL_S = 0.005
 
 
 def serve_api(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses, listener: socket.socket) -> None:
-    """Serve on a listening socket, which others may hold too, until told to stop."""
+    """Serve on a listening socket, which other processes may share, until the order to stop."""
     allow_connections()
     uvloop.run(_serve(config, context, addresses, listener))
 
@@ -72,7 +72,7 @@ async def _serve(config: ServeConfig, context: zmq.Context[Any], addresses: Addr
 
 
 class _ZmqPipes:
-    """Both directions of the way to the tokenizer."""
+    """The pipes to the tokenizer and back."""
 
     def __init__(self, context: zmq.Context[Any], addresses: Addresses) -> None:
         self._out: Outlet[ToTokenizer] = Outlet(context, addresses.api_to_tokenizer, bind=True)
@@ -87,7 +87,7 @@ class _ZmqPipes:
 
 
 async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener: socket.socket) -> None:
-    """The process in a loop that is there already. Returns when told to stop; raises what breaks a loop of it."""
+    """Run the process in the current loop until the order to stop. Raises what ends one of its tasks."""
     metrics, log = Metrics(), structlog.get_logger("api").bind()  # bound once, not with every line
     control.report(Ready({"url": url_of(config.host, _port_of(listener))}))
     n_wanted_files = config.max_running + config.max_waiting + _OWN_FILES
@@ -136,9 +136,9 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
 
 
 async def _serve_soon(server: HttpServer, listener: socket.socket, dispatcher: Dispatcher) -> None:
-    """Accept connections, but not before this process has heard of the others, where they serve already.
+    """Accept connections, but wait first for news of processes that serve already.
 
-    When it was started again the connections that waited for it are served, and not refused for a moment's ignorance.
+    So a process that was started again serves the connections that waited for it, and does not refuse them.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_INTRODUCTIONS_S):
@@ -148,7 +148,7 @@ async def _serve_soon(server: HttpServer, listener: socket.socket, dispatcher: D
 
 
 def _tell_turned_away(metrics: Metrics, log: FilteringBoundLogger) -> Callable[[str], None]:
-    """Counts every connection that is turned away, and logs the first of them and then one line every few seconds."""
+    """Counts connections that are turned away. It logs the first one, and then one line every few seconds."""
     next_line_s = -math.inf
 
     def tell(why: str) -> None:
@@ -164,7 +164,7 @@ def _tell_turned_away(metrics: Metrics, log: FilteringBoundLogger) -> Callable[[
 
 
 def buffers_of(streams: StreamsConfig) -> Buffers:
-    """Where no policy says how long a silent client is waited for, it is a minute."""
+    """How long to wait for a silent client: the timeout of the policy, or a minute if it has none."""
     return Buffers(
         write_bytes=streams.write_bytes,
         unsent_bytes=streams.unsent_bytes,
@@ -178,7 +178,7 @@ def _port_of(listener: socket.socket) -> int:
 
 
 def url_of(host: str, port: int) -> str:
-    """Where a client on this machine finds the server."""
+    """The URL of the server for a client on this machine."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -235,7 +235,7 @@ async def _obey(
 
 
 async def _drain(control: Control, dispatcher: Dispatcher, timeout_s: float) -> None:
-    """Let what is open finish; end what has not in time; report."""
+    """Wait for open requests to finish, end the rest when the time is over, and report."""
     with _serving_on("a drain"):
         dispatcher.drain()
     await _wait_until_none_is_open(dispatcher, timeout_s)
@@ -247,7 +247,7 @@ async def _drain(control: Control, dispatcher: Dispatcher, timeout_s: float) -> 
 
 @contextlib.contextmanager
 def _serving_on(what: str) -> Iterator[None]:
-    """A fault of ours in here ends no process: all streams live in it, and the fault was about one message."""
+    """Log a fault in the handling of one message. It must not end the process, which holds all streams."""
     try:
         yield
     except Exception as error:

@@ -117,7 +117,7 @@ def _engine(config: ServeConfig, context: zmq.Context[Any], addresses: Addresses
 
 
 def _freeze_objects() -> None:
-    """Keep the garbage collector from walking the objects that exist now, since they stay and tokens would wait."""
+    """Exclude the objects that exist now from garbage collection: they stay, and walking them would delay tokens."""
     gc.collect()
     gc.freeze()
 

@@ -108,7 +108,7 @@ Effect: TypeAlias = Spawn | Send | Kill | SetStandIn | CloseListener | Log
 
 @dataclass(slots=True)
 class _ChildState:
-    """What is known of one process."""
+    """The state of one child process."""
 
     role: Role
     pid: int = 0

@@ -205,7 +205,7 @@ class Translator:
         self._broken.clear()
 
     def api_down(self) -> None:
-        """The API process died: nobody reads any more."""
+        """Cancel everything, since the API process died."""
         self.cancel(Cancel(tuple(self._encoding) + tuple(self._decoding), FinishReason.DISCONNECTED))
 
     # Prompts.

@@ -1,1 +1,1 @@
-"""What each path does."""
+"""The endpoints: one ASGI application for each path, or for a few."""

@@ -14,7 +14,7 @@ from sluiceway.response.shares import Shares
 from sluiceway.types import FinishReason
 
 RELEASE_TIMEOUT_S = 5.0
-"""Many steps: an engine that takes longer hangs."""
+"""How long the engine may take to confirm: many steps."""
 
 
 class _Asked(NamedTuple):

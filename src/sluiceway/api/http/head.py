@@ -63,7 +63,7 @@ async def send_head(send: Send, head: Head) -> None:
 
 
 async def send_refusal(send: Send, refusal: Refusal, error_body: ErrorBody) -> None:
-    """Send a whole response that says why the request is refused. `error_body` is that of the path."""
+    """Send a whole response that refuses the request. `error_body` makes the body for its path."""
     body = error_body(refusal)
     await send_head(send, refusal_head(len(body), refusal))
     await send({"type": "http.response.body", "body": body})

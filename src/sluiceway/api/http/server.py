@@ -26,17 +26,17 @@ _TICK_S = 1.0
 
 _ACCEPTED_AT_ONCE = 64
 _PAUSE_S = 0.05
-"""How long nothing is accepted when no file is left: the connections wait in the kernel meanwhile."""
+"""How long no connection is accepted when no file descriptor is left. Connections wait in the kernel meanwhile."""
 _FILES_FOR_REFUSALS = 12
 _FILES_FOR_OTHERS = 4
-"""The last files that a process may open: those before them are for connections that get a 503."""
+"""How many of the last file descriptors stay free. The ones before them are for connections that get a 503."""
 
 
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class HttpServer(uvicorn.Server):
-    """Serves an app on a bound socket. Leaves every signal to the supervisor, which says when to stop."""
+    """Serves an application on a bound socket. It handles no signals: the supervisor says when to stop."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class HttpServer(uvicorn.Server):
         self._on_turned_away = on_turned_away
         self._max_files = max_files or open_files()
         self._is_crowded = False
-        """Whether the last connection was one too many."""
+        """True when the last connection was turned away."""
         self._beginnings: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
@@ -118,7 +118,7 @@ class HttpServer(uvicorn.Server):
         loop.call_later(_PAUSE_S, self._accept_from, listener)
 
     def _has_file_left(self, listener: socket.socket) -> bool:
-        """Whether a connection may be accepted: it gets the lowest number that is free."""
+        """True when a connection may be accepted: its descriptor is the lowest number that is free."""
         try:
             number = os.dup(listener.fileno())
         except OSError:
@@ -159,13 +159,13 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
-        """Once a second for the `Date` header, and no more: uvicorn would wake ten times to see whether to stop."""
+        """Update the `Date` header once a second. uvicorn would wake ten times a second to see whether to stop."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
                     await self._stopping.wait()
 
     def stop(self) -> None:
-        """Begin to leave: no new connection, idle ones are closed, the rest has a second."""
+        """Begin to stop: accept no connection, close idle ones, and give the others a second."""
         self.should_exit = True
         self._stopping.set()

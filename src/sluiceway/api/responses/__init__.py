@@ -1,1 +1,1 @@
-"""Events of the engine to responses, and responses to their readers."""
+"""Responses: from the events of the engine to what clients read."""

@@ -364,7 +364,7 @@ class Response:
             context.registry.wake()
 
     def watch(self) -> None:
-        """Look at the readers at the next tick: something waits for one that has no room."""
+        """Look at the readers at the next tick: something waits for a reader without room."""
         self._context.registry.watch(self)
 
     def leave(self, reader_id: ReaderId) -> None:
