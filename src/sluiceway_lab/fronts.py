@@ -32,21 +32,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "date"})
 """Headers of one connection, which are not forwarded."""
 
-Deliver = Callable[[Request, httpx.Response, Scope, Receive, Send], Awaitable[None]]
+Deliver = Callable[[httpx.Response, Scope, Receive, Send], Awaitable[None]]
 """Sends the response of the server behind to the client of the front."""
 
 
-async def _starlette(request: Request, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def _starlette(upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
     response: Response
-    if _is_stream(upstream):
+    if upstream.headers.get("content-type", "").startswith("text/event-stream"):
         response = StreamingResponse(upstream.aiter_raw(), upstream.status_code)
+        response.raw_headers = _passed_on(upstream)
     else:
         response = Response(await upstream.aread(), upstream.status_code)
-    response.raw_headers = [*_passed_on(upstream), *_length_of(response)]
+        response.raw_headers = [*_passed_on(upstream), (b"content-length", b"%d" % len(response.body))]
     await response(scope, receive, send)
 
 
-async def _write_only(request: Request, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def _write_only(upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
     await send(_start(upstream))
     async for piece in upstream.aiter_raw():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -60,9 +61,7 @@ class _NaiveDelivery:
         self._queue: asyncio.Queue[tuple[Send, dict[str, Any], asyncio.Event]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
-    async def __call__(
-        self, request: Request, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def __call__(self, upstream: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._deliver())
         watch = asyncio.create_task(_disconnected(receive))
@@ -107,12 +106,7 @@ def front_app(kind: str, upstream_url: str) -> ASGIApp:
         )
         upstream = await client.send(asked, stream=True)
         try:
-            if request.method == "POST":
-                await deliver(request, upstream, scope, receive, send)
-            else:
-                response = Response(await upstream.aread(), upstream.status_code)
-                response.raw_headers = [*_passed_on(upstream), *_length_of(response)]
-                await response(scope, receive, send)
+            await (deliver if request.method == "POST" else _starlette)(upstream, scope, receive, send)
         finally:
             await upstream.aclose()
 
@@ -131,28 +125,14 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _is_stream(upstream: httpx.Response) -> bool:
-    return str(upstream.headers.get("content-type", "")).startswith("text/event-stream")
-
-
 def _passed_on(upstream: httpx.Response) -> list[tuple[bytes, bytes]]:
     return [(name.lower(), value) for name, value in upstream.headers.raw if name.lower().decode() not in _OWN_HEADERS]
-
-
-def _length_of(response: Response) -> list[tuple[bytes, bytes]]:
-    if isinstance(response, StreamingResponse):
-        return []
-    return [(b"content-length", b"%d" % len(response.body))]
 
 
 def _start(upstream: httpx.Response) -> dict[str, Any]:
     return {"type": "http.response.start", "status": upstream.status_code, "headers": _passed_on(upstream)}
 
 
-def main(kind: str, upstream_url: str, port: int) -> None:
-    """Serve a front on loopback until a signal ends it."""
-    uvicorn.run(front_app(kind, upstream_url), host="127.0.0.1", port=port, log_level="error", access_log=False)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    app = front_app(kind=sys.argv[1], upstream_url=sys.argv[2])
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[3]), log_level="error", access_log=False)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Mapping
 
-from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.readers import Habit, read
-from sluiceway_lab.load.client import LoadError, dial
+from sluiceway_lab.experiments.gauge import tokens_of
+from sluiceway_lab.experiments.readers import Habit, read, stalled
+from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
-from sluiceway_lab.session import OwnServer
 
 _PADS = (0, 1024, 16 * 1024, 64 * 1024)
 _SMOKE_PADS = (16 * 1024,)
-_LIMITS = {"ours": (), "the system's": ("--unsent-bytes", "0")}
+_USUAL, _NARROW = "usual", "narrow"
+_LIMITS: dict[str, tuple[str, ...]] = {"ours": (), "the system's": ("--unsent-bytes", "0")}
 _MANY_TOKENS, _TOKENS = 8000, 2000
 """Tokens of the fake model, and of a model that computes. With the system's limits, all may be absorbed."""
 _SAMPLE_TOKENS = 9
@@ -33,17 +34,13 @@ _BYTES, _EVENTS, _EVENT, _OURS = "absorbed_bytes", "absorbed_events", "event_byt
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    n_tokens = _MANY_TOKENS if isinstance(lab.first, OwnServer) and lab.first.files.kind is ModelKind.FAKE else _TOKENS
-    for n_pad in _SMOKE_PADS if lab.is_smoke else _PADS:
-        for limits, flags in _LIMITS.items():
-            if lab.is_smoke and flags:
-                continue
-            async with lab.server(*flags, pad_bytes=n_pad) as server:
-                event_bytes = await _event_bytes(server)
-                for is_narrow in (False,) if lab.is_smoke else (False, True):
-                    figures = {_EVENT: event_bytes} | await _absorbed(server, n_tokens, event_bytes, is_narrow)
-                    scenario = f"{limits} limits, {'narrow' if is_narrow else 'usual'} reader, {n_pad} bytes more"
-                    lab.note(server.name, scenario, figures)
+    n_tokens = _MANY_TOKENS if lab.is_fake else _TOKENS
+    for n_pad, limits in itertools.product(lab.pick(_PADS, _SMOKE_PADS), lab.pick(tuple(_LIMITS), ("ours",))):
+        async with lab.server(*_LIMITS[limits], pad_bytes=n_pad) as server:
+            event_bytes = await _event_bytes(server)
+            for reader in lab.pick((_USUAL, _NARROW), (_USUAL,)):
+                figures = {_EVENT: event_bytes} | await _absorbed(server, n_tokens, event_bytes, reader)
+                lab.note(server.name, f"{limits} limits, {reader} reader, {n_pad} bytes more", figures)
     return verdicts(lab)
 
 
@@ -54,19 +51,17 @@ async def _event_bytes(server: TargetServer) -> float:
     return (longer.n_bytes - short.n_bytes) / (_SAMPLE_TOKENS - 1)
 
 
-async def _absorbed(server: TargetServer, n_tokens: int, event_bytes: float, is_narrow: bool) -> dict[str, float]:
+async def _absorbed(server: TargetServer, n_tokens: int, event_bytes: float, reader: str) -> dict[str, float]:
     """Measure what the server can write to a stopped reader, and how much of that the reader's kernel has received.
 
     Raises `LoadError` if the buffers still absorb after a minute.
     """
-    stream_id = f"{'narrow' if is_narrow else 'usual':0>{_ID_LENGTH}}"
-    wish = {"stream_id": stream_id, "slow_client": "unbounded"}
-    async with dial(server.target, is_narrow=is_narrow) as connection:
-        connection.stall()
-        connection.send(server.request("once", n_tokens, sluiceway=wish))
+    stream_id = reader.rjust(_ID_LENGTH, "0")
+    request = server.request("once", n_tokens, sluiceway={"stream_id": stream_id, "slow_client": "unbounded"})
+    async with stalled(server.target, request, is_narrow=reader == _NARROW) as connection:
         n_written, grown_s, started_s = 0, time.perf_counter(), time.perf_counter()
         while (now_s := time.perf_counter()) - started_s < _LIMIT_S:
-            n_generated, n_delivered = await _tokens(server, stream_id)
+            n_generated, n_delivered = await tokens_of(server, stream_id)
             if n_delivered > n_written:
                 n_written, grown_s = n_delivered, now_s
             if n_written == n_tokens or (n_generated > n_written and now_s - grown_s > _STILL_S):
@@ -77,17 +72,10 @@ async def _absorbed(server: TargetServer, n_tokens: int, event_bytes: float, is_
     raise LoadError(f"a reader that does not read was written to for {_LIMIT_S:g} s")
 
 
-async def _tokens(server: TargetServer, stream_id: str) -> tuple[int, int]:
-    """Return the number of generated tokens, and of those that were written to the transport."""
-    stream = await server.json(f"/v1/streams/{stream_id}")
-    tokens = stream.get("tokens", {"generated": 0, "delivered": 0})
-    return int(tokens["generated"]), int(tokens["delivered"])
-
-
 def verdicts(lab: Lab) -> list[Verdict]:
     found = {run.scenario: run.figures for run in lab.runs}
     ours = {place: figures for place, figures in found.items() if place.startswith("ours")}
-    most = max(figures[_BYTES] for place, figures in ours.items() if "usual" in place)
+    most = max(figures[_BYTES] for place, figures in ours.items() if _USUAL in place)
     return [
         Verdict(
             "a usual reader absorbs less than a quarter of a megabyte, with events of any length",
@@ -105,7 +93,7 @@ def _felt(hypothesis: str, figure: str, found: Mapping[str, Mapping[str, float]]
     ordinary = {
         place: figures
         for place, figures in found.items()
-        if place.endswith(" 0 bytes more") and (figure == _OURS or "narrow" in place)
+        if place.endswith(" 0 bytes more") and (figure == _OURS or _NARROW in place)
     }
     counted = "; ".join(
         f"{figures[figure]:.0f} events of {figures[_EVENT]:.0f} bytes ({place.split(', ')[1]})"

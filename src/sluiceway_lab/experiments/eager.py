@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import statistics
 
-import msgspec
+from msgspec.structs import replace
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.client import Connection, LoadError, Target, dial, until
+from sluiceway_lab.experiments.gauge import tokens_of
+from sluiceway_lab.experiments.readers import stalled
+from sluiceway_lab.load.client import LoadError, Target, dial, until
 from sluiceway_lab.load.delivery import DeliveryConfig, FormatTime, Spent, SpokenProtocol, WriteBacklog, delivery
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
@@ -38,55 +39,47 @@ _LITTLE, _TENTH, _HALF, _NO_MORE, _ALIKE = 1.15, 0.1, 0.5, 1.05, 0.15
 
 async def _run(lab: Lab) -> list[Verdict]:
     name = lab.first.files.name if lab.first.files is not None else ""
-    for repeat in range(1 if lab.is_smoke else _REPEATS):
+    usual = DeliveryConfig(
+        format_time="when made",
+        spoken="completions",
+        model=name,
+        n_readers=_SLOW,
+        n_tokens=lab.pick(_PLAIN_TOKENS, _SMOKE_TOKENS),
+        seed=lab.seed,
+    )
+    padded = replace(usual, model="x" * _PAD_BYTES, n_tokens=lab.pick(_PADDED_TOKENS, _SMOKE_TOKENS))
+    fast = replace(usual, n_readers=_FAST, n_tokens=lab.pick(_FAST_TOKENS, _SMOKE_TOKENS), waits=True)
+    for repeat in range(lab.pick(_REPEATS, 1)):
         await _of_the_server(lab, repeat)
-        await _both(lab, PADDED, repeat, _slow(lab, "completions", "x" * _PAD_BYTES, _PADDED_TOKENS))
-        for spoken in ORDINARY[:1] if lab.is_smoke else ORDINARY:
-            await _both(lab, spoken, repeat, _slow(lab, spoken, name, _PLAIN_TOKENS))
-    for repeat in range(1 if lab.is_smoke else _FAST_REPEATS):
-        n_tokens = _SMOKE_TOKENS if lab.is_smoke else _FAST_TOKENS
-        fast = DeliveryConfig(
-            format_time="when made",
-            spoken="completions",
-            model=name,
-            n_readers=_FAST,
-            n_tokens=n_tokens,
-            waits=True,
-            seed=lab.seed,
-        )
+        await _both(lab, PADDED, repeat, padded)
+        for spoken in lab.pick(ORDINARY, ORDINARY[:1]):
+            await _both(lab, spoken, repeat, replace(usual, spoken=spoken))
+    for repeat in range(lab.pick(_FAST_REPEATS, 1)):
         await _both(lab, KEPT_UP, repeat, fast)
     return verdicts(lab)
 
 
-def _slow(lab: Lab, spoken: SpokenProtocol, model: str, n_tokens: int) -> DeliveryConfig:
-    n_tokens = _SMOKE_TOKENS if lab.is_smoke else n_tokens
-    return DeliveryConfig(
-        format_time="when made", spoken=spoken, model=model, n_readers=_SLOW, n_tokens=n_tokens, seed=lab.seed
-    )
-
-
-async def _both(lab: Lab, scenario: str, repeat: int, question: DeliveryConfig) -> None:
+async def _both(lab: Lab, scenario: str, repeat: int, config: DeliveryConfig) -> None:
     """Measure both forms. Which comes first alternates."""
     written: list[list[str]] = []
     for way in FORMAT_TIMES if repeat % 2 == 0 else FORMAT_TIMES[::-1]:
-        figures, digests = await _measure(msgspec.structs.replace(question, format_time=way))
+        figures, digests = await _measure(replace(config, format_time=way))
         written.append(digests)
         if len(written) == len(FORMAT_TIMES):
             figures[_SAME] = float(written[0] == written[1])
-        place = f"{scenario}, {way}"
-        lab.note("way out", place, figures, streams=question.n_readers, repeat=repeat)
+        lab.note("way out", f"{scenario}, {way}", figures, streams=config.n_readers, repeat=repeat)
 
 
-async def _measure(question: DeliveryConfig) -> tuple[dict[str, float], list[str]]:
+async def _measure(config: DeliveryConfig) -> tuple[dict[str, float], list[str]]:
     """Return the figures, and a digest of what each reader received.
 
     Readers stop reading immediately, unless the server waits for them.
     """
-    async with delivery(question) as server:
+    async with delivery(config) as server:
         begin = asyncio.Event()
-        if question.waits:
+        if config.waits:
             begin.set()
-        readers = [asyncio.create_task(_digest(server.target, begin)) for _ in range(question.n_readers)]
+        readers = [asyncio.create_task(_digest(server.target, begin)) for _ in range(config.n_readers)]
         try:
             backlog = await server.report(WriteBacklog)
             begin.set()
@@ -96,9 +89,9 @@ async def _measure(question: DeliveryConfig) -> tuple[dict[str, float], list[str
             for reader in readers:
                 reader.cancel()
     figures = {_CPU: spent.cpu_s / spent.n_events}
-    if not question.waits:
+    if not config.waits:
         figures |= {
-            _HELD: backlog.grown_bytes / question.n_readers,
+            _HELD: backlog.grown_bytes / config.n_readers,
             _EVENT: backlog.grown_bytes / max(backlog.n_events, 1),
         }
     return figures, digests
@@ -118,39 +111,23 @@ async def _digest(target: Target, begin: asyncio.Event) -> str:
 
 async def _of_the_server(lab: Lab, repeat: int) -> None:
     """Measure by how much the API process of the product grows for readers that read nothing."""
-    n_tokens = _SMOKE_TOKENS if lab.is_smoke else _PADDED_TOKENS
+    n_tokens = lab.pick(_PADDED_TOKENS, _SMOKE_TOKENS)
+    streams = {f"lab-eager-{number}": prompt for number, prompt in enumerate(prompts(lab.seed, "eager", _SLOW))}
     async with lab.server(pad_bytes=_PAD_BYTES) as server, contextlib.AsyncExitStack() as connections:
-        opened = [await connections.enter_async_context(dial(server.target, is_narrow=True)) for _ in range(_SLOW)]
         before_bytes = _api_bytes(server)
-        for index, (connection, prompt) in enumerate(zip(opened, prompts(lab.seed, "eager", _SLOW), strict=True)):
-            await _ask_and_stall(connection, server, prompt, n_tokens, _stream_id(index))
-        await _until_generated(server, n_tokens)
+        for stream_id, prompt in streams.items():
+            fields = {"stream_id": stream_id, "slow_client": "unbounded"}
+            request = server.request(prompt, n_tokens, sluiceway=fields)
+            await connections.enter_async_context(stalled(server.target, request, is_narrow=True))
+
+        async def is_generated() -> bool:
+            return all([(await tokens_of(server, stream_id))[0] >= n_tokens for stream_id in streams])
+
+        await until(is_generated, f"{n_tokens} tokens of {_SLOW} streams", limit_s=_LIMIT_S, pause_s=_POLL_S)
         n_held = total(await server.samples(), "sluiceway_stream_backlog_events")
         grown_bytes = _api_bytes(server) - before_bytes
         figures = {_HELD: grown_bytes / _SLOW, _EVENT: grown_bytes / max(n_held, 1)}
         lab.note(server.name, SERVER, figures, streams=_SLOW, repeat=repeat)
-
-
-async def _ask_and_stall(
-    connection: Connection, server: TargetServer, prompt: str, n_tokens: int, stream_id: str
-) -> None:
-    connection.stall()
-    wish = {"stream_id": stream_id, "slow_client": "unbounded"}
-    connection.send(server.request(prompt, n_tokens, sluiceway=wish))
-
-
-async def _until_generated(server: TargetServer, n_tokens: int) -> None:
-    """Wait until all tokens of all streams are generated. Raises `LoadError`."""
-
-    async def look() -> bool:
-        streams = [await server.json(f"/v1/streams/{_stream_id(index)}") for index in range(_SLOW)]
-        return all(stream.get("tokens", {}).get("generated", 0) >= n_tokens for stream in streams)
-
-    await until(look, f"{n_tokens} tokens of {_SLOW} streams", limit_s=_LIMIT_S, pause_s=_POLL_S)
-
-
-def _stream_id(index: int) -> str:
-    return f"lab-eager-{index}"
 
 
 def _api_bytes(server: TargetServer) -> int:
@@ -162,10 +139,9 @@ def _api_bytes(server: TargetServer) -> int:
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
-    held = {place: statistics.median(lab.figures(_HELD, place)) for place in _places(lab, _HELD)}
-    cpu = {way: statistics.median(lab.figures(_CPU, f"{KEPT_UP}, {way}")) for way in FORMAT_TIMES}
-    made, written = (held[f"{PADDED}, {way}"] for way in FORMAT_TIMES)
-    server = held[SERVER]
+    server = lab.median(_HELD, SERVER)
+    made, written = (lab.median(_HELD, f"{PADDED}, {way}") for way in FORMAT_TIMES)
+    early_s, late_s = (lab.median(_CPU, f"{KEPT_UP}, {way}") for way in FORMAT_TIMES)
     events_bytes = _PAD_BYTES * _PADDED_TOKENS
     n_same = [run.figures[_SAME] for run in lab.runs if _SAME in run.figures]
     return [
@@ -189,26 +165,22 @@ def verdicts(lab: Lab) -> list[Verdict]:
             written < _TENTH * made,
             f"{written / 1e6:.2f} MB a reader in place of {made / 1e6:.2f}",
         ),
-        *(_ordinary(lab, spoken) for spoken in ORDINARY if f"{spoken}, {FORMAT_TIMES[0]}" in held),
+        *(_ordinary(lab, spoken) for spoken in ORDINARY if lab.figures(_EVENT, f"{spoken}, when made")),
         lab.timed(
             "to readers that keep up, an event costs no more time when it is formatted late",
-            cpu["when written"] <= _NO_MORE * cpu["when made"],
-            f"{cpu['when written'] * 1e6:.2f} µs an event, {cpu['when made'] * 1e6:.2f} when formatted early",
+            late_s <= _NO_MORE * early_s,
+            f"{late_s * 1e6:.2f} µs an event, {early_s * 1e6:.2f} when formatted early",
         ),
     ]
 
 
 def _ordinary(lab: Lab, spoken: SpokenProtocol) -> Verdict:
-    made, written = (statistics.median(lab.figures(_EVENT, f"{spoken}, {way}")) for way in FORMAT_TIMES)
+    made, written = (lab.median(_EVENT, f"{spoken}, {way}") for way in FORMAT_TIMES)
     return lab.timed(
         f"formatted when written, ordinary events of {spoken} cost less than half",
         written < _HALF * made,
         f"{written:.0f} bytes of memory an event in place of {made:.0f}",
     )
-
-
-def _places(lab: Lab, figure: str) -> list[str]:
-    return list(dict.fromkeys(run.scenario for run in lab.runs if figure in run.figures))
 
 
 EXPERIMENT = Experiment(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from sluiceway.config import ModelKind
 from sluiceway.errors import ConfigError
 from sluiceway_lab.load.processes import front_server, own_server
 from sluiceway_lab.load.record import Figures, Run, Say, ServerFacts, Verdict, rounded
@@ -16,6 +18,7 @@ from sluiceway_lab.load.target_server import TargetServer, meet
 from sluiceway_lab.session import OwnServer, RunningServer
 
 _GOODBYE_S = 0.05
+SizeT = TypeVar("SizeT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,15 @@ class Lab:
     def is_own(self) -> bool:
         """True if the experiment starts its servers itself, and so may choose their flags."""
         return isinstance(self.first, OwnServer)
+
+    @property
+    def is_fake(self) -> bool:
+        """True if the experiment starts its servers with the fake model, for which a token costs nothing."""
+        return isinstance(self.first, OwnServer) and self.first.files.kind is ModelKind.FAKE
+
+    def pick(self, usual: SizeT, smoke: SizeT) -> SizeT:
+        """Return a size of the experiment: the usual one, or that of a smoke run."""
+        return smoke if self.is_smoke else usual
 
     @contextlib.asynccontextmanager
     async def server(
@@ -107,6 +119,10 @@ class Lab:
             if streams is None or run.streams == streams
             if server is None or run.server == server
         ]
+
+    def median(self, name: str, scenario: str, streams: int | None = None, *, server: str | None = None) -> float:
+        """Return the median of the same figures. Needs at least one."""
+        return statistics.median(self.figures(name, scenario, streams, server=server))
 
     def timed(self, hypothesis: str, stood: bool | None, sentence: str) -> Verdict:
         """Make a verdict about times. A smoke run judges none, as its few short answers say nothing about times."""

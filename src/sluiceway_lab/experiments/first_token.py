@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.record import Verdict
@@ -19,8 +18,8 @@ _VARIANTS = {
 }
 """A token is sent at the end of its step, so the size of a step decides who waits for whom."""
 _ALL, _USUAL, _SMALL = _VARIANTS
-_STREAMS, _REPEATS, _TOKENS = 32, 5, 8
-_SMOKE_STREAMS = 8
+_STREAMS, _SMOKE_STREAMS = 32, 8
+_REPEATS, _TOKENS = 5, 8
 _MIN, _MEDIAN, _P99 = "first_token_min_s", "first_token_p50_s", "first_token_p99_s"
 
 
@@ -33,8 +32,8 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 
 async def _measure(lab: Lab, server: TargetServer) -> None:
-    n = _SMOKE_STREAMS if lab.is_smoke else _STREAMS
-    for repeat in range(-1, 1 if lab.is_smoke else _REPEATS):
+    n = lab.pick(_STREAMS, _SMOKE_STREAMS)
+    for repeat in range(-1, lab.pick(_REPEATS, 1)):
         requests = [server.request(text, _TOKENS) for text in prompts(lab.seed, f"first-token/{repeat}", n)]
         seen = await observe(server, functools.partial(together, server, requests))
         if repeat >= 0:  # the first is a warm-up
@@ -44,10 +43,10 @@ async def _measure(lab: Lab, server: TargetServer) -> None:
 
 def verdicts(lab: Lab) -> list[Verdict]:
     first, middle, last = (
-        {name: statistics.median(lab.figures(figure, "together", server=name)) for name in (_ALL, _USUAL)}
+        {name: lab.median(figure, "together", server=name) for name in (_ALL, _USUAL)}
         for figure in (_MIN, _MEDIAN, _P99)
     )
-    told = {
+    said = {
         name: f"{first[name] * 1e3:.0f} ms the first, {middle[name] * 1e3:.0f} the median, {last[name] * 1e3:.0f} p99"
         for name in (_ALL, _USUAL)
     }
@@ -55,12 +54,12 @@ def verdicts(lab: Lab) -> list[Verdict]:
         lab.timed(
             "where one step computes all prompts, all wait for the last (median within 10 % of p99)",
             middle[_ALL] > 0.9 * last[_ALL],
-            told[_ALL],
+            said[_ALL],
         ),
         lab.timed(
             "as usual, the first in the queue do not wait for the last (median below 0.8 of p99)",
             middle[_USUAL] < 0.8 * last[_USUAL],
-            told[_USUAL],
+            said[_USUAL],
         ),
         lab.timed(
             "and the last pays no more than a tenth for it",

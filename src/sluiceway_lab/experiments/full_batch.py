@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read
+from sluiceway_lab.experiments.readers import WHOLE, Habit, Reading, read, stalled
 from sluiceway_lab.load.client import dial, until
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
@@ -32,46 +32,34 @@ _FIRST, _SERVED, _PAUSED, _HELD = "fast_first_token_s", "fast_served", "slots_of
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    park_s = _SMOKE_PARK_S if lab.is_smoke else _PARK_S
+    park_s = lab.pick(_PARK_S, _SMOKE_PARK_S)
     policies: dict[str, Any] = {
         "pause": "pause",
         _DEGREES: {"policy": _DEGREES, "park_after_s": park_s, "drop_after_s": 30 * park_s},
     }
     async with lab.server("--max-running", str(_SLOTS), pad_bytes=_PAD_BYTES) as server:
-        for name, wish in policies.items():
-            figures = await _full(lab, server, wish)
+        for name, policy in policies.items():
+            figures = await _full(lab, server, policy)
             lab.note(server.name, name, figures, streams=_STALLED)
             await until(server.is_idle, "an idle server", limit_s=_PATIENCE_S, pause_s=_POLL_S)
     return verdicts(lab, park_s)
 
 
-async def _full(lab: Lab, server: TargetServer, wish: Any) -> dict[str, float]:
-    """Four readers stop, four read on. Then come four short requests."""
-    wait_s = _SMOKE_WAIT_S if lab.is_smoke else _WAIT_S
+async def _full(lab: Lab, server: TargetServer, policy: Any) -> dict[str, float]:
+    """Fill the batch with four readers that stop and four that read on. Then send four short requests."""
+    wait_s = lab.pick(_WAIT_S, _SMOKE_WAIT_S)
     texts = prompts(lab.seed, "full-batch", _SLOTS + _FAST)
-    fields = {"sluiceway": {"slow_client": wish}}
-    residents = [server.request(text, _ENDLESS, **fields) for text in texts[:_SLOTS]]
+    residents = [server.request(text, _ENDLESS, sluiceway={"slow_client": policy}) for text in texts[:_SLOTS]]
     async with contextlib.AsyncExitStack() as stack:
         for request in residents[:_STALLED]:
-            connection = await stack.enter_async_context(dial(server.target))
-            connection.stall()
-            connection.send(request)
-        going_on = [
-            asyncio.create_task(read(server.target, request, Habit(for_s=_PATIENCE_S)))
-            for request in residents[_STALLED:]
-        ]
-        stack.push_async_callback(_ended, going_on)
+            await stack.enter_async_context(stalled(server.target, request))
+        for request in residents[_STALLED:]:
+            await stack.enter_async_context(dial(server.target, request))
         n_paused = await _paused(server)
         short = [server.request(text, _SHORT) for text in texts[_SLOTS:]]
         fast = [asyncio.create_task(read(server.target, request, Habit(for_s=wait_s))) for request in short]
         held_bytes = await _most_held(server, fast)
         return figures_of([one.result() for one in fast], wait_s) | {_PAUSED: n_paused, _HELD: held_bytes}
-
-
-async def _ended(tasks: Sequence[asyncio.Task[Reading]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _paused(server: TargetServer) -> int:

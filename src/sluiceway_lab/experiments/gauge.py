@@ -84,6 +84,13 @@ class Gauge:
         return (await self.connection.read_reply(LIMIT_S)).body
 
 
+async def tokens_of(server: TargetServer, stream_id: str) -> tuple[int, int]:
+    """Return how many tokens of a stream are generated, and how many were written; zeros without such a stream."""
+    stream = await server.json(f"/v1/streams/{stream_id}")
+    tokens = stream.get("tokens", {"generated": 0, "delivered": 0})
+    return int(tokens["generated"]), int(tokens["delivered"])
+
+
 def is_released(stats: Stats, n_others: int) -> bool:
     """True if only `n_others` sequences live; without others, also all blocks must be free or cached."""
     engine = stats["engine"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sluiceway_lab.experiments import native
 from sluiceway_lab.experiments.experiment import Experiment, Lab
@@ -33,24 +34,22 @@ class AnswerTokens:
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    if lab.is_smoke or not lab.is_own:
-        async with lab.server() as server:
+    dtypes: tuple[str | None, ...] = _DTYPES if lab.is_own and not lab.is_smoke else (None,)
+    for dtype in dtypes:
+        flags = () if dtype is None else ("--dtype", dtype)
+        async with lab.server(*flags, name=dtype) as server:
             await _measure(lab, server)
-        return [verdict(lab, server.name, scenario) for scenario in _LEVELS]
-    for dtype in _DTYPES:
-        async with lab.server("--dtype", dtype, name=dtype) as server:
-            await _measure(lab, server)
-    return [verdict(lab, dtype, scenario) for dtype in _DTYPES for scenario in _LEVELS]
+    return [verdict(lab, server.name, scenario) for server in lab.servers for scenario in _LEVELS]
 
 
 async def _measure(lab: Lab, server: TargetServer) -> None:
     """Run each prompt alone, then all of a level together; greedy, and sampled with a seed for each prompt."""
-    n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
+    n_tokens = lab.pick(_TOKENS, _SMOKE_TOKENS)
     for scenario, levels in (_SMOKE_LEVELS if lab.is_smoke else _LEVELS).items():
         texts = prompts(lab.seed, f"isolation/{scenario}", max(levels))
-        is_sampled = scenario == _SAMPLED
-        drawn = [{"temperature": 1.0, "seed": place} if is_sampled else {} for place in range(len(texts))]
-        fields = [{"logprobs": 2, **own} for own in drawn]
+        fields: list[dict[str, Any]] = [{"logprobs": 2} for _ in texts]
+        if scenario == _SAMPLED:
+            fields = [one | {"temperature": 1.0, "seed": place} for place, one in enumerate(fields)]
         pairs = zip(texts, fields, strict=True)
         alone = [_tokens_of(await native.stream(server, text, n_tokens, **own)) for text, own in pairs]
         for level in levels:

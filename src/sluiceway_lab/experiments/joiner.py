@@ -16,10 +16,11 @@ from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.transcript import Answer, read_answer, text_times
 from sluiceway_lab.load.workload import JOINER_WORDS, long_prompt, prompts
 
-_RESIDENTS = (0, 8, 24)
-_NEWCOMERS, _TOKENS, _RESIDENT_TOKENS, _MEAN_PAUSE_S = 12, 8, 1000, 0.2
-_SMOKE_RESIDENTS = (0, 4)
-_SMOKE_NEWCOMERS, _SMOKE_WORDS, _SMOKE_PAUSE_S = 3, 100, 0.02
+_RESIDENTS, _SMOKE_RESIDENTS = (0, 8, 24), (0, 4)
+_JOINING, _SMOKE_JOINING = 12, 3
+_SMOKE_WORDS = 100
+_MEAN_PAUSE_S, _SMOKE_PAUSE_S = 0.2, 0.02
+_TOKENS, _RESIDENT_TOKENS = 8, 1000
 _MEDIAN, _LONG_S, _ITL, _LONGEST = "first_token_p50_s", "joiner_first_token_s", "itl_p50_s", "longest_itl_s"
 _BOUND_S = 0.15
 """Three times the target of a step (`--step-target`)."""
@@ -28,7 +29,7 @@ _BOUND_S = 0.15
 async def _run(lab: Lab) -> list[Verdict]:
     async with lab.server() as server:
         await record(server.target, server.request("warm up", _TOKENS))
-        for level in _SMOKE_RESIDENTS if lab.is_smoke else _RESIDENTS:
+        for level in lab.pick(_RESIDENTS, _SMOKE_RESIDENTS):
             for scenario in ("short", "long"):
                 lab.keep(await _joined(lab, server, scenario, level))
     return verdicts(lab)
@@ -41,7 +42,7 @@ async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> 
     texts = prompts(lab.seed, f"joiner/residents/{scenario}/{level}", level)
     async with under_way(server, texts, _RESIDENT_TOKENS) as residents:
         for text in _joining(lab, scenario, level):
-            await asyncio.sleep(drawing.expovariate(1 / (_SMOKE_PAUSE_S if lab.is_smoke else _MEAN_PAUSE_S)))
+            await asyncio.sleep(drawing.expovariate(1 / lab.pick(_MEAN_PAUSE_S, _SMOKE_PAUSE_S)))
             joined.append(read_answer(await record(server.target, server.request(text, _TOKENS))))
         n_ended = sum(resident.is_over for resident in residents)
     times = [text_times(await resident.end()) for resident in residents]
@@ -53,8 +54,8 @@ def _joining(lab: Lab, scenario: str, level: int) -> list[str]:
     """Return several short prompts, or a prompt that takes more than a step."""
     name = f"joiner/{scenario}/{level}"
     if scenario == "long":
-        return [long_prompt(lab.seed, name, _SMOKE_WORDS if lab.is_smoke else JOINER_WORDS)]
-    return prompts(lab.seed, name, _SMOKE_NEWCOMERS if lab.is_smoke else _NEWCOMERS)
+        return [long_prompt(lab.seed, name, lab.pick(JOINER_WORDS, _SMOKE_WORDS))]
+    return prompts(lab.seed, name, lab.pick(_JOINING, _SMOKE_JOINING))
 
 
 def joined_figures(scenario: str, joined: Sequence[Answer], residents: Sequence[Sequence[float]]) -> dict[str, float]:

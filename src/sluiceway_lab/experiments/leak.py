@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.readers import CUT, LEFT, WHOLE, Habit, Reading, read
+from sluiceway_lab.experiments.readers import LEFT, WHOLE, Habit, Reading, read
 from sluiceway_lab.load.client import LoadError
 from sluiceway_lab.load.record import Run, Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
-from sluiceway_lab.session import OwnServer
 
 _SLOTS = 8
 _CLIENTS, _STREAMS, _TOKENS = 48, 300, 64
@@ -34,7 +32,7 @@ Stats = dict[str, Any]
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    n_streams = _n_streams(lab)
+    n_streams = lab.pick(_FAKE_STREAMS if lab.is_fake else _STREAMS, _SMOKE_STREAMS)
     await _left(lab, n_streams)
     if lab.is_own:
         n_compared = min(n_streams, _STREAMS)
@@ -47,7 +45,7 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
     """Run this many streams on one server, with another response class if a class is named."""
-    habits = drawn_habits(random.Random(lab.seed), n_streams, _SMOKE_SLOW_S if lab.is_smoke else _SLOW_S)
+    habits = drawn_habits(random.Random(lab.seed), n_streams, lab.pick(_SLOW_S, _SMOKE_SLOW_S))
     flags = ("--max-running", str(_SLOTS)) if lab.is_own else ()
     async with lab.server(*flags, front=response) as server:
         before = await _settled(server)
@@ -62,14 +60,6 @@ async def _left(lab: Lab, n_streams: int, response: str | None = None) -> None:
         streams=n_streams,
         errors=errors + after["violations"],
     )
-
-
-def _n_streams(lab: Lab) -> int:
-    """More of them if a token costs nothing."""
-    if lab.is_smoke:
-        return _SMOKE_STREAMS
-    is_fake = isinstance(lab.first, OwnServer) and lab.first.files.kind is ModelKind.FAKE
-    return _FAKE_STREAMS if is_fake else _STREAMS
 
 
 def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
@@ -87,7 +77,7 @@ def drawn_habits(drawing: random.Random, n: int, slow_s: float) -> list[Habit]:
 
 async def _read_all(lab: Lab, server: TargetServer, habits: Sequence[Habit]) -> tuple[list[Reading], list[str]]:
     """Each client starts its next stream when one has ended."""
-    n_clients, n_tokens = _SMOKE_CLIENTS if lab.is_smoke else _CLIENTS, _n_tokens(lab)
+    n_tokens = _n_tokens(lab)
     waiting = iter(zip(habits, prompts(lab.seed, "leak", len(habits)), strict=True))
     readings: list[Reading] = []
     errors: list[str] = []
@@ -99,12 +89,12 @@ async def _read_all(lab: Lab, server: TargetServer, habits: Sequence[Habit]) -> 
             except LoadError as fault:
                 errors.append(str(fault))
 
-    await asyncio.gather(*(client() for _ in range(n_clients)))
+    await asyncio.gather(*(client() for _ in range(lab.pick(_CLIENTS, _SMOKE_CLIENTS))))
     return readings, errors + [f"an answer ended with {one.end}" for one in readings if one.end not in (WHOLE, LEFT)]
 
 
 def _n_tokens(lab: Lab) -> int:
-    return _SMOKE_TOKENS if lab.is_smoke else _TOKENS
+    return lab.pick(_TOKENS, _SMOKE_TOKENS)
 
 
 async def _settled(server: TargetServer) -> Stats:
@@ -147,41 +137,34 @@ def figures_of(readings: Sequence[Reading], before: Stats, after: Stats) -> dict
         "released": grown("released_total"),
         "violations": len(after["violations"]),
         "held": held_of(after),
-        "cut": sum(reading.end == CUT for reading in readings),
     }
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
+    """The first two concern the engine and its counters, whatever response class answered."""
     ours = [run for run in lab.runs if run.scenario == _LEAVING]
-    others = [run for run in lab.runs if run.scenario != _LEAVING]
+    deaf = [run for run in lab.runs if run.scenario.endswith(_WRITE_ONLY)]
+    n_held, n_violations, n_accepted = (
+        sum(run.figures[name] for run in lab.runs) for name in ("held", "violations", "accepted")
+    )
     return [
-        *_of_what_is_held(lab.runs),
+        Verdict(
+            "afterwards nothing is held and every rule holds",
+            n_held == 0 and n_violations == 0,
+            f"{n_held:.0f} things are held and {n_violations:.0f} rules broken after {n_accepted:.0f} sequences",
+        ),
+        Verdict(
+            "what a stream held is released exactly once",
+            all(run.figures["released"] == run.figures["accepted"] for run in lab.runs),
+            ", ".join(f"{run.figures['released']:.0f} released of {run.figures['accepted']:.0f}" for run in lab.runs),
+        ),
         lab.timed(
             "at most 1.1 tokens are generated for each that is read",
             all(run.figures["generated_per_read"] <= _MOST_PER_READ for run in ours),
             "; ".join(map(_waste, ours)),
         ),
-        *(_of_what_only_writes(lab, ours[-1], run) for run in others if run.scenario.endswith(_WRITE_ONLY)),
+        *(_of_what_only_writes(lab, ours[-1], run) for run in deaf),
     ]
-
-
-def _of_what_is_held(runs: Sequence[Run]) -> Iterator[Verdict]:
-    """These verdicts concern the engine and its counters, whatever response class answered."""
-
-    def sum_of(name: str) -> float:
-        return sum(run.figures[name] for run in runs)
-
-    yield Verdict(
-        "afterwards nothing is held and every rule holds",
-        sum_of("held") == 0 and sum_of("violations") == 0,
-        f"{sum_of('held'):.0f} things are held and {sum_of('violations'):.0f} rules broken after "
-        f"{sum_of('accepted'):.0f} sequences",
-    )
-    yield Verdict(
-        "what a stream held is released exactly once",
-        all(run.figures["released"] == run.figures["accepted"] for run in runs),
-        ", ".join(f"{run.figures['released']:.0f} released of {run.figures['accepted']:.0f}" for run in runs),
-    )
 
 
 def _of_what_only_writes(lab: Lab, ours: Run, other: Run) -> Verdict:
@@ -196,11 +179,8 @@ def _of_what_only_writes(lab: Lab, ours: Run, other: Run) -> Verdict:
 
 
 def _waste(run: Run) -> str:
-    figures = run.figures
-    return (
-        f"{figures['tokens_generated']:.0f} generated, {figures['tokens_read']:.0f} read: "
-        f"{figures['generated_per_read']:.3f}"
-    )
+    generated, n_read, ratio = (run.figures[name] for name in ("tokens_generated", "tokens_read", "generated_per_read"))
+    return f"{generated:.0f} generated, {n_read:.0f} read: {ratio:.3f}"
 
 
 EXPERIMENT = Experiment(

@@ -12,48 +12,44 @@ from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
-_LEVELS = (1, 2, 4, 8, 16, 32)
+_LEVELS, _SMOKE_LEVELS = (1, 2, 4, 8, 16, 32), (1, 2, 4)
+_TOKENS, _SMOKE_TOKENS = 64, 8
 _REPEATS = 3
-_TOKENS = 64
-_SMOKE_LEVELS = (1, 2, 4)
-_SMOKE_TOKENS = 8
 _SPEED, _ITL, _BEGUN = "tokens_per_s", "itl_p50_s", "streams_begun"
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    levels = _SMOKE_LEVELS if lab.is_smoke else _LEVELS
+    levels = lab.pick(_LEVELS, _SMOKE_LEVELS)
     async with lab.server() as server:
         lab.say("warming up")
-        await _measured(lab, server, "together", max(levels), "warm-up")
-        for repeat in range(1 if lab.is_smoke else _REPEATS):
+        await _measured(lab, server, "together", max(levels), -1)
+        for repeat in range(lab.pick(_REPEATS, 1)):
             lab.keep(await _measured(lab, server, "alone", max(levels), repeat))
             for level in levels:
                 lab.keep(await _measured(lab, server, "together", level, repeat))
     return verdicts(lab)
 
 
-async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, repeat: int | str) -> Run:
+async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, repeat: int) -> Run:
     """Run this many prompts together, or one after another."""
-    n_tokens = _SMOKE_TOKENS if lab.is_smoke else _TOKENS
-    requests = [
-        server.request(text, n_tokens) for text in prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)
-    ]
+    n_tokens = lab.pick(_TOKENS, _SMOKE_TOKENS)
+    texts = prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)
+    requests = [server.request(text, n_tokens) for text in texts]
     pace = together if scenario == "together" else one_by_one
     seen = await observe(server, lambda: pace(server, requests))
     first_end_s = min(answer.chunk_s[-1] for answer in seen.answers)
     begun = sum(answer.chunk_s[0] <= first_end_s for answer in seen.answers)
-    number = repeat if isinstance(repeat, int) else 0
     figures = stream_figures(seen, n_tokens) | {_BEGUN: float(begun)}
-    return Run(server=server.name, scenario=scenario, streams=level, repeat=number, figures=figures, errors=seen.errors)
+    return Run(server=server.name, scenario=scenario, streams=level, repeat=repeat, figures=figures, errors=seen.errors)
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
     levels = sorted({run.streams for run in lab.runs if run.scenario == "together"})
     top = levels[-1]
     begun = {level: min(lab.figures(_BEGUN, "together", level)) for level in levels}
-    speed = {level: statistics.median(lab.figures(_SPEED, "together", level)) for level in levels}
-    itl = {level: statistics.median(lab.figures(_ITL, "together", level)) for level in levels}
-    alone = statistics.median(lab.figures(_SPEED, "alone"))
+    speed = {level: lab.median(_SPEED, "together", level) for level in levels}
+    itl = {level: lab.median(_ITL, "together", level) for level in levels}
+    alone = lab.median(_SPEED, "alone")
     falls = [level for lower, level in zip(levels, levels[1:], strict=False) if speed[level] <= speed[lower]]
     return [
         Verdict(
@@ -91,7 +87,7 @@ EXPERIMENT = Experiment(
         Column("first_token_p50_s", "TTFT ms, p50", 1e3, 0),
         Column("itl_p50_s", "ITL ms, p50", 1e3),
         Column("itl_p99_s", "p99", 1e3),
-        Column(_BEGUN, "at once", digits=0),
+        Column(_BEGUN, "begun before the first end", digits=0),
     ),
     drawn=("tokens_per_s", "itl_p50_s"),
     not_shown=("client and server share the machine, so at many streams the client's own work is in the times",),

@@ -14,21 +14,18 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from sluiceway.config import BLOCK_TOKENS
-from sluiceway.engine.scheduler.plan import Row
 from sluiceway.errors import ConfigError
-from sluiceway.types import SamplingParams
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.session import RunningServer
 
 if TYPE_CHECKING:
-    from sluiceway_lab.load.decoding import DecodeMethod
+    from sluiceway_lab.load.decoding import DecodeMethod, DecodeRow
 
 METHODS = GATHER, KERNEL, NONE = "gather", "kernel", "no attention"
 BOTH = "both"
 _STEP, _ATTENTION, _APART = "step_s", "attention_s", "logits_apart"
-_GREEDY = SamplingParams(temperature=0.0)
 _PROMPT_TOKENS = 70
 _ROUNDS = 4
 """Another round comes before them as a warm-up."""
@@ -60,7 +57,7 @@ async def _run(lab: Lab) -> list[Verdict]:
         raise ConfigError("url", "this experiment asks no server: it computes steps of the model by itself")
     from sluiceway_lab.load.decoding import methods_of, model_of, torch_threads
 
-    scale = _SMOKE if lab.is_smoke else _FULL
+    scale = lab.pick(_FULL, _SMOKE)
     lab.say(f"loading {lab.first.files.name}")
     with torch_threads(lab.first.threads):
         model = model_of(lab.first.files, lab.seed)
@@ -75,18 +72,20 @@ async def _run(lab: Lab) -> list[Verdict]:
 
 def _compare(lab: Lab, methods: Mapping[str, DecodeMethod], vocabulary: int, server: str) -> None:
     """Prefill a prompt and compute the next step. Compare the logits of the two methods."""
+    from sluiceway_lab.load.decoding import row_of
+
     drawing = random.Random(lab.seed)
     known = [drawing.randrange(vocabulary) for _ in range(_PROMPT_TOKENS + 1)]
     blocks = range(-(-len(known) // BLOCK_TOKENS))
     found = []
     for name in (GATHER, KERNEL):
-        methods[name].step([_row(known, 0, _PROMPT_TOKENS, blocks)])
-        found.append(methods[name].step([_row(known, _PROMPT_TOKENS, 1, blocks)]).float())
+        methods[name].step([row_of(known, 0, _PROMPT_TOKENS, blocks)])
+        found.append(methods[name].step([row_of(known, _PROMPT_TOKENS, 1, blocks)]).float())
     apart = float((found[0] - found[1]).norm() / found[0].norm())
     lab.note(server, BOTH, {_APART: apart}, streams=1)
 
 
-def _batches(scale: KernelScale, seed: int) -> Sequence[tuple[str, list[Row]]]:
+def _batches(scale: KernelScale, seed: int) -> Sequence[tuple[str, list[DecodeRow]]]:
     """Make batches of decoding rows with scattered blocks. In the last one, a single row is long."""
     short, long = scale.contexts
     table = list(range(scale.n_blocks))
@@ -99,30 +98,20 @@ def _batches(scale: KernelScale, seed: int) -> Sequence[tuple[str, list[Row]]]:
     return [*found, (f"{short} tokens, one row {long}", _decoding([long] + [short] * (scale.mixed - 1), table))]
 
 
-def _decoding(contexts: Sequence[int], table: Sequence[int]) -> list[Row]:
+def _decoding(contexts: Sequence[int], table: Sequence[int]) -> list[DecodeRow]:
+    from sluiceway_lab.load.decoding import row_of
+
     rows, first = [], 0
     for context in contexts:
         n_blocks = -(-context // BLOCK_TOKENS)
-        rows.append(_row([0] * context, context - 1, 1, table[first : first + n_blocks]))
+        rows.append(row_of([0] * context, context - 1, 1, table[first : first + n_blocks]))
         first += n_blocks
     return rows
 
 
-def _row(known: Sequence[int], start: int, n_tokens: int, block_ids: Sequence[int]) -> Row:
-    return Row(
-        rid=0,
-        known=known,
-        start=start,
-        n_tokens=n_tokens,
-        block_ids=block_ids,
-        samples=True,
-        n_prompt=len(known),
-        sampling=_GREEDY,
-        seed=0,
-    )
-
-
-def _time(lab: Lab, methods: Mapping[str, DecodeMethod], server: str, name: str, rows: list[Row], repeat: int) -> None:
+def _time(
+    lab: Lab, methods: Mapping[str, DecodeMethod], server: str, name: str, rows: list[DecodeRow], repeat: int
+) -> None:
     """Time a step with each method, interleaved, several times. Attention is what a step takes more than without it."""
     ordered = METHODS if repeat % 2 == 0 else METHODS[::-1]
     rounds = [{method: _seconds(methods[method], rows) for method in ordered} for _ in range(_ROUNDS + 1)][1:]
@@ -133,14 +122,14 @@ def _time(lab: Lab, methods: Mapping[str, DecodeMethod], server: str, name: str,
         lab.note(server, f"{method}, {name}", figures, streams=len(rows), repeat=repeat)
 
 
-def _seconds(method: DecodeMethod, rows: Sequence[Row]) -> float:
+def _seconds(method: DecodeMethod, rows: Sequence[DecodeRow]) -> float:
     started_s = time.perf_counter()
     method.step(rows)
     return time.perf_counter() - started_s
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
-    scale = _SMOKE if lab.is_smoke else _FULL
+    scale = lab.pick(_FULL, _SMOKE)
     (apart,) = lab.figures(_APART, BOTH)
     return [
         Verdict(
@@ -206,7 +195,7 @@ def _line(lab: Lab, scale: KernelScale, figure: str, method: str, context: int) 
 
 
 def _median(lab: Lab, figure: str, method: str, name: str, n_rows: int) -> float:
-    return statistics.median(lab.figures(figure, f"{method}, {name}", n_rows))
+    return lab.median(figure, f"{method}, {name}", n_rows)
 
 
 EXPERIMENT = Experiment(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from sluiceway_lab.load.client import Connection, LoadError, Target, dial
@@ -24,13 +26,13 @@ class Habit:
     """How a reader reads. If its connection is narrow, the server notices immediately when it stops."""
 
     sleep_s: float = 0.0
-    """It sleeps so long after each read."""
+    """It sleeps for this time after each read."""
     n_tokens: int | None = None
     """It leaves after this many tokens; None: it reads to the end."""
     n_reads: int | None = None
-    """It leaves after so many reads."""
+    """It leaves after this number of reads."""
     for_s: float = 600.0
-    """It leaves after so much time."""
+    """It leaves after this time."""
     resets: bool = False
     """It leaves abruptly (RST) instead of in order (FIN)."""
     is_narrow: bool = False
@@ -84,6 +86,15 @@ async def read(target: Target, request: bytes, habit: Habit) -> Reading:
         if reading.end == LEFT and habit.resets:
             connection.reset()
     return reading
+
+
+@contextlib.asynccontextmanager
+async def stalled(target: Target, request: bytes, *, is_narrow: bool = False) -> AsyncIterator[Connection]:
+    """Send a request for the length of the block, and read nothing until the caller resumes the connection."""
+    async with dial(target, is_narrow=is_narrow) as connection:
+        connection.stall()
+        connection.send(request)
+        yield connection
 
 
 async def _read(connection: Connection, habit: Habit, reading: Reading) -> None:

@@ -17,8 +17,9 @@ from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
 from sluiceway_lab.load.workload import prompts
 
-_PROMPTS, _TOKENS, _AT_ONCE = 40, 32, 8
-_SMOKE_PROMPTS, _SMOKE_TOKENS = 8, 8
+_PROMPTS, _SMOKE_PROMPTS = 40, 8
+_TOKENS, _SMOKE_TOKENS = 32, 8
+_TOGETHER = 8
 _RESUMABLE = {"resumable": True}
 """So that events have ids."""
 
@@ -34,18 +35,18 @@ CLAIMS = {
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    n_prompts, n_tokens = (_SMOKE_PROMPTS, _SMOKE_TOKENS) if lab.is_smoke else (_PROMPTS, _TOKENS)
+    n_prompts, n_tokens = lab.pick(_PROMPTS, _SMOKE_PROMPTS), lab.pick(_TOKENS, _SMOKE_TOKENS)
     texts = prompts(lab.seed, "sse", n_prompts)
     async with lab.server() as server:
         pairs: list[tuple[Reply, dict[str, Any]]] = []
-        for first in range(0, n_prompts, _AT_ONCE):
-            few = texts[first : first + _AT_ONCE]
+        for first in range(0, n_prompts, _TOGETHER):
+            few = texts[first : first + _TOGETHER]
             pairs += await asyncio.gather(*(_both(server, text, n_tokens) for text in few))
     held = [judged(reply, full) for reply, full in pairs]
     n_bytes = [native.read_stream(reply).n_bytes / n_tokens for reply, _ in pairs]
     figures = {claim: float(sum(one[claim] for one in held)) for claim in CLAIMS}
     figures |= {"answers": float(n_prompts), "bytes_per_token": sum(n_bytes) / n_prompts}
-    lab.note(server.name, "streamed and in full", figures, streams=_AT_ONCE)
+    lab.note(server.name, "streamed and in full", figures, streams=_TOGETHER)
     spread = Verdict(
         "an event of one token, with an id, takes less than 100 bytes",
         max(n_bytes) < 100,

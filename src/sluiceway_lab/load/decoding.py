@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -35,8 +35,11 @@ from sluiceway.model.load import load_weights, open_checkpoint
 from sluiceway.model.rope import Rope, rotate
 from sluiceway.model.weight_format import TorchFormat, resolve_dtype
 from sluiceway.model.weights import DecoderWeights
+from sluiceway.types import SamplingParams
 from sluiceway_lab.load.client import LoadError
 
+DecodeRow: TypeAlias = Row
+"""A row of a batch, as `row_of` makes it."""
 CPU = torch.device("cpu")
 _HEAD_MULTIPLE = 32
 _PAIR = 2
@@ -208,6 +211,21 @@ class TableAttention:
         self._keys[layer][blocks, :, :, slots] = narrow_keys.reshape(*keys.shape[:-1], -1, _PAIR)
         places = (blocks, slice(None), slice(None), slots // _PAIR, slice(None), slots % _PAIR)
         self._values[layer][places] = narrow_values.reshape(*values.shape[:-1], -1, _LANES)
+
+
+def row_of(known: Sequence[int], start: int, n_tokens: int, block_ids: Sequence[int]) -> DecodeRow:
+    """Return a row that computes `n_tokens` from `start`, and then samples."""
+    return Row(
+        rid=0,
+        known=known,
+        start=start,
+        n_tokens=n_tokens,
+        block_ids=block_ids,
+        samples=True,
+        n_prompt=len(known),
+        sampling=SamplingParams(temperature=0.0),
+        seed=0,
+    )
 
 
 def model_of(files: ModelFiles, seed: int) -> DecoderModel:
