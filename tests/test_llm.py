@@ -90,7 +90,7 @@ def test_number_of_logprobs_is_refused_when_it_makes_no_sense(llm: LLM, n: int) 
 
 def test_logprobs_are_refused_when_an_answer_comes_in_pieces(llm: LLM) -> None:
     """Nothing would be told of them, and they would be computed all the same."""
-    with pytest.raises(RequestError, match="log-probabilities"):
+    with pytest.raises(RequestError, match="logprobs"):
         next(llm.stream("tell me", msgspec.structs.replace(SHORT, logprobs=2)))
 
 
