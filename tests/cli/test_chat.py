@@ -133,7 +133,7 @@ def test_second_interrupt_leaves_the_terminal(server: chat_servers.Script, url: 
 
 
 def test_filters_reach_the_server_when_they_are_given(server: chat_servers.Script, url: str) -> None:
-    """Those that are not given are not sent, because other servers may not know them."""
+    """Other filters are not sent, because other servers may not know them."""
     server.answers = [[delta("one"), DONE]]
     CliRunner().invoke(app, ["chat", "--url", url, "--top-k", "5", "--stop", "a", "--stop", "b"], input="hello\n")
     (body,) = server.bodies

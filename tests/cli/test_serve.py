@@ -245,5 +245,5 @@ def test_other_error_of_the_address_is_a_sentence(
         raise fault
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    code, said = serve("fake", "--port", "80")
-    assert code == 2 and said.startswith(sentence)
+    code, message = serve("fake", "--port", "80")
+    assert code == 2 and message.startswith(sentence)

@@ -15,8 +15,8 @@ from sluiceway.supervisor.child import CONFIG_FILE
 START_S = 60.0
 
 
-def test_a_child_leaves_when_its_supervisor_died_before_it_began(tmp_path: Path) -> None:
-    """Another process is its parent by then."""
+def test_child_exits_when_its_supervisor_died_before_it_started(tmp_path: Path) -> None:
+    """Its parent is another process then."""
     supervisor = subprocess.Popen([sys.executable, "-c", ""])
     supervisor.wait()
     directory = tmp_path / "runtime"

@@ -56,7 +56,7 @@ def assert_refused(connection: RawConnection) -> None:
         assert answer.json()["error"]["code"] == "api_unavailable"
 
 
-def test_connections_that_wait_and_those_that_come_are_answered(listener: socket.socket) -> None:
+def test_waiting_and_new_connections_are_answered(listener: socket.socket) -> None:
     """With the usual error body, also if the request has a body that is not read."""
     waiting = [ask(listener), ask(listener, "/v1/completions", {"prompt": "x" * 30_000})]
     stand_in = StandIn(listener)
@@ -77,7 +77,7 @@ def test_a_silent_connection_delays_no_other_and_is_answered_too(listener: socke
     stand_in.stop()
 
 
-def test_it_can_be_started_again(listener: socket.socket) -> None:
+def test_stand_in_can_be_started_again(listener: socket.socket) -> None:
     """The API process may fail more than once. The socket stays open."""
     stand_in = StandIn(listener)
     for _ in range(2):
@@ -87,8 +87,8 @@ def test_it_can_be_started_again(listener: socket.socket) -> None:
     assert listener.getsockname()[1] > 0
 
 
-def test_every_connection_is_answered_when_it_stops(listener: socket.socket) -> None:
-    """By itself or by the next one: a connection that was accepted and forgotten would wait for ever."""
+def test_every_connection_is_answered_when_the_stand_in_stops(listener: socket.socket) -> None:
+    """By it, or by the next one. A connection that was accepted but not answered would wait for ever."""
     for _ in range(20):
         stand_in, last = StandIn(listener), StandIn(listener)
         stand_in.start()
@@ -101,7 +101,9 @@ def test_every_connection_is_answered_when_it_stops(listener: socket.socket) -> 
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_it_accepts_again_after_a_pause_when_no_file_could_be_opened(exhausted: ExhaustedListener, number: int) -> None:
+def test_stand_in_accepts_again_after_a_pause_when_no_file_could_be_opened(
+    exhausted: ExhaustedListener, number: int
+) -> None:
     for _ in range(3):
         exhausted.failures.put(OSError(number, "exhausted"))
     stand_in = StandIn(exhausted, accept_pause_s=0.0)
@@ -112,7 +114,7 @@ def test_it_accepts_again_after_a_pause_when_no_file_could_be_opened(exhausted: 
     assert exhausted.attempts.qsize() == 4
 
 
-def test_it_does_not_spin_when_no_file_can_be_opened(exhausted: ExhaustedListener) -> None:
+def test_stand_in_does_not_spin_when_no_file_can_be_opened(exhausted: ExhaustedListener) -> None:
     """It accepts nothing during the pause, though connections wait."""
     exhausted.failures.put(OSError(errno.EMFILE, "exhausted"))
     stand_in, other = StandIn(exhausted, accept_pause_s=3600.0), StandIn(exhausted)

@@ -1,4 +1,4 @@
-"""The decisions of the supervisor, phase by phase: which process is spawned, told something, killed."""
+"""The decisions of the supervisor, phase by phase: which processes it spawns, sends messages to, and kills."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_address_is_announced_when_the_server_serves() -> None:
 
 
 def test_exit_code_is_one_when_a_process_cannot_start() -> None:
-    """Its message is logged. Ready processes are stopped, and those that still load are killed."""
+    """Its message is logged. Ready processes are stopped, and loading processes are killed."""
     supervision = _starting()
     supervision.reported(Role.API, Ready({}), 0.0)
     supervision.effects()
@@ -104,7 +104,7 @@ def test_exit_code_is_one_when_a_process_dies_while_starting() -> None:
 
 
 def test_dead_engine_is_announced_and_spawned_again_when_serving() -> None:
-    """Peers are told immediately, and the first restart does not wait."""
+    """Peers learn of it immediately, and the first restart does not wait."""
     supervision = _serving()
     supervision.exited(Role.ENGINE, -9, 5.0)
     assert _actions(supervision) == [Send(Role.TOKENIZER, PeerDown(Role.ENGINE)), Send(Role.API, PeerDown(Role.ENGINE))]
@@ -151,8 +151,8 @@ def test_server_gives_up_when_a_process_keeps_dying() -> None:
     assert supervision.exit_code == 1
 
 
-def test_peers_are_told_when_a_process_hangs_and_when_it_responds_again() -> None:
-    """It is not killed, since it may come back with everything that it holds."""
+def test_peers_learn_when_a_process_hangs_and_when_it_responds_again() -> None:
+    """It is not killed, because it may recover with everything that it holds."""
     supervision = _serving(now_s=0.0)
     for role in (Role.TOKENIZER, Role.API):
         supervision.reported(role, Heartbeat(), 9.9)
@@ -203,7 +203,7 @@ def test_drain_is_cut_short_when_asked_twice_and_skipped_when_asked_three_times(
     assert _actions(supervision) == [CloseListener(), *(Send(role, Stop()) for role in ROLES)]
 
 
-def test_server_stops_at_once_when_asked_before_it_serves() -> None:
+def test_server_stops_immediately_when_asked_before_it_serves() -> None:
     """There is nothing to drain. A start that was cancelled is no failure."""
     supervision = _starting()
     supervision.asked_to_stop(1.0)
@@ -227,14 +227,14 @@ def test_stop_follows_when_the_drain_never_ends() -> None:
 
 
 @pytest.mark.parametrize("role", [Role.ENGINE, Role.TOKENIZER])
-def test_api_is_told_when_a_peer_dies_while_draining(role: Role) -> None:
+def test_api_process_learns_of_a_peer_that_dies_while_draining(role: Role) -> None:
     """The API process closes its open responses itself. Nothing is spawned any more."""
     supervision = _serving()
     supervision.asked_to_stop(0.0)
     supervision.effects()
     supervision.exited(role, -9, 1.0)
-    deeds = _actions(supervision)
-    assert Send(Role.API, PeerDown(role)) in deeds
+    actions = _actions(supervision)
+    assert Send(Role.API, PeerDown(role)) in actions
     supervision.tick(2.0)
     assert _actions(supervision) == []
 
@@ -321,7 +321,7 @@ def test_exit_code_is_zero_when_three_signals_are_obeyed_in_order() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_exit_code_is_one_when_a_process_dies_after_it_was_told_to_stop(role: Role) -> None:
+def test_exit_code_is_one_when_a_process_dies_after_the_order_to_stop(role: Role) -> None:
     supervision = _serving()
     supervision.asked_to_stop(0.0)
     supervision.reported(Role.API, Drained(), 1.0)
@@ -372,8 +372,8 @@ def test_a_process_that_hangs_for_long_is_killed_once_and_spawned_again(role: Ro
     assert Kill(role) not in _actions(supervision), "it loads, and that has no time limit"
 
 
-def test_a_long_step_is_no_hang_and_one_that_never_ends_is() -> None:
-    """The engine is restarted when a step takes ten times the limit for silence."""
+def test_engine_is_killed_for_an_endless_step_but_not_for_a_long_one() -> None:
+    """The limit is ten times the limit for silence."""
     supervision = _serving()
     limit_s = 60.0 * MAX_STEP_FACTOR
     for step_s in (0.0, 59.0, limit_s):

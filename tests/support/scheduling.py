@@ -1,4 +1,4 @@
-"""For tests of the engine's mind: small configurations, submissions, and a wheel that turns a scheduler."""
+"""For tests of the engine's mind: small configurations, submissions, and a loop that turns a scheduler."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def request(
     limit: int = 256,
     drafter: Drafter | None = None,
 ) -> Sequence:
-    """An admitted sequence that nobody has seated."""
+    """Return an accepted sequence that waits for a slot."""
     return Sequence(
         submission(rid, n_prompt, params),
         arrival=arrival,
@@ -94,12 +94,12 @@ def request(
 
 
 def result_of(plan: Plan, token_id: TokenId = 1) -> StepResult:
-    """A result in which every token is the same."""
+    """Return a result in which every token is the same."""
     return StepResult(plan.step_id, [token_id for row in plan.rows for _ in range(row.n_samples)])
 
 
-class Wheel:
-    """A scheduler and a fake runner, turned by hand. Records all that was said; checks each time, if it `checks`."""
+class SchedulerLoop:
+    """Runs a scheduler with a fake runner and records its messages. With `checks` it checks the invariants."""
 
     def __init__(self, config: EngineConfig, *, eos_every: int = 0, period: int = 0, checks: bool = True) -> None:
         self.scheduler = Scheduler(config)
@@ -131,19 +131,19 @@ class Wheel:
         self._check()
         self.record()
 
-    def turn(self) -> Plan | None:
-        """Plan, compute, commit."""
+    def step(self) -> Plan | None:
+        """Plan, compute and commit one step; return None if there is nothing to plan."""
         plan = self.launch()
         if plan is not None:
             self.settle()
         return plan
 
-    def run(self, max_turns: int = 10_000) -> int:
-        """Turn until there is nothing to do; how often that was."""
-        for n_turns in range(max_turns):
-            if self.turn() is None:
-                return n_turns
-        raise AssertionError(f"still at work after {max_turns} turns")
+    def run(self, max_steps: int = 10_000) -> int:
+        """Run steps until there is nothing to plan, and return their number."""
+        for n_steps in range(max_steps):
+            if self.step() is None:
+                return n_steps
+        raise AssertionError(f"not finished after {max_steps} steps")
 
     def _check(self) -> None:
         if self.checks:
@@ -159,11 +159,11 @@ class Wheel:
 def answers_alone(
     config: EngineConfig, submissions: Iterable[Submission], *, period: int = 0
 ) -> dict[Rid, abc.Sequence[TokenId]]:
-    """What each sequence gets when it has an engine to itself."""
+    """Return the tokens that each sequence gets when it runs alone."""
     answers: dict[Rid, abc.Sequence[TokenId]] = {}
     for each in submissions:
-        wheel = Wheel(config, period=period)
-        wheel.submit(each)
-        wheel.run()
-        answers[each.rid] = wheel.tokens[each.rid]
+        loop = SchedulerLoop(config, period=period)
+        loop.submit(each)
+        loop.run()
+        answers[each.rid] = loop.tokens[each.rid]
     return answers

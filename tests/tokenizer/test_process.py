@@ -38,28 +38,28 @@ class Panic(BaseException):
     """Raised by the library when its Rust code panics: it is not an `Exception`."""
 
 
-class Stubborn(ByteTokenizer):
+class BlockingTokenizer(ByteTokenizer):
     """Encodes long prompts only when the test allows it, and fails for some."""
 
     def __init__(self) -> None:
-        self.may_go_on = threading.Event()
+        self.may_continue = threading.Event()
 
     def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[TokenId]:
         if text.startswith("panic"):
             raise Panic
         if text == LONG:
-            self.may_go_on.wait()
+            self.may_continue.wait()
         return super().encode(text, add_special_tokens=add_special_tokens, max_tokens=max_tokens)
 
 
-class Neighbours:
-    """The ends of the API process and of the engine, and a tokenizer in a thread between them."""
+class TokenizerProcess:
+    """Runs a tokenizer process in a thread, and holds the ends of its pipes to the API process and the engine."""
 
     def __init__(self) -> None:
         self.around = around = Surroundings(Role.TOKENIZER)
         self.to_tokenizer = around.outlet(around.addresses.api_to_tokenizer, bind=True)
         self.from_tokenizer = around.inlet(around.addresses.tokenizer_to_api, ToApi, bind=True)
-        self.tokenizer = Stubborn()
+        self.tokenizer = BlockingTokenizer()
         around.start(lambda: asyncio.run(run_tokenizer(around.context, around.addresses, self.tokenizer)))
         assert around.reported(Ready).facts == {"vocab_size": 258}
         self.from_engine = around.outlet(around.addresses.engine_to_tokenizer, bind=False)
@@ -99,86 +99,86 @@ class Neighbours:
 
 
 @pytest.fixture
-def neighbours() -> Iterator[Neighbours]:
-    neighbours = Neighbours()
-    yield neighbours
-    neighbours.tokenizer.may_go_on.set()
-    neighbours.around.stop()
+def process() -> Iterator[TokenizerProcess]:
+    process = TokenizerProcess()
+    yield process
+    process.tokenizer.may_continue.set()
+    process.around.stop()
 
 
-def test_it_sends_heartbeats(neighbours: Neighbours) -> None:
-    """Also while it is idle."""
+def test_heartbeats_are_sent_while_idle(process: TokenizerProcess) -> None:
     for _ in range(2):
-        neighbours.around.reported(Heartbeat)
+        process.around.reported(Heartbeat)
 
 
-def test_text_becomes_tokens_and_tokens_become_text(neighbours: Neighbours) -> None:
-    """It sends one message for each message of the engine."""
-    neighbours.ask(1, "hi")
-    (sequence,) = received(neighbours.to_engine, Submit).sequences
+def test_text_becomes_tokens_and_tokens_become_text(process: TokenizerProcess) -> None:
+    """One message goes up for each message of the engine."""
+    process.ask(1, "hi")
+    (sequence,) = received(process.to_engine, Submit).sequences
     assert (sequence.rid, sequence.prompt_token_ids) == (1, (BOS_ID, *b"hi"))
-    neighbours.step(1, b"yo", starts=True)
-    up = received(neighbours.from_tokenizer, Events)
+    process.step(1, b"yo", starts=True)
+    up = received(process.from_tokenizer, Events)
     assert (up.events, up.stats) == ([Accepted(1, 3, 0), Delta(1, "yo", (121, 111))], STATS)
-    neighbours.step(1, reason=FinishReason.LENGTH)
-    assert received(neighbours.from_tokenizer, Events).events == [
+    process.step(1, reason=FinishReason.LENGTH)
+    assert received(process.from_tokenizer, Events).events == [
         Finished(rid=1, reason=FinishReason.LENGTH, completion_tokens=2)
     ]
-    assert neighbours.audit() == (0, 0)
+    assert process.audit() == (0, 0)
 
 
-def test_a_cancel_is_passed_on(neighbours: Neighbours) -> None:
+def test_a_cancel_is_passed_on(process: TokenizerProcess) -> None:
     """The engine answers with the end of the sequence."""
-    neighbours.ask(1, "hi")
-    assert neighbours.submitted() == 1
-    neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
-    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.CANCELLED)
+    process.ask(1, "hi")
+    assert process.submitted() == 1
+    process.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
+    assert received(process.to_engine, Abort) == Abort(1, FinishReason.CANCELLED)
 
 
-def test_a_pause_is_passed_on(neighbours: Neighbours) -> None:
-    neighbours.ask(1, "hi")
-    assert neighbours.submitted() == 1
-    neighbours.to_tokenizer.push(SetFlow((1,), Flow.PAUSE))
-    assert received(neighbours.to_engine, SetFlow) == SetFlow((1,), Flow.PAUSE)
+def test_a_pause_is_passed_on(process: TokenizerProcess) -> None:
+    process.ask(1, "hi")
+    assert process.submitted() == 1
+    process.to_tokenizer.push(SetFlow((1,), Flow.PAUSE))
+    assert received(process.to_engine, SetFlow) == SetFlow((1,), Flow.PAUSE)
 
 
-def test_a_long_prompt_delays_no_other(neighbours: Neighbours) -> None:
+def test_long_prompt_does_not_delay_others(process: TokenizerProcess) -> None:
     """It is encoded in a thread. Later prompts are encoded and cancels are answered meanwhile."""
-    neighbours.ask(1, LONG)
-    neighbours.ask(2, LONG)
-    neighbours.ask(3, "short")
-    assert neighbours.submitted() == 3
-    neighbours.to_tokenizer.push(Cancel((2,), FinishReason.CANCELLED))
-    assert received(neighbours.from_tokenizer, Events).events == [
+    process.ask(1, LONG)
+    process.ask(2, LONG)
+    process.ask(3, "short")
+    assert process.submitted() == 3
+    process.to_tokenizer.push(Cancel((2,), FinishReason.CANCELLED))
+    assert received(process.from_tokenizer, Events).events == [
         Finished(rid=2, reason=FinishReason.CANCELLED, completion_tokens=0, held=Held("encoding", 0))
     ]
-    neighbours.tokenizer.may_go_on.set()
-    assert neighbours.submitted() == 1
-    assert neighbours.audit() == (0, 2)
+    process.tokenizer.may_continue.set()
+    assert process.submitted() == 1
+    assert process.audit() == (0, 2)
 
 
 @pytest.mark.parametrize("text", ["panic", "panic" + LONG])
-def test_a_prompt_that_makes_the_library_fail_is_answered(neighbours: Neighbours, text: str) -> None:
+def test_a_prompt_that_makes_the_library_fail_is_answered(process: TokenizerProcess, text: str) -> None:
     """In the event loop or in a thread. No other request fails."""
-    neighbours.ask(1, text)
-    (rejected,) = received(neighbours.from_tokenizer, Events).events
+    process.ask(1, text)
+    (rejected,) = received(process.from_tokenizer, Events).events
     assert isinstance(rejected, Rejected) and (rejected.rids, rejected.refusal.code) == ((1,), "tokenizer_fault")
-    neighbours.ask(2, "hi")
-    assert neighbours.submitted() == 2
+    process.ask(2, "hi")
+    assert process.submitted() == 2
 
 
-def test_the_limits_of_the_engine_are_passed_on_and_used(neighbours: Neighbours) -> None:
+def test_the_limits_of_the_engine_are_passed_on_and_used(process: TokenizerProcess) -> None:
     """A prompt that cannot fit is refused here, before it is encoded."""
     facts = EngineFacts(max_model_len=100, max_sequence_tokens=100, vocab_size=258, n_blocks=8, block_tokens=16)
-    neighbours.from_engine.push(EngineUp(facts))
-    assert received(neighbours.from_tokenizer, EngineIsUp) == EngineIsUp(facts, ByteTokenizer.length_bound)
-    neighbours.ask(1, LONG)
-    (rejected,) = received(neighbours.from_tokenizer, Events).events
+    process.from_engine.push(EngineUp(facts))
+    assert received(process.from_tokenizer, EngineIsUp) == EngineIsUp(facts, ByteTokenizer.length_bound)
+    process.ask(1, LONG)
+    (rejected,) = received(process.from_tokenizer, Events).events
     assert isinstance(rejected, Rejected) and rejected.refusal.code == "context_length_exceeded"
 
 
-def test_an_exception_in_a_handler_is_survived(neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next message is handled."""
+def test_process_continues_after_an_exception_in_a_handler(
+    process: TokenizerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken: set[str] = set()
     handlers = ("tokenize", "cancel", "set_flow", "audit", "step_out", "engine_audit", "api_down", "engine_down")
 
@@ -186,47 +186,47 @@ def test_an_exception_in_a_handler_is_survived(neighbours: Neighbours, monkeypat
         broken.add(handler)
         raise RuntimeError("secret")
 
-    neighbours.ask(1, "hi")
-    assert neighbours.submitted() == 1
+    process.ask(1, "hi")
+    assert process.submitted() == 1
     with monkeypatch.context() as patched:
         for handler in handlers:
             patched.setattr(Translator, handler, lambda *_, handler=handler: fail(handler))
-        neighbours.ask(2, "lost")
-        neighbours.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
-        neighbours.to_tokenizer.push(SetFlow((1,), Flow.PAUSE))
-        neighbours.to_tokenizer.push(AuditQuery(4))
-        neighbours.step(1, b"lost")
-        neighbours.from_engine.push(EngineAudit(query_id=4, stats=STATS, live=(), violations=()))
-        neighbours.around.order(PeerDown(Role.API), PeerDown(Role.ENGINE))
+        process.ask(2, "lost")
+        process.to_tokenizer.push(Cancel((1,), FinishReason.CANCELLED))
+        process.to_tokenizer.push(SetFlow((1,), Flow.PAUSE))
+        process.to_tokenizer.push(AuditQuery(4))
+        process.step(1, b"lost")
+        process.from_engine.push(EngineAudit(query_id=4, stats=STATS, live=(), violations=()))
+        process.around.order(PeerDown(Role.API), PeerDown(Role.ENGINE))
         while broken != set(handlers):
-            neighbours.around.reported(Heartbeat)
-    neighbours.step(1, b"yo")
-    assert received(neighbours.from_tokenizer, Events).events == [Delta(1, "yo", tuple(b"yo"))]
-    assert neighbours.audit() == (0, 1)
+            process.around.reported(Heartbeat)
+    process.step(1, b"yo")
+    assert received(process.from_tokenizer, Events).events == [Delta(1, "yo", tuple(b"yo"))]
+    assert process.audit() == (0, 1)
 
 
-def test_everything_is_forgotten_when_the_engine_dies(neighbours: Neighbours) -> None:
-    """Also a prompt that is being encoded, though its thread continues."""
-    neighbours.ask(1, "hi")
-    neighbours.ask(2, LONG)
-    assert neighbours.submitted() == 1
-    neighbours.around.order(PeerDown(Role.ENGINE))
-    while neighbours.audit() != (0, 0):
+def test_everything_is_forgotten_when_the_engine_dies(process: TokenizerProcess) -> None:
+    """So is a prompt that is being encoded, though its thread continues."""
+    process.ask(1, "hi")
+    process.ask(2, LONG)
+    assert process.submitted() == 1
+    process.around.order(PeerDown(Role.ENGINE))
+    while process.audit() != (0, 0):
         pass  # commands come by another pipe
-    neighbours.tokenizer.may_go_on.set()
-    neighbours.ask(3, "hi")
-    assert neighbours.submitted() == 3
+    process.tokenizer.may_continue.set()
+    process.ask(3, "hi")
+    assert process.submitted() == 3
 
 
-def test_everything_is_aborted_when_the_api_process_dies(neighbours: Neighbours) -> None:
+def test_everything_is_aborted_when_the_api_process_dies(process: TokenizerProcess) -> None:
     """A hung API process may come back, so nothing is aborted then."""
-    neighbours.ask(1, "hi")
-    assert neighbours.submitted() == 1
-    neighbours.around.order(PeerDown(Role.API, hung=True), PeerUp(Role.API), PeerDown(Role.API))
-    assert received(neighbours.to_engine, Abort) == Abort(1, FinishReason.DISCONNECTED)
+    process.ask(1, "hi")
+    assert process.submitted() == 1
+    process.around.order(PeerDown(Role.API, hung=True), PeerUp(Role.API), PeerDown(Role.API))
+    assert received(process.to_engine, Abort) == Abort(1, FinishReason.DISCONNECTED)
 
 
-def test_it_stops_while_a_long_prompt_is_encoded(neighbours: Neighbours) -> None:
+def test_process_stops_while_a_long_prompt_is_encoded(process: TokenizerProcess) -> None:
     """The fixture waits for the end. The result of the thread is dropped."""
-    neighbours.ask(1, LONG)
-    assert neighbours.audit() == (1, 0)
+    process.ask(1, LONG)
+    assert process.audit() == (1, 0)

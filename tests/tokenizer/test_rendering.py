@@ -44,15 +44,15 @@ async def refusal_of(renderer: ChatRenderer, *contents: str) -> tuple[int, str, 
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give chats enough time on a busy machine."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=500.0))
     monkeypatch.setattr(rendering, "_WAIT_S", 500.0)
 
 
 @pytest.fixture
-def hurry(monkeypatch: pytest.MonkeyPatch, patience: None) -> None:
-    """Give a rendering four seconds: enough for those that end, and a short wait for those that do not."""
+def short_deadline(monkeypatch: pytest.MonkeyPatch, long_deadline: None) -> None:
+    """Give a rendering four seconds: enough for each that ends, and a short wait for endless loops."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=4.0))
 
 
@@ -69,7 +69,7 @@ async def test_a_refusal_of_the_template_is_the_clients() -> None:
         assert await refusal_of(renderer, "x") == (400, "invalid_value", "messages")
 
 
-async def test_a_chat_that_is_not_rendered_in_time_is_refused(hurry: None) -> None:
+async def test_a_chat_that_is_not_rendered_in_time_is_refused(short_deadline: None) -> None:
     """Other chats are rendered meanwhile and afterwards."""
     async with renderer_of(ON_REQUEST) as renderer:
         looping = asyncio.ensure_future(refusal_of(renderer, "loop"))
@@ -104,7 +104,7 @@ async def test_a_chat_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPa
         assert await refusal_of(renderer, "x") == (503, "overloaded", None)
 
 
-async def test_a_cancelled_chat_is_dropped(hurry: None) -> None:
+async def test_a_cancelled_chat_is_dropped(short_deadline: None) -> None:
     async with renderer_of(ON_REQUEST) as renderer:
         tasks = [asyncio.ensure_future(renderer.render(chat("loop"))) for _ in range(20)]
         await asyncio.sleep(0)
@@ -113,8 +113,8 @@ async def test_a_cancelled_chat_is_dropped(hurry: None) -> None:
         assert await renderer.render(chat("next")) == "next"
 
 
-async def test_a_chat_whose_children_all_die_is_an_error() -> None:
-    """A chat has two of them, as a child that dies was probably killed from outside. The next chat gets a new one."""
+async def test_chat_fails_when_both_its_children_die() -> None:
+    """A child that dies was probably killed from outside, so each chat may use two. The next chat gets a new one."""
     pool = rendering_pool(TemplateSource(ON_REQUEST, {}))
     renderer = ChatRenderer(pool)
     looping = asyncio.ensure_future(renderer.render(chat("loop")))
@@ -161,7 +161,7 @@ async def test_a_check_fails_when_no_child_can_be_started(monkeypatch: pytest.Mo
     [(LOOP, "within 4 seconds"), ("{{ raise_exception('no') }}", ": no."), ("{{ 'a' * 2000000000 }}", "MemoryError")],
 )
 async def test_a_template_that_fails_on_a_greeting_passes_the_check_with_a_warning(
-    hurry: None, source: str, reason: str
+    short_deadline: None, source: str, reason: str
 ) -> None:
     """The server can do other things, and a template may refuse some chats."""
     async with renderer_of(source) as renderer:

@@ -17,7 +17,7 @@ from sluiceway.ipc.messages.to_api import Accepted, Progressed, Rejected
 from sluiceway.ipc.messages.to_tokenizer import SequenceEnd
 from sluiceway.refusals import NO_LOGITS
 from sluiceway.types import FinishReason, Flow, Held, Logprobs, Progress, Rid, Speculation, TokenId
-from support.scheduling import EOS, Wheel, answers_alone, engine_config, result_of, sampling, submission
+from support.scheduling import EOS, SchedulerLoop, answers_alone, engine_config, result_of, sampling, submission
 
 FAULT = Refusal(status=500, code="engine_fault", message="It broke.")
 
@@ -332,14 +332,14 @@ def test_snapshot_has_the_step_figures_that_it_is_given() -> None:
 
 
 def test_stream_gets_a_token_in_every_step_while_a_long_prompt_is_computed() -> None:
-    wheel = Wheel(engine_config(max_step_tokens=4, max_running=2))
-    wheel.submit(submission(1, 4, sampling(max_tokens=30)))
-    wheel.turn()
-    wheel.submit(submission(2, 60))
+    loop = SchedulerLoop(engine_config(max_step_tokens=4, max_running=2))
+    loop.submit(submission(1, 4, sampling(max_tokens=30)))
+    loop.step()
+    loop.submit(submission(2, 60))
     for n in range(2, 20):
-        wheel.turn()
-        assert len(wheel.tokens[1]) == n
-    assert 2 not in wheel.tokens
+        loop.step()
+        assert len(loop.tokens[1]) == n
+    assert 2 not in loop.tokens
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -353,11 +353,11 @@ def test_answers_are_the_same_as_alone_when_the_pool_is_too_small(
 ) -> None:
     """Preemption loses no token and repeats none, and every sequence finishes."""
     submissions = [submission(rid, n, sampling(max_tokens=18)) for rid, n in enumerate(prompts)]
-    wheel = Wheel(engine_config(n_blocks=n_blocks, max_step_tokens=max_step_tokens))
-    wheel.submit(*submissions)
-    wheel.run()
-    assert wheel.tokens == answers_alone(engine_config(), submissions)
-    assert wheel.scheduler.stats().blocks_free == n_blocks
+    loop = SchedulerLoop(engine_config(n_blocks=n_blocks, max_step_tokens=max_step_tokens))
+    loop.submit(*submissions)
+    loop.run()
+    assert loop.tokens == answers_alone(engine_config(), submissions)
+    assert loop.scheduler.stats().blocks_free == n_blocks
 
 
 def test_chunks_become_smaller_when_steps_take_too_long() -> None:
@@ -374,29 +374,29 @@ def test_chunks_become_smaller_when_steps_take_too_long() -> None:
 
 def test_sequences_are_preempted_when_the_pool_is_too_small() -> None:
     """The test of answers above proves something only if sequences are preempted."""
-    wheel = Wheel(engine_config(n_blocks=12))
+    loop = SchedulerLoop(engine_config(n_blocks=12))
     submissions = [submission(rid, 8, sampling(max_tokens=30)) for rid in range(4)]
-    wheel.submit(*submissions)
-    wheel.run()
-    assert wheel.scheduler.stats().preempted_total >= 2
-    assert wheel.tokens == answers_alone(engine_config(), submissions)
+    loop.submit(*submissions)
+    loop.run()
+    assert loop.scheduler.stats().preempted_total >= 2
+    assert loop.tokens == answers_alone(engine_config(), submissions)
 
 
 def test_tables_are_empty_after_ten_thousand_short_requests() -> None:
-    wheel = Wheel(engine_config(max_running=16, max_step_tokens=64), checks=False)
-    scheduler = wheel.scheduler
+    loop = SchedulerLoop(engine_config(max_running=16, max_step_tokens=64), checks=False)
+    scheduler = loop.scheduler
     for first in range(0, 10_000, 100):
         for rid in range(first, first + 100):
-            wheel.submit(submission(rid, 1 + rid % 9, sampling(max_tokens=1 + rid % 3)))
+            loop.submit(submission(rid, 1 + rid % 9, sampling(max_tokens=1 + rid % 3)))
             if rid % 7 == 0:
                 scheduler.finish(rid, FinishReason.CANCELLED)
-        wheel.run()
+        loop.run()
     scheduler.check()
     stats = scheduler.stats()
     assert scheduler.is_empty and not scheduler.has_work and stats.blocks_free == stats.blocks_total
     assert stats.accepted_total == stats.finished_total == stats.released_total == 10_000
-    assert len(wheel.ends) == 10_000 and len({end.rid for end in wheel.ends}) == 10_000
-    assert len(wheel.runner.sequences) <= 16, "the runner has forgotten all but the last sequences"
+    assert len(loop.ends) == 10_000 and len({end.rid for end in loop.ends}) == 10_000
+    assert len(loop.runner.sequences) <= 16, "the runner has forgotten all but the last sequences"
 
 
 def test_a_hundred_thousand_waiting_sequences_can_be_cancelled() -> None:
@@ -547,29 +547,29 @@ def test_answers_are_the_same_with_and_without_drafts(
     """The text repeats itself, and the pool may be too small."""
     submissions = [submission(rid, n, sampling(max_tokens=18)) for rid, n in enumerate(prompts)]
     config = engine_config(n_blocks=n_blocks, max_step_tokens=max_step_tokens, speculation="ngram")
-    wheel = Wheel(config, period=period)
-    wheel.submit(*submissions)
-    wheel.run()
-    assert wheel.tokens == answers_alone(engine_config(), submissions, period=period)
-    assert wheel.scheduler.stats().blocks_free == n_blocks
+    loop = SchedulerLoop(config, period=period)
+    loop.submit(*submissions)
+    loop.run()
+    assert loop.tokens == answers_alone(engine_config(), submissions, period=period)
+    assert loop.scheduler.stats().blocks_free == n_blocks
 
 
 def test_text_that_repeats_itself_takes_fewer_steps() -> None:
     """Each step gives five tokens once the period has been seen."""
-    turns = {}
+    n_steps = {}
     for speculation in ("off", "ngram"):
-        wheel = Wheel(engine_config(speculation=speculation), period=6)
-        wheel.submit(submission(1, 4, sampling(max_tokens=60)))
-        turns[speculation] = wheel.run()
-    assert turns["off"] == 60 and turns["ngram"] <= 8 + 52 // 5 + 1
+        loop = SchedulerLoop(engine_config(speculation=speculation), period=6)
+        loop.submit(submission(1, 4, sampling(max_tokens=60)))
+        n_steps[speculation] = loop.run()
+    assert n_steps["off"] == 60 and n_steps["ngram"] <= 8 + 52 // 5 + 1
 
 
 def test_text_that_does_not_repeat_itself_costs_few_drafts() -> None:
     """Pairs of letters come again in this text, but different letters follow them."""
-    wheel = Wheel(engine_config(speculation="ngram"))
-    wheel.submit(submission(1, 4, sampling(max_tokens=200)))
-    wheel.run()
-    stats = wheel.scheduler.stats()
+    loop = SchedulerLoop(engine_config(speculation="ngram"))
+    loop.submit(submission(1, 4, sampling(max_tokens=200)))
+    loop.run()
+    stats = loop.scheduler.stats()
     assert 0 < stats.draft_tokens_total < 80
 
 

@@ -29,7 +29,7 @@ from sluiceway.engine.scheduler.sequence import Sequence, State
 from sluiceway.engine.scheduler.sequence_table import SequenceTable
 from sluiceway.errors import InvariantError, Refusal
 from sluiceway.types import BlockId, FinishReason, Flow, Logprobs, Rid, Speculation, StepId, TokenId
-from support.scheduling import EOS, Wheel, engine_config, sampling, submission
+from support.scheduling import EOS, SchedulerLoop, engine_config, sampling, submission
 
 CONFIG = engine_config(n_blocks=8, max_model_len=32, max_running=3, max_waiting=4, max_step_tokens=8)
 EOS_EVERY = 16
@@ -44,7 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self, make_scheduler: Callable[[], Scheduler] = lambda: Scheduler(CONFIG)) -> None:
         super().__init__()
         self.scheduler = make_scheduler()
-        self.runner = Wheel(CONFIG, eos_every=EOS_EVERY, period=PERIOD).runner
+        self.runner = SchedulerLoop(CONFIG, eos_every=EOS_EVERY, period=PERIOD).runner
         self.in_flight: list[tuple[Plan, Step]] = []
         self.n_submitted = 0
         self.lengths: dict[Rid, tuple[int, int]] = {}
@@ -193,10 +193,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 def answer_alone(rid: Rid, n_prompt: int, max_tokens: int) -> list[TokenId]:
-    wheel = Wheel(CONFIG, eos_every=EOS_EVERY, period=PERIOD)
-    wheel.submit(submission(rid, n_prompt, sampling(max_tokens=max_tokens)))
-    wheel.run()
-    return wheel.tokens[rid]
+    loop = SchedulerLoop(CONFIG, eos_every=EOS_EVERY, period=PERIOD)
+    loop.submit(submission(rid, n_prompt, sampling(max_tokens=max_tokens)))
+    loop.run()
+    return loop.tokens[rid]
 
 
 TestScheduler = SchedulerMachine.TestCase

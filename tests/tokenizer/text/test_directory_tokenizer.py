@@ -244,10 +244,10 @@ ADDED: dict[str, dict[str, dict[str, Any]]] = {
             token("NORM", normalized=True),
         )
     },
-    "one that the vocabulary has": {
+    "a token of the vocabulary": {
         "tokenizer_config": {"added_tokens_decoder": {"2": token(CONTROL, special=True), str(N): token("<tool>")}}
     },
-    "other flags for one that the vocabulary has": {
+    "other flags for a token of the vocabulary": {
         "tokenizer_config": {"added_tokens_decoder": {"2": token(CONTROL, lstrip=True)}}
     },
     "named as special": {"tokenizer_config": decoder(token("<tool>")) | {"eos_token": "<tool>"}},

@@ -115,7 +115,7 @@ def test_special_tokens_are_parsed_in_text_and_hidden_in_the_answer() -> None:
     assert tokenizer.decode(ids) == "the<user>"
 
 
-def test_end_tokens_are_those_named_and_those_that_end_a_turn() -> None:
+def test_end_tokens_include_all_that_end_a_turn() -> None:
     """EOS, end of turn, end of message, and control tokens with known spellings, without repetition."""
     assert tokenizer_of(changed(BYTE_LEVEL, eot_token_id=2, eom_token_id=0)).eos_token_ids == (1, 2, 0)
     ordinary = [3, 3, 1, *BYTE_LEVEL["tokenizer.ggml.token_type"][3:]]
@@ -161,7 +161,7 @@ def test_an_unknown_token_may_be_missing() -> None:
     [
         (changed(BYTE_LEVEL, model="bert"), ConfigError, "'bert' is not supported"),
         (changed(BYTE_LEVEL, model=None), ConfigError, "tokenizer.ggml.model"),
-        (changed(BYTE_LEVEL, pre="nobody-knows"), ConfigError, "nobody-knows"),
+        (changed(BYTE_LEVEL, pre="unknown-name"), ConfigError, "unknown-name"),
         (changed(BYTE_LEVEL, pre=None), ConfigError, "tokenizer.ggml.pre"),
         (changed(BYTE_LEVEL, tokens=None), ModelSourceError, "tokens is missing"),
         (changed(BYTE_LEVEL, merges=None), ModelSourceError, "merges is missing"),

@@ -79,7 +79,7 @@ def test_stop_string_before_min_tokens_is_text() -> None:
     assert (text.stop_match, text.n_tokens) == ("x", 3)
 
 
-def told_of(text: SequenceText, data: bytes) -> list[tuple[bytes, int, int | None]]:
+def logprobs_of(text: SequenceText, data: bytes) -> list[tuple[bytes, int, int | None]]:
     """Push each byte as a token with logprobs, and return the logprobs."""
     for byte in data:
         text.push(byte, Logprobs(-0.5, (), ()))
@@ -89,14 +89,14 @@ def told_of(text: SequenceText, data: bytes) -> list[tuple[bytes, int, int | Non
 def test_logprobs_have_the_place_of_the_token_in_the_text() -> None:
     """Tokens of one character begin where it begins, and end where it ends."""
     first, second = "é".encode()[:1], "é".encode()[1:]
-    assert told_of(text_of(), "aéb".encode()) == [(b"a", 0, 1), (first, 1, 2), (second, 1, 2), (b"b", 2, 3)]
+    assert logprobs_of(text_of(), "aéb".encode()) == [(b"a", 0, 1), (first, 1, 2), (second, 1, 2), (b"b", 2, 3)]
 
 
 def test_logprobs_come_immediately_though_the_text_is_held_back() -> None:
     """The text may come with a later token, or never."""
     text = text_of("STOP")
-    assert told_of(text, b"aST") == [(b"a", 0, 1), (b"S", 1, 2), (b"T", 2, 3)]
-    assert told_of(text, b"OP") == [(b"O", 3, 4), (b"P", 4, 5)]
+    assert logprobs_of(text, b"aST") == [(b"a", 0, 1), (b"S", 1, 2), (b"T", 2, 3)]
+    assert logprobs_of(text, b"OP") == [(b"O", 3, 4), (b"P", 4, 5)]
     assert text.is_over
 
 
@@ -105,8 +105,8 @@ def test_logprobs_of_a_token_without_text_have_no_end() -> None:
     text = text_of()
     text.push(104, Logprobs(-0.5, (), ()))
     assert not text.push(105, Logprobs(-1.5, (), ()), is_text=False)
-    told = text.take()[2]
-    assert [(one.token.token_id, one.token.logprob, one.text_end) for one in told] == [
+    logprobs = text.take()[2]
+    assert [(one.token.token_id, one.token.logprob, one.text_end) for one in logprobs] == [
         (104, -0.5, 1),
         (105, -1.5, None),
     ]
@@ -136,7 +136,7 @@ def test_logprobs_have_the_bytes_of_a_cut_character() -> None:
     text = text_of()
     for byte in "a🦆".encode()[:3]:
         text.push(byte, Logprobs(-1.0, (), ()))
-    told = text.take()[2]
+    logprobs = text.take()[2]
     text.end()
     assert text.take()[0] == "\ufffd"
-    assert b"".join(one.token.data for one in told) == b"a\xf0\x9f"
+    assert b"".join(one.token.data for one in logprobs) == b"a\xf0\x9f"

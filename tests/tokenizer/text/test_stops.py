@@ -101,7 +101,7 @@ def test_held_text_is_always_the_beginning_of_a_stop(stops: list[str], text: str
         assert held == "" or any(stop.startswith(held) and stop != held for stop in stops)
 
 
-def test_push_emits_at_once_when_a_long_stop_cannot_begin_there() -> None:
+def test_push_emits_text_immediately_when_no_stop_can_begin_there() -> None:
     """A long stop does not delay text that differs from its beginning."""
     matcher = StopMatcher(["x" * 60])
     assert matcher.push("hello ") == StopResult("hello ")
