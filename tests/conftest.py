@@ -1,4 +1,4 @@
-"""What every test may rely on, wherever it is run."""
+"""Settings for all tests, so that they run in the same way everywhere."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ SLEEPING = {
     "tests/support/server.py",  # `wait_until` polls
     "tests/support/model_server.py",  # plays a server whose tokens take time
 }
-"""Files in which something sleeps."""
+"""Files that may call `sleep`."""
 SHARED_CLASS_NAMES = {"Decoder", "Input", "SamplingParams", "State", "Step"}
-"""Names of classes that two parts of the code may share; there are not more than six."""
+"""Names of classes that two parts of the code may share: at most six."""
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +30,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def modules_after(statement: str) -> set[str]:
-    """The top-level names in `sys.modules` of a fresh interpreter that ran this statement."""
+    """Return the top-level names in `sys.modules` of a new interpreter that ran this statement."""
     script = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     completed = run(sys.executable, "-c", script)
     assert completed.returncode == 0, completed.stderr

@@ -82,7 +82,7 @@ def test_a_sequence_fits_into_the_context_and_into_the_cache(n_blocks: int, long
     ],
 )
 def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: float) -> None:
-    """Both ends are allowed; an error names what is beyond."""
+    """Both ends are allowed. Beyond them, the error names the field."""
     for value in (low, high):
         assert getattr(serve(field, value), field) == value
     for value in (low - 1, high + 1):
@@ -111,7 +111,7 @@ def test_a_setting_is_taken_within_its_range_only(field: str, low: float, high: 
     ],
 )
 def test_a_setting_of_streams_is_taken_within_its_range_only(field: str, low: float, high: float) -> None:
-    """Both ends are allowed; an error names what is beyond."""
+    """Both ends are allowed. Beyond them, the error names the field."""
     for value in (low, high):
         assert getattr(StreamsConfig(**{field: value}), field) == value  # type: ignore[arg-type]
     for value in (low - 1, high + 1, math.nan):

@@ -1,4 +1,4 @@
-"""The docs say what the code does: flags, fields, codes and metrics are compared, and every link leads somewhere."""
+"""The docs agree with the code: flags, fields, codes, limits, metrics and tables. Every link leads to a file."""
 
 from __future__ import annotations
 
@@ -52,39 +52,38 @@ LIMITS = {
     "`stream_id`": MAX_KEY_CHARACTERS,
     "`?limit=`": MAX_LISTED,
 }
-"""What the table of limits says, by a word of the line that says it."""
+"""Limits in the table of the page, each with a word of its line."""
 
 UNREACHED = {"deadline_exceeded"}
-"""Codes of ends that no code path of today gives."""
+"""Codes of ends that no code gives yet."""
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def words_of(name: str) -> set[str]:
-    """Everything that a page of the docs sets in code."""
+    """Return all words that a page of the docs formats as code."""
     return set(re.findall(r"`([^`\n]+)`", (ROOT / "docs" / name).read_text()))
 
 
 def test_the_page_of_the_command_line_is_up_to_date() -> None:
-    """`scripts/docs` renews it."""
+    """`scripts/docs` writes it."""
     assert (ROOT / "docs" / "cli.md").read_text() == page()
     assert "`None`" not in page()
 
 
 def test_the_picture_of_the_architecture_is_up_to_date() -> None:
-    """`scripts/docs` renews it."""
+    """`scripts/docs` writes it."""
     assert (ROOT / "docs" / "architecture.svg").read_text() == picture()
 
 
 def test_every_served_field_is_on_the_page_of_the_api() -> None:
-    """Each field that is served is documented."""
     served = {*ChatFields.model_fields, *CompletionFields.model_fields, *NativeFields.model_fields}
     options = {f"sluiceway.{field}" for field in SluicewayOptions.model_fields}
     assert (served | options | unserved.HARMLESS) <= words_of("api.md")
 
 
 def test_every_error_code_is_on_the_page_of_the_api() -> None:
-    """Programs act on codes, so each has its line; those for which nothing is built yet have none."""
+    """Programs act on codes. Codes that no code gives yet are left out."""
     source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     codes = set(re.findall(r"\bcode=\"([a-z_]+)\"", source))
     codes |= {refusal_for_status(status).code for status in (400, 404, 405, 408, 413, 415, 431)}
@@ -93,14 +92,13 @@ def test_every_error_code_is_on_the_page_of_the_api() -> None:
 
 @pytest.mark.parametrize(("word", "limit"), LIMITS.items(), ids=LIMITS)
 def test_every_limit_is_on_the_page_of_the_api(word: str, limit: int) -> None:
-    """As the code has it."""
     section = (ROOT / "docs" / "api.md").read_text().partition("\n## Limits\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if word in line]
     assert any(re.search(rf"(?<![\d,]){limit:,}(?![\d,]\d)", line) for line in lines), (limit, lines)
 
 
 def test_every_argument_of_llm_is_on_its_page() -> None:
-    """Settings, methods and fields of the sampling."""
+    """Settings, methods and sampling parameters."""
     settings = {name for name in inspect.signature(LLM).parameters if name != "model"}
     methods = {name for name, member in vars(LLM).items() if callable(member) and not name.startswith("_")}
     page = (ROOT / "docs" / "python.md").read_text()
@@ -109,7 +107,7 @@ def test_every_argument_of_llm_is_on_its_page() -> None:
 
 
 def test_the_order_of_the_filters_is_that_of_the_sampler() -> None:
-    """Its docstring says it in the names of the fields, and tests hold it to that."""
+    """The docstring of the sampler has the order, and its tests check it."""
     order = list(re.findall(r"temperature|min_p|top_k|top_p", sampler.__doc__ or ""))
     page = (ROOT / "docs" / "api.md").read_text().partition("### How a token is chosen")[2].partition("###")[0]
     steps = re.findall(r"^\d\. .*?`(temperature|min_p|top_k|top_p)`", page, re.MULTILINE)
@@ -117,7 +115,7 @@ def test_the_order_of_the_filters_is_that_of_the_sampler() -> None:
 
 
 def test_the_table_of_states_is_that_of_the_code() -> None:
-    """Each row of the page is a state, each column an input, `-` a pair that raises."""
+    """Each row is a state, each column an input, and `-` a pair that raises."""
     page = (ROOT / "docs" / "design.md").read_text()
     rows = ["| " + " | ".join([state.value, *(_next(state, given) for given in Input)]) + " |" for state in State]
     assert "\n".join(rows) in page
@@ -129,13 +127,13 @@ def _next(state: State, given: Input) -> str:
 
 
 def test_the_table_of_metrics_is_up_to_date() -> None:
-    """`scripts/docs` renews it."""
+    """`scripts/docs` writes it."""
     page = (ROOT / "docs" / "observability.md").read_text()
     assert page == page_with_table(page)
 
 
 def _block_types() -> list[str]:
-    """Those of GGUF that the package can dequantise."""
+    """Return the block types of GGUF that the package can dequantise."""
     names = []
     for kind, (_, n_bytes) in GGML_QUANT_SIZES.items():
         with contextlib.suppress(NotImplementedError, KeyError):
@@ -158,7 +156,6 @@ MODELS: dict[str, tuple[str, Collection[str]]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_lists_of_models_are_those_of_the_code(name: str) -> None:
-    """Neither more nor fewer."""
     pattern, expected = MODELS[name]
     found = re.search(pattern, (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
     assert found and sorted(re.findall(r"`([^`]+)`", found[1])) == sorted(expected)
@@ -174,20 +171,19 @@ def test_the_table_of_architectures_is_that_of_the_code() -> None:
     "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/lab/README.md"], ids=lambda p: p.name
 )
 def test_every_page_is_linked_from_the_readme(page: Path) -> None:
-    """In its list of pages, which is where a newcomer looks."""
+    """In its list of pages."""
     pages = (ROOT / "README.md").read_text().partition("\n## The pages\n")[2].partition("\n## ")[0]
     assert f"]({page.relative_to(ROOT)})" in pages
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_curl_of_the_docs_shows_its_errors(path: Path) -> None:
-    """Silent about progress, but not about a server that is not there."""
+    """It shows no progress, but it shows that a server is missing."""
     assert not re.findall(r"curl -s(?!S).*", path.read_text())
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_every_link_to_a_file_leads_there(path: Path) -> None:
-    """Files move; links are forgotten."""
+def test_every_link_leads_to_an_existing_file(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
         if "://" not in target:
             assert (path.parent / target).exists(), target

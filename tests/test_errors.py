@@ -1,4 +1,4 @@
-"""Errors carry what their receivers need, and form one tree."""
+"""Errors have the data that their receivers need, and form one tree."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sluiceway.errors import ConfigError, Refusal, RequestError, invalid
 from support.mirror import PACKAGE
 
 
-def test_every_error_of_the_package_is_in_the_drawing() -> None:
-    """Wherever its class stands: the tree is drawn in one place. Who catches the root catches all of it."""
+def test_every_error_class_is_in_the_tree_of_the_docstring() -> None:
+    """In whichever module it is defined. A handler of the root class catches all of them."""
     assert errors.__doc__ is not None
     drawn = set(re.findall(r"── (\w+)", errors.__doc__))
     known, found = {"SluicewayError"}, {"SluicewayError"}
@@ -29,22 +29,21 @@ def is_class(node: ast.AST) -> TypeGuard[ast.ClassDef]:
     return isinstance(node, ast.ClassDef)
 
 
-def test_a_wrong_setting_is_named() -> None:
+def test_config_error_names_the_setting() -> None:
     """As a field, and in the message."""
     error = ConfigError("port", "must be from 0 to 65535, not -1")
     assert error.field == "port"
     assert str(error) == "port: must be from 0 to 65535, not -1"
 
 
-def test_a_refused_request_says_how_to_answer() -> None:
-    """The whole refusal travels with it; a log line shows its message."""
+def test_request_error_has_the_whole_refusal() -> None:
+    """Its text is the message of the refusal."""
     refusal = Refusal(status=503, code="overloaded", message="Come again.", retry_after_s=1.0)
     error = RequestError(refusal)
     assert error.refusal is refusal and str(error) == "Come again."
 
 
-def test_bad_input_is_a_400() -> None:
-    """The short form for what schemas raise."""
+def test_invalid_makes_a_refusal_with_status_400() -> None:
     assert invalid("No.").refusal == Refusal(status=400, code="invalid_value", message="No.", param=None)
     assert invalid("No.", "n", code="too_many").refusal == Refusal(
         status=400, code="too_many", message="No.", param="n"

@@ -1,4 +1,4 @@
-"""The offline server: real loops as threads over in-process pipes, with the fake model."""
+"""The engine in the process of its caller: real loops in threads, with in-process pipes and the fake model."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
-def test_finish_reason_is_written_as_its_word(llm: LLM) -> None:
-    """As vLLM's, which is a string."""
+def test_finish_reason_is_formatted_as_its_value(llm: LLM) -> None:
+    """The finish reason of vLLM is a string."""
     [answer] = llm.generate("one", SHORT)
     assert f"{answer.finish_reason}" == str(answer.finish_reason) == "length"
 
 
-def test_answers_are_in_the_order_of_the_prompts_when_many_are_asked(llm: LLM) -> None:
-    """More prompts than slots: each answer equals the one that its prompt gets alone."""
+def test_answers_are_in_the_order_of_the_prompts(llm: LLM) -> None:
+    """There are more prompts than slots. Each answer is the same as when its prompt runs alone."""
     prompts = [f"prompt number {i}" for i in range(20)]
     together = llm.generate(prompts, SHORT)
     alone = [llm.generate(prompt, SHORT)[0] for prompt in prompts]
@@ -49,13 +49,11 @@ def test_answers_are_in_the_order_of_the_prompts_when_many_are_asked(llm: LLM) -
     assert {answer.finish_reason for answer in together} == {FinishReason.LENGTH}
 
 
-def test_pieces_join_to_the_whole_answer_when_streamed(llm: LLM) -> None:
-    """Streaming changes nothing but the moment."""
+def test_pieces_of_a_stream_join_to_the_whole_answer(llm: LLM) -> None:
     assert "".join(llm.stream("tell me", SHORT)) == llm.generate("tell me", SHORT)[0].text
 
 
-def test_chat_streams_what_it_answers(llm: LLM) -> None:
-    """The same for a conversation."""
+def test_pieces_of_a_chat_stream_join_to_the_whole_answer(llm: LLM) -> None:
     messages = [{"role": "user", "content": "hello"}]
     answer = llm.chat(messages, SHORT)
     assert answer.prompt_tokens > 0
@@ -64,7 +62,7 @@ def test_chat_streams_what_it_answers(llm: LLM) -> None:
 
 @pytest.mark.parametrize("prompts", [["tell me"], ["a", "once upon a time", "b" * 50]])
 def test_answers_are_the_same_with_speculation(llm: LLM, prompts: list[str]) -> None:
-    """Whether the request asks for it or the model was opened so."""
+    """It may be set for a request or for the engine."""
     params = SamplingParams(temperature=0.0, max_tokens=60)
     answers = llm.generate(prompts, params)
     assert llm.generate(prompts, msgspec.structs.replace(params, speculation="ngram")) == answers
@@ -72,8 +70,8 @@ def test_answers_are_the_same_with_speculation(llm: LLM, prompts: list[str]) -> 
         assert speculating.generate(prompts, params) == answers
 
 
-def test_tokens_are_told_with_their_logprobs_when_the_sampling_wants_them(llm: LLM) -> None:
-    """Each token; without that wish there is nothing."""
+def test_answer_has_the_requested_logprobs_of_its_tokens(llm: LLM) -> None:
+    """Without the parameter it has none."""
     (plain,) = llm.generate("tell me", SHORT)
     (answer,) = llm.generate("tell me", msgspec.structs.replace(SHORT, logprobs=2))
     assert plain.logprobs == () and answer.text == plain.text
@@ -82,20 +80,18 @@ def test_tokens_are_told_with_their_logprobs_when_the_sampling_wants_them(llm: L
 
 
 @pytest.mark.parametrize("n", [-1, 1001])
-def test_number_of_logprobs_is_refused_when_it_makes_no_sense(llm: LLM, n: int) -> None:
-    """Before it reaches the loops."""
+def test_number_of_logprobs_outside_its_range_is_refused(llm: LLM, n: int) -> None:
     with pytest.raises(RequestError, match="logprobs"):
         llm.generate("tell me", msgspec.structs.replace(SHORT, logprobs=n))
 
 
-def test_logprobs_are_refused_when_an_answer_comes_in_pieces(llm: LLM) -> None:
-    """Nothing would be told of them, and they would be computed all the same."""
+def test_logprobs_are_refused_for_streams(llm: LLM) -> None:
+    """A stream has no place for them, and they would be computed in vain."""
     with pytest.raises(RequestError, match="logprobs"):
         next(llm.stream("tell me", msgspec.structs.replace(SHORT, logprobs=2)))
 
 
-def test_text_is_cut_when_a_stop_string_is_given(llm: LLM) -> None:
-    """The answer ends before the stop string."""
+def test_text_ends_before_a_stop_string(llm: LLM) -> None:
     whole = llm.generate("stop here", SHORT)[0].text
     stop = whole[3:5]
     cut = llm.generate("stop here", SHORT, stop=[stop])[0]
@@ -103,39 +99,38 @@ def test_text_is_cut_when_a_stop_string_is_given(llm: LLM) -> None:
     assert cut.finish_reason is FinishReason.STOP
 
 
-def test_request_is_cancelled_when_its_stream_is_closed(llm: LLM) -> None:
-    """A stream of the whole context ends when nobody wants it; the next request is served."""
+def test_closing_a_stream_cancels_its_request(llm: LLM) -> None:
+    """The stream would fill the whole context. The next request is served."""
     pieces = llm.stream("on and on", SamplingParams(temperature=0.0, ignore_eos=True))
     assert next(pieces)
     pieces.close()
     assert llm.generate("next", SHORT)[0].finish_reason is FinishReason.LENGTH
 
 
-def test_refusal_is_raised_when_a_prompt_cannot_be_served(llm: LLM) -> None:
-    """The reason comes as an exception, and the other prompts of the call are cancelled."""
+def test_prompt_that_cannot_be_served_raises_its_refusal(llm: LLM) -> None:
+    """The other prompts of the call are cancelled."""
     with pytest.raises(RequestError, match="token"):
         llm.generate(["fine", "x" * 100_000], SHORT)
     assert llm.generate("still here", SHORT)
 
 
 def test_calls_from_threads_are_batched(llm: LLM) -> None:
-    """Several threads may ask at once; each gets its own answer."""
+    """Each thread gets its own answer."""
     expected = {f"thread {i}": llm.generate(f"thread {i}", SHORT)[0].text for i in range(6)}
-    got: dict[str, str] = {}
+    answers: dict[str, str] = {}
 
     def ask(prompt: str) -> None:
-        got[prompt] = llm.generate(prompt, SHORT)[0].text
+        answers[prompt] = llm.generate(prompt, SHORT)[0].text
 
     threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in expected]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert got == expected
+    assert answers == expected
 
 
-def test_close_is_idempotent_and_refuses_what_comes_later() -> None:
-    """A closed LLM says so."""
+def test_close_is_idempotent_and_later_calls_raise() -> None:
     llm = LLM(FAKE, kv_cache_tokens=4096)
     llm.close()
     llm.close()
@@ -144,8 +139,8 @@ def test_close_is_idempotent_and_refuses_what_comes_later() -> None:
 
 
 @pytest.mark.parametrize("wrong", [7, None, object(), "half a character: \ud800"])
-def test_a_prompt_that_is_no_text_is_refused_and_harms_nobody(llm: LLM, wrong: Any) -> None:
-    """Nor do the prompts of the same call go on."""
+def test_prompt_that_is_not_text_is_refused_and_affects_no_later_call(llm: LLM, wrong: Any) -> None:
+    """The other prompts of the call are cancelled."""
     with pytest.raises(RequestError):
         llm.generate(["on and on", wrong], SamplingParams(temperature=0.0, ignore_eos=True))
     with pytest.raises(RequestError):
@@ -153,7 +148,7 @@ def test_a_prompt_that_is_no_text_is_refused_and_harms_nobody(llm: LLM, wrong: A
     assert llm.generate("still here", SHORT)
 
 
-def test_nothing_is_left_when_a_loop_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_is_left_when_one_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one is stopped, and the error says what happened."""
 
     async def leave(*_: object) -> None:
@@ -166,13 +161,13 @@ def test_nothing_is_left_when_a_loop_does_not_start(monkeypatch: pytest.MonkeyPa
     assert threading.enumerate() == before
 
 
-# What callers give.
+# Arguments.
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
 def param_of(call: Callable[[], object]) -> str | None:
-    """The argument that the refusal names, in its text too."""
+    """Return the argument that the refusal names; its message names it too."""
     with pytest.raises(RequestError) as caught:
         call()
     refusal = caught.value.refusal
@@ -181,16 +176,16 @@ def param_of(call: Callable[[], object]) -> str | None:
 
 
 @pytest.mark.parametrize("stop", ["", [""], ("a", ""), ["x", 7], 5, ["x"] * 17])
-def test_bad_stop_string_is_refused_and_harms_nobody(llm: LLM, stop: Any) -> None:
-    """Before anything is sent: neither thread meets it."""
+def test_invalid_stop_string_is_refused_and_affects_no_later_call(llm: LLM, stop: Any) -> None:
+    """It is refused before anything is sent to the threads."""
     assert (param_of(lambda: llm.generate("a", stop=stop)) or "").startswith("stop")
     assert (param_of(lambda: llm.chat(HELLO, stop=stop)) or "").startswith("stop")
     assert (param_of(lambda: llm.stream("a", stop=stop)) or "").startswith("stop")
     assert llm.generate("still here", SHORT)
 
 
-def test_one_stop_string_needs_no_list(llm: LLM) -> None:
-    """Its characters are no stop strings of their own."""
+def test_single_stop_string_needs_no_list(llm: LLM) -> None:
+    """Its characters are not stop strings of their own."""
     whole = llm.generate("stop here", SHORT)[0].text
     stop = whole[3:5]
     expected = whole[: whole.index(stop)]
@@ -211,13 +206,13 @@ def test_one_stop_string_needs_no_list(llm: LLM) -> None:
     ],
 )
 def test_sampling_outside_its_range_is_refused(llm: LLM, field: str, value: Any) -> None:
-    """Also that of the engine, which is made without checks; the ranges themselves are tested with the schema."""
+    """So are parameters of the engine's own class, which is made without checks. The ranges have tests of their own."""
     assert param_of(lambda: llm.generate("a", types.SamplingParams(**{field: value}))) == field
     assert param_of(lambda: llm.stream_chat(HELLO, types.SamplingParams(**{field: value}))) == field
 
 
 def test_prompts_have_several_forms(llm: LLM) -> None:
-    """Those of vLLM."""
+    """The same forms as in vLLM."""
     ids = ByteTokenizer().encode("tell me")
     (expected,) = llm.generate("tell me", SHORT)
     forms: list[PromptLike] = [ids, tuple(ids), {"prompt": "tell me"}, {"prompt_token_ids": ids}]
@@ -251,7 +246,7 @@ def test_prompts_have_several_forms(llm: LLM) -> None:
         ({"a"}, "prompts"),
     ],
 )
-def test_prompt_of_no_form_is_refused(llm: LLM, prompts: Any, param: str) -> None:
+def test_prompt_of_another_form_is_refused(llm: LLM, prompts: Any, param: str) -> None:
     with pytest.raises(RequestError) as caught:
         llm.generate(prompts, SHORT)
     assert caught.value.refusal.param == param
@@ -272,21 +267,21 @@ def test_prompt_of_no_form_is_refused(llm: LLM, prompts: Any, param: str) -> Non
         ([HELLO, []], "messages[1]"),
     ],
 )
-def test_message_that_is_none_is_refused(llm: LLM, messages: Any, param: str) -> None:
-    """As over HTTP, by its place."""
+def test_invalid_message_is_refused(llm: LLM, messages: Any, param: str) -> None:
+    """The error has its position, as over HTTP."""
     assert param_of(lambda: llm.chat(messages, SHORT)) == param
 
 
 def test_conversations_are_answered_together(llm: LLM) -> None:
-    """A list of them gets a list; tuples and parts of text are what lists and texts are."""
+    """A list of conversations gets a list of answers. Tuples work like lists, and text parts like a text."""
     other = ({"role": "user", "content": [{"type": "text", "text": "good"}, {"type": "text", "text": "bye"}]},)
     alone = [llm.chat(HELLO, SHORT), llm.chat([{"role": "user", "content": "goodbye"}], SHORT)]
     assert llm.chat([HELLO, other], SHORT) == alone
     assert llm.chat([HELLO], SHORT) == alone[:1]
 
 
-def test_prompt_gets_several_answers_when_asked(llm: LLM) -> None:
-    """The first is the one that it gets alone; each has a seed of its own."""
+def test_n_gives_several_answers_to_a_prompt(llm: LLM) -> None:
+    """The first is the same as with `n` 1. Each has a seed of its own."""
     params = SamplingParams(seed=7, max_tokens=8, n=3)
     first, second = llm.generate(["tell me", "tell them"], params)
     assert [len(answer.outputs) for answer in (first, second)] == [3, 3]
@@ -296,15 +291,15 @@ def test_prompt_gets_several_answers_when_asked(llm: LLM) -> None:
     assert param_of(lambda: llm.stream("tell me", params)) == "n"
 
 
-def test_each_prompt_may_have_sampling_of_its_own(llm: LLM) -> None:
+def test_each_prompt_may_have_its_own_sampling_parameters(llm: LLM) -> None:
     short, shorter = SHORT, SamplingParams(temperature=0.0, max_tokens=3)
     answers = llm.generate(["tell me", "tell me"], [short, shorter])
     assert [len(answer.token_ids) for answer in answers] == [8, 3]
     assert param_of(lambda: llm.generate(["tell me"], [short, shorter])) == "sampling_params"
 
 
-def test_sampling_has_two_names(llm: LLM) -> None:
-    """vLLM's, and an older one."""
+def test_sampling_parameters_have_two_argument_names(llm: LLM) -> None:
+    """The name in vLLM, and an older one."""
     expected = llm.generate("tell me", SHORT)
     assert llm.generate("tell me", sampling_params=SHORT) == llm.generate("tell me", sampling=SHORT) == expected
     assert "".join(llm.stream("tell me", sampling=SHORT)) == expected[0].text
@@ -312,14 +307,14 @@ def test_sampling_has_two_names(llm: LLM) -> None:
     assert param_of(lambda: llm.generate("tell me", [SHORT], sampling=SHORT)) == "sampling"
 
 
-def test_bias_is_a_mapping_as_in_other_classes(llm: LLM) -> None:
-    """An id outside the vocabulary is found by the engine, which thus has got it."""
+def test_logit_bias_is_a_mapping(llm: LLM) -> None:
+    """The engine finds the id outside the vocabulary, so the mapping has reached it."""
     params = SamplingParams(temperature=0.0, max_tokens=3, logit_bias={65: 100.0})
     assert llm.generate("tell me", params)
     assert param_of(lambda: llm.generate("tell me", SamplingParams(logit_bias={10**6: 1.0}))) == "logit_bias"
 
 
-def test_bar_is_shown_when_asked_for(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_shown_on_request(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     llm.generate(["a", "b"], SHORT)
     assert capsys.readouterr().err == ""
     llm.generate(["a", "b"], SHORT, use_tqdm=True)
@@ -328,13 +323,12 @@ def test_bar_is_shown_when_asked_for(llm: LLM, capsys: pytest.CaptureFixture[str
 
 
 def test_model_is_found_by_its_name() -> None:
-    """As on the command line."""
     with LLM("fake", kv_cache_tokens=4096, max_model_len=40) as llm:
         (answer,) = llm.generate("tell me", SamplingParams(temperature=0.0, ignore_eos=True))
     assert answer.prompt_tokens + len(answer.token_ids) == 40
 
 
-def test_model_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_missing_model_is_a_source_error(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="gone"):
         LLM(tmp_path / "gone")
 
@@ -356,20 +350,20 @@ def test_model_that_is_not_there_says_so(tmp_path: Path) -> None:
         ({"max_draft_tokens": 0}, "max_draft_tokens"),
     ],
 )
-def test_wrong_setting_is_named(settings: dict[str, Any], field: str) -> None:
-    """Before anything is loaded."""
+def test_error_names_the_wrong_setting(settings: dict[str, Any], field: str) -> None:
+    """It is raised before anything is loaded."""
     with pytest.raises(ConfigError) as caught:
         LLM(**{"model": FAKE, **settings})
     assert caught.value.field == field
 
 
-def test_many_sequences_may_run_at_once() -> None:
-    """A step grows with them."""
+def test_many_sequences_may_run_in_one_step() -> None:
+    """The token budget of a step grows with `max_running`."""
     with LLM("fake", kv_cache_tokens=4096, max_running=600) as llm:
         assert llm.generate("tell me", SHORT)
 
 
-# A thread that ends.
+# Faults and ended threads.
 
 
 def fail(*_: object, **__: object) -> NoReturn:
@@ -380,8 +374,8 @@ def leave(*_: object, **__: object) -> NoReturn:
     raise SystemExit
 
 
-def test_a_fault_over_one_request_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That call fails, and the next is answered."""
+def test_fault_in_one_request_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That call fails, and the next one is answered."""
     tokenizer = ByteTokenizer()
     monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: tokenizer)
     with LLM("fake", kv_cache_tokens=4096) as llm:
@@ -395,7 +389,7 @@ def test_a_fault_over_one_request_ends_no_thread(monkeypatch: pytest.MonkeyPatch
 
 
 class BrittleDetokenizer(Detokenizer):
-    """Breaks over its third token."""
+    """Fails at its third token."""
 
     __slots__ = ("_n_left",)
 
@@ -407,15 +401,15 @@ class BrittleDetokenizer(Detokenizer):
 
 
 class BrittleChats(ByteTokenizer):
-    """Answers to chats cannot be decoded to their end; those to plain prompts can."""
+    """Fails to decode answers to chats; answers to plain prompts are decoded."""
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:
         token_bytes = super().detokenizer().token_bytes
         return Detokenizer(token_bytes, continues=True) if continues else BrittleDetokenizer(token_bytes)
 
 
-def test_an_answer_that_cannot_be_decoded_costs_no_other_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams beside it go on, and the engine gives back all that it had."""
+def test_answer_that_cannot_be_decoded_fails_alone_and_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other streams go on, and the engine releases everything in the end."""
     built = []
 
     def build(*args: Any) -> Any:
@@ -427,13 +421,13 @@ def test_an_answer_that_cannot_be_decoded_costs_no_other_and_holds_nothing(monke
     long = SamplingParams(temperature=0.0, max_tokens=1000, ignore_eos=True)
     with LLM("fake", kv_cache_tokens=4096, max_running=4) as llm:
         ((engine, _),) = built
-        beside = llm.stream("tell me", long)
-        text = next(beside)
+        other = llm.stream("tell me", long)
+        text = next(other)
         for _ in range(8):
             with pytest.raises(RequestError) as caught:
                 llm.chat([{"role": "user", "content": "hello"}], long)
             assert caught.value.refusal.code == "tokenizer_fault"
-        text += "".join(beside)
+        text += "".join(other)
         assert text == llm.generate("tell me", long)[0].text
         wait_until(lambda: not engine.has_work, "the engine is idle")
         stats = engine.stats
@@ -442,14 +436,14 @@ def test_an_answer_that_cannot_be_decoded_costs_no_other_and_holds_nothing(monke
 
 
 class Templated(ByteTokenizer):
-    """The fake model with a chat template of a model."""
+    """Encodes bytes as the fake model does, but has a chat template."""
 
     def __init__(self, source: str) -> None:
         self.chat_format = TemplateSource(source, {})  # type: ignore[assignment,method-assign]
 
 
-def test_a_template_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The constructor raises the tokenizer's error, and no thread is left."""
+def test_template_that_does_not_compile_raises_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constructor raises the error, and no thread is left."""
     before = threading.enumerate()
     monkeypatch.setattr("sluiceway.llm.load_tokenizer", lambda _: Templated("{% for %}"))
     with pytest.raises(ConfigError, match="^chat_template: is not valid"):
@@ -457,8 +451,8 @@ def test_a_template_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPat
     assert threading.enumerate() == before
 
 
-def test_a_chat_over_which_the_template_loops_ends_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused when its time is over; the others are answered meanwhile and after it."""
+def test_chat_whose_template_loops_affects_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused after its time limit. Other calls are answered meanwhile and afterwards."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=4.0))
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     source = "{% if messages[0].content == 'loop' %}" + loop + "{% endif %}{{ messages[0].content }}"
@@ -481,7 +475,7 @@ def test_a_chat_over_which_the_template_loops_ends_no_other_call(monkeypatch: py
 
 
 def broken_llm(monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[..., NoReturn]) -> LLM:
-    """An LLM of which this thread meets the fault at the first request."""
+    """Return an LLM in which this thread raises the fault at the first request."""
     built = []
 
     def build(*args: Any) -> Any:
@@ -502,10 +496,10 @@ def broken_llm(monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[...
 
 @pytest.mark.parametrize("thread", ["tokenizer", "engine", "events"])
 @pytest.mark.parametrize(("fault", "why"), [(fail, "RuntimeError: a fault for the test"), (leave, "SystemExit")])
-def test_calls_say_why_when_a_thread_has_ended(
+def test_calls_raise_the_reason_when_a_thread_has_ended(
     monkeypatch: pytest.MonkeyPatch, thread: str, fault: Callable[..., NoReturn], why: str
 ) -> None:
-    """The call that waits, and every later one; and it can be closed."""
+    """The waiting call raises it, and so does every later one. The LLM can still be closed."""
     before = threading.enumerate()
     llm = broken_llm(monkeypatch, thread, fault)
     sentence = f"its {thread} thread has ended.*{why}"

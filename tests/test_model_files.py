@@ -1,4 +1,4 @@
-"""Which files make up a model, and JSON files that are wrong in every way."""
+"""Which files make up a model, and errors in JSON files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fill(directory: Path, *names: str, index: str | None = None) -> Path:
 def test_a_whole_file_comes_before_the_shards_of_an_index(
     tmp_path: Path, names: tuple[str, ...], index: str | None, used: list[str]
 ) -> None:
-    """The check and the loader get the same answer, whatever else lies there."""
+    """The check and the loader get the same answer, whatever other files exist."""
     fill(tmp_path, *names, index=index)
     assert [path.name for path in weight_files(tmp_path)] == used
     assert missing_weights(tmp_path) == []
@@ -62,7 +62,7 @@ def test_a_whole_file_comes_before_the_shards_of_an_index(
         (("b-1.safetensors", "c.safetensors"), INDEX, r"lacks b-2\.safetensors; c\.safetensors .* names other files"),
     ],
 )
-def test_missing_weights_are_named_with_those_that_cannot_take_their_place(
+def test_error_names_missing_weights_and_files_that_cannot_replace_them(
     tmp_path: Path, names: tuple[str, ...], index: str | None, message: str
 ) -> None:
     with pytest.raises(ModelSourceError, match=message):
@@ -79,8 +79,8 @@ def test_a_broken_index_is_a_source_error(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/x", "sub/x", "", ".", "..", "a\0b"])
-def test_an_index_names_files_of_its_directory_only(tmp_path: Path, name: str) -> None:
-    """A path out of it is refused unread."""
+def test_index_may_name_only_files_of_its_directory(tmp_path: Path, name: str) -> None:
+    """A path to another directory is refused and not read."""
     with pytest.raises(ModelSourceError, match="outside the directory"):
         weight_files(fill(tmp_path, index=json.dumps({"weight_map": {"a": name}})))
 
@@ -117,14 +117,14 @@ def test_json_is_not_read_when_it_is_missing_or_huge(tmp_path: Path, monkeypatch
         read_json_object(path)
 
 
-def test_a_gguf_file_is_its_own_model_unless_its_name_is_that_of_a_part(tmp_path: Path) -> None:
-    """Whether a single file exists is found where it is read."""
+def test_gguf_file_is_a_whole_model_unless_its_name_has_a_part_number(tmp_path: Path) -> None:
+    """The reader finds out whether the file exists."""
     path = tmp_path / "tiny.Q4-00001.gguf"
     assert gguf_parts(path) == gguf_part_paths(path) == [path]
     assert gguf_name(path) == "tiny.Q4-00001"
 
 
-def test_a_part_of_a_gguf_model_names_all_of_them(tmp_path: Path) -> None:
+def test_all_parts_of_a_gguf_model_follow_from_the_name_of_one(tmp_path: Path) -> None:
     parts = [tmp_path / f"tiny-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
     assert gguf_part_paths(parts[1]) == parts
     assert gguf_name(parts[1]) == "tiny"
@@ -135,13 +135,13 @@ def test_a_part_of_a_gguf_model_names_all_of_them(tmp_path: Path) -> None:
     assert gguf_parts(parts[2]) == parts
 
 
-def test_many_missing_parts_are_told_in_one_line(tmp_path: Path) -> None:
+def test_many_missing_parts_are_named_in_one_line(tmp_path: Path) -> None:
     fill(tmp_path, "m-00001-of-00099.gguf")
     with pytest.raises(ModelSourceError, match="00006-of-00099.gguf and 93 more cannot be found"):
         gguf_parts(tmp_path / "m-00001-of-00099.gguf")
 
 
 @pytest.mark.parametrize("name", ["m-00000-of-00003.gguf", "m-00004-of-00003.gguf", "m-00001-of-99999.gguf"])
-def test_a_part_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+def test_impossible_part_number_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelSourceError, match="which cannot be"):
         gguf_parts(fill(tmp_path, name) / name)

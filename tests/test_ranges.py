@@ -1,4 +1,4 @@
-"""The table of ranges: what lies in one, and how it is told."""
+"""Ranges of numbers: what is inside, and how messages describe them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_ends_belong_to_a_range(value: float) -> None:
 
 @pytest.mark.parametrize("value", [-0.001, 2.001, float("nan"), float("inf"), float("-inf"), 10**400])
 def test_other_numbers_are_outside(value: float) -> None:
-    """NaN too, though it compares with nothing."""
+    """NaN too, although no comparison with it is true."""
     assert not TEMPERATURE.holds(value)
 
 
@@ -26,10 +26,10 @@ def test_lower_end_may_be_outside() -> None:
 
 
 def test_large_integers_are_compared_exactly() -> None:
-    """As floats, 2**64 and 2**64 - 1 are one number."""
+    """As floats, 2**64 and 2**64 - 1 are equal."""
     assert SEED.holds((1 << 64) - 1) and SEED.holds(-(1 << 63))
     assert not SEED.holds(1 << 64) and not SEED.holds(-(1 << 63) - 1)
 
 
-def test_range_says_itself() -> None:
+def test_range_describes_itself() -> None:
     assert (str(Range(0, 5)), str(TOP_P)) == ("from 0 to 5", "above 0 and at most 1")

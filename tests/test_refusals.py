@@ -1,4 +1,4 @@
-"""What is refused in the same words everywhere."""
+"""Refusals whose text several places use."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import pytest
 from sluiceway.refusals import OUT_OF_MEMORY, OVERLOADED, answer_too_large, lost, prompt_too_long, unavailable
 
 
-def test_an_answer_that_is_too_large_names_the_bound_and_what_to_do() -> None:
-    """The field too, where one is to blame."""
+def test_refusal_of_a_too_large_answer_names_the_bound_and_a_remedy() -> None:
+    """It names the field too, if a field is the cause."""
     refusal = answer_too_large(1_000, "max_tokens")
     assert (refusal.status, refusal.code, refusal.param) == (400, "answer_too_large", "max_tokens")
     assert "1000 bytes" in refusal.message and "`stream`" in refusal.message
     assert answer_too_large(1_000).param is None
 
 
-def test_memory_that_is_full_is_one_way_of_being_overloaded() -> None:
-    """Clients come again after the same time, and are told another reason."""
+def test_full_memory_has_the_status_and_code_of_overload() -> None:
+    """Clients retry after the same time, but get another message."""
     assert (OUT_OF_MEMORY.code, OUT_OF_MEMORY.status, OUT_OF_MEMORY.retry_after_s) == (
         OVERLOADED.code,
         OVERLOADED.status,
@@ -26,8 +26,8 @@ def test_memory_that_is_full_is_one_way_of_being_overloaded() -> None:
 
 
 @pytest.mark.parametrize("why", ["", ", since its cache holds no more"])
-def test_prompt_that_is_too_long_is_recognised_by_the_words_that_libraries_look_for(why: str) -> None:
-    """LiteLLM looks for the first, in lower case; LangChain for the second; others read the number out of the third."""
+def test_refusal_of_a_too_long_prompt_has_the_words_that_libraries_search(why: str) -> None:
+    """LiteLLM searches the first, in lower case; LangChain the second; others read the number out of the third."""
     refusal = prompt_too_long("at least 120", 100, why)
     assert (refusal.status, refusal.code) == (400, "context_length_exceeded")
     assert "this model's maximum context length is" in refusal.message.lower()
@@ -36,7 +36,7 @@ def test_prompt_that_is_too_long_is_recognised_by_the_words_that_libraries_look_
     assert "at least 120 tokens" in refusal.message and why in refusal.message
 
 
-def test_process_that_is_lost_or_missing_is_named() -> None:
+def test_refusal_names_the_lost_or_missing_process() -> None:
     assert (lost("tokenizer").code, lost("tokenizer").status) == ("engine_lost", 503)
     assert lost("tokenizer").message == "The tokenizer stopped while it worked on this request."
     refusal = unavailable("engine", "does not respond")

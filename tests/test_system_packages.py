@@ -1,4 +1,4 @@
-"""What the system must have: `scripts/system`, among commands that a test has written."""
+"""`scripts/system` finds and installs system packages; tests give it fake commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ sed | sed | sed-tools | nothing
 NEEDED = ("sh", "sed", "cut", "dirname", "id")
 
 
-class Place:
-    """A copy of the script with a table of its own, where only a few commands are."""
+class FakeSystem:
+    """Runs a copy of the script with a table of its own, and with a few commands only."""
 
     def __init__(self, path: Path) -> None:
         self.commands = path / "bin"
@@ -26,7 +26,7 @@ class Place:
         for name in NEEDED:
             (self.commands / name).symlink_to(shutil.which(name) or name)
         self.script = path / "system"
-        # Commands of the machine's own administrator are none of a test's.
+        # Without these folders the script cannot find commands of this machine.
         self.script.write_text((ROOT / "scripts" / "system").read_text().replace(":/usr/sbin:/sbin", ""))
         (path / "system-packages.txt").write_text(TABLE)
 
@@ -46,57 +46,55 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def system(tmp_path: Path) -> FakeSystem:
+    return FakeSystem(tmp_path)
 
 
-def test_nothing_is_said_of_what_is_there(place: Place) -> None:
-    """One command of the line is enough."""
-    place.add("somewhere", "exit 1")
-    done = place.run("sed", "proxy")
+def test_present_commands_print_nothing(system: FakeSystem) -> None:
+    """One command of a line is enough."""
+    system.add("somewhere", "exit 1")
+    done = system.run("sed", "proxy")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_is_missing_is_told_with_its_cost_where_it_cannot_be_installed(place: Place) -> None:
-    """No apt-get; and with one, nobody who may use it."""
-    told = "Without proxy: tests are left out. On Debian and Ubuntu: apt-get install nginx-light\n"
-    done = place.run("proxy", "sed")
-    assert (done.returncode, done.stderr) == (1, told)
-    place.add("apt-get", "exit 0")
-    place.add("id", "echo 1000")
-    place.add("sudo", "exit 1")
-    done = place.run("proxy")
-    assert (done.returncode, done.stderr) == (1, told)
+def test_missing_package_that_cannot_be_installed_is_named_with_its_effect(system: FakeSystem) -> None:
+    """There is no apt-get, or the user may not use it."""
+    message = "Without proxy: tests are left out. On Debian and Ubuntu: apt-get install nginx-light\n"
+    done = system.run("proxy", "sed")
+    assert (done.returncode, done.stderr) == (1, message)
+    system.add("apt-get", "exit 0")
+    system.add("id", "echo 1000")
+    system.add("sudo", "exit 1")
+    done = system.run("proxy")
+    assert (done.returncode, done.stderr) == (1, message)
 
 
-def test_looking_installs_nothing(place: Place) -> None:
-    """Only the exit code tells."""
-    place.add("apt-get", "exit 0")
-    assert place.run("--check", "sed").returncode == 0
-    done = place.run("--check", "proxy")
+def test_check_installs_nothing(system: FakeSystem) -> None:
+    """The exit code alone shows the result."""
+    system.add("apt-get", "exit 0")
+    assert system.run("--check", "sed").returncode == 0
+    done = system.run("--check", "proxy")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
-def test_what_is_missing_is_installed_by_who_may(place: Place, tmp_path: Path) -> None:
-    """Through sudo without a password, and quietly."""
-    place.add("apt-get", "exit 0")
-    place.add("id", "echo 1000")
-    place.add("sudo", f'printf "%s\\n" "$@" >>{tmp_path}/asked; echo loud')
-    done = place.run("proxy")
+def test_missing_package_is_installed_with_sudo(system: FakeSystem, tmp_path: Path) -> None:
+    """Only if sudo asks for no password. The output of apt-get is not shown."""
+    system.add("apt-get", "exit 0")
+    system.add("id", "echo 1000")
+    system.add("sudo", f'printf "%s\\n" "$@" >>{tmp_path}/asked; echo loud')
+    done = system.run("proxy")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "Installing nginx-light.\n")
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[:2] == ["-n", "true"] and asked[-2:] == ["sh", "nginx-light"]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--check",), ("nonsense",)])
-def test_wrong_use_is_told(place: Place, arguments: tuple[str, ...]) -> None:
-    """As of any command."""
-    done = place.run(*arguments)
+def test_wrong_arguments_are_an_error(system: FakeSystem, arguments: tuple[str, ...]) -> None:
+    done = system.run(*arguments)
     assert done.returncode == 2 and done.stderr
 
 
-def test_every_need_of_ours_has_packages_and_a_cost() -> None:
-    """The table that the scripts read."""
+def test_every_line_of_the_table_has_packages_and_an_effect() -> None:
     lines = (ROOT / "scripts" / "system-packages.txt").read_text().splitlines()
     rows = [[part.strip() for part in line.split("|")] for line in lines if not line.startswith("#")]
     assert [need for need, *_ in rows] == ["python", "compiler", "proxy", "browser"]

@@ -19,7 +19,7 @@ def trace(*options: str) -> str:
 
 
 def test_a_stream_takes_few_calls() -> None:
-    """A change that adds some has a reason, and says it here by a higher bound."""
+    """A change that adds calls raises these bounds, and says why."""
     spans = re.findall(r"^(\w+) +(\d+) calls in (\d+) files", trace(), re.MULTILINE)
     counts = {name: (int(n_calls), int(n_files)) for name, n_calls, n_files in spans}
     assert list(counts) == ["request", "token", "end"]

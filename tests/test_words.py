@@ -1,4 +1,4 @@
-"""The words that the glossary rules out are used nowhere: not in code, not in tests, not in pages."""
+"""No code, test or page uses the words that the glossary rules out."""
 
 from __future__ import annotations
 
