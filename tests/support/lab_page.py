@@ -13,14 +13,14 @@ from sluiceway_lab.experiments.registry import experiments
 from sluiceway_lab.load.record import Record
 
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "lab" / "records"
-_WORDS = {True: "stood", False: "fell", None: "open"}
+_WORDS = {True: "supported", False: "refuted", None: "open"}
 
 _HEAD = """# The lab
 
 `scripts/docs` writes this page from the [records](records). A test compares them.
 
 The lab measures what Sluiceway claims about streams. Each experiment is a command. It starts its own server, runs,
-prints a table, says which hypotheses held, and writes a record.
+prints a table, says which hypotheses the run supports, and writes a record.
 
 ```bash
 sluiceway lab --list                                              # lists the experiments and their questions
@@ -30,7 +30,7 @@ sluiceway lab sse --url http://127.0.0.1:8000                     # measures a r
 sluiceway lab overlap --smoke                                     # checks in seconds, on the fake model, that it works
 ```
 
-A hypothesis is written down before the run, and only the run decides about it. A hypothesis that fell is a result, and
+A hypothesis is written down before the run, and only the run decides about it. A refuted hypothesis is a result, and
 stays on this page; [LOG.md](LOG.md) says what followed. `open` means that the run cannot decide. Times are those
 of one machine, whose name, load and versions are in each record. Another machine has other times, but the proportions
 should be the same. With `--smoke`, nothing that depends on time is judged.
@@ -63,7 +63,7 @@ def page() -> str:
     titles = [
         f"Experiments with their own page: {pages}.\n",
         "## Results\n",
-        "| name | question | hypotheses that held | record |",
+        "| name | question | hypotheses supported | record |",
         "|---|---|---|---|",
     ]
     sections = [line for stem, record in found for line in _section(stem, record)]

@@ -45,7 +45,7 @@ def lab(
 ) -> None:
     """Run an experiment about streams: what they share, and what slow, lost and leaving readers cost.
 
-    A hypothesis that falls is a result (exit code 0). A request that fails is an error (exit code 1).
+    A refuted hypothesis is a result (exit code 0). A request that fails is an error (exit code 1).
     """
     from sluiceway_lab.experiments.registry import experiment_of, experiments
     from sluiceway_lab.experiments.report import show

@@ -63,8 +63,8 @@ class CutPlan:
         return [1 + int(share * (n_bytes - 1) / len(self.cuts)) for share in self.cuts]
 
     def body(self, server: TargetServer) -> dict[str, Any]:
-        wish = {"stream_id": self.stream_id, "resumable": True, "on_disconnect": "detach"}
-        return server.body(self.prompt, self.n_tokens, sluiceway=wish)
+        fields = {"stream_id": self.stream_id, "resumable": True, "on_disconnect": "detach"}
+        return server.body(self.prompt, self.n_tokens, sluiceway=fields)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge
 from sluiceway_lab.experiments.native import generate_request, stream_request
-from sluiceway_lab.experiments.readers import Reading
+from sluiceway_lab.experiments.readers import Habit, Reading, read
 from sluiceway_lab.load.client import Connection, LoadError, dial
 from sluiceway_lab.load.record import Run, Verdict, percentile
 from sluiceway_lab.load.tables import Column
@@ -56,9 +56,9 @@ _CASES = tuple(Case(*named) for named in itertools.product(_WHEN, _LEAVES, (_STR
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    await _compared(lab, _CASES, 1 if lab.is_smoke else _REPEATS)
+    await _compared(lab, _CASES, lab.pick(_REPEATS, 1))
     for response in (_FRAMEWORK, _WRITE_ONLY):
-        # If the server does not notice that the queued client left, it does not notice the one before it either.
+        # A server that does not notice that the queued client left does not notice the client before it either.
         others = [replace(case, response=response) for case in _CASES if case.when in (_PREFILL, _FIRST, _MIDDLE)]
         shown = [case for case in others if case.when == _MIDDLE and case.how == "FIN"] if lab.is_smoke else others
         await _compared(lab, shown, 1, response)
@@ -78,17 +78,12 @@ async def _compared(lab: Lab, cases: Sequence[Case], n_repeats: int, front: str 
                 step_s = prefill_s if case.when == _PREFILL else decode_s
                 figures = await _left(lab, server, case, repeat, step_s)
                 figures |= {_STEPS: figures[_RELEASE] / step_s, "step_s": step_s}
-                run = Run(server=server.name, scenario=case.scenario, streams=0, repeat=repeat, figures=figures)
-                lab.keep(run)
+                lab.note(server.name, case.scenario, figures, repeat=repeat)
 
 
 async def _decode_step_s(server: TargetServer) -> float:
     """Return the median ITL of a stream that runs alone."""
-    reading = Reading(time.perf_counter())
-    async with dial(server.target) as connection:
-        connection.send(stream_request(server, "once", 32))
-        while raw := await connection.read_some(LIMIT_S):
-            reading.take(raw)
+    reading = await read(server.target, stream_request(server, "once", 32), Habit())
     return statistics.median(reading.itls_s)
 
 
@@ -96,7 +91,7 @@ async def _prefill_step_s(lab: Lab, server: TargetServer, repeat: int) -> float:
     """Return the mean step of a long prompt. These steps have more tokens than others."""
     async with dial(server.target) as connection, dial(server.target) as own:
         before = await Gauge(server, own).samples()
-        connection.send(generate_request(server, _prompt(lab, f"before {repeat}", is_long=True), 1))
+        connection.send(generate_request(server, _long_prompt(lab, f"before {repeat}"), 1))
         await connection.read_reply(LIMIT_S)
         after = await Gauge(server, own).samples()
     seconds, steps = (
@@ -112,7 +107,7 @@ async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s:
     is_queued, drawing = case.when == _QUEUED, random.Random(stream_id)
     async with _occupied(server, is_queued), dial(server.target) as connection, dial(server.target) as own:
         gauge = Gauge(server, own)
-        (n_told, told_s), n_before = await gauge.told(), await gauge.computed()
+        (n_noticed, noticed_s), n_before = await gauge.released(), await gauge.computed()
         reading = Reading(time.perf_counter()) if case.kind == _STREAMED and not is_queued else None
         connection.send(_request(lab, server, case, stream_id))
         await _moment(gauge, connection, case.when, stream_id, _n_tokens(lab), reading)
@@ -122,9 +117,9 @@ async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s:
         _LEAVES[case.how](connection)
         await gauge.until_released(n_others=int(is_queued))
         figures = {_RELEASE: time.perf_counter() - left_s}
-        told = await gauge.told()
-        if told[0] == n_told + 1:
-            figures[_NOTICED] = told[1] - told_s
+        released = await gauge.released()
+        if released[0] == n_noticed + 1:
+            figures[_NOTICED] = released[1] - noticed_s
         if not is_queued:  # the stream that occupies the slot continues
             figures |= _tokens(await gauge.computed() - n_before, n_read)
         return figures
@@ -139,19 +134,18 @@ def _tokens(n_computed: int, n_read: int) -> dict[str, float]:
 
 
 def _n_tokens(lab: Lab) -> int:
-    return _SMOKE_TOKENS if lab.is_smoke else _TOKENS
+    return lab.pick(_TOKENS, _SMOKE_TOKENS)
 
 
-def _prompt(lab: Lab, name: str, *, is_long: bool) -> str:
-    n_words = (_SMOKE_PROMPT_WORDS if lab.is_smoke else _PROMPT_WORDS) if is_long else 10
-    return long_prompt(lab.seed, name, n_words)
+def _long_prompt(lab: Lab, name: str) -> str:
+    return long_prompt(lab.seed, name, lab.pick(_PROMPT_WORDS, _SMOKE_PROMPT_WORDS))
 
 
 def _request(lab: Lab, server: TargetServer, case: Case, stream_id: str) -> bytes:
     """Make a request whose events can be counted: the native stream has one for each token, even without text."""
-    ask = stream_request if case.kind == _STREAMED else generate_request
-    prompt = _prompt(lab, stream_id, is_long=case.when == _PREFILL)
-    return ask(server, prompt, _n_tokens(lab), stream_id=stream_id)
+    make = stream_request if case.kind == _STREAMED else generate_request
+    prompt = _long_prompt(lab, stream_id) if case.when == _PREFILL else long_prompt(lab.seed, stream_id, 10)
+    return make(server, prompt, _n_tokens(lab), stream_id=stream_id)
 
 
 async def _moment(

@@ -53,7 +53,7 @@ class Lab:
     async def server(
         self, *flags: str, name: str | None = None, front: str | None = None, pad_bytes: int = 0
     ) -> AsyncIterator[TargetServer]:
-        """Yield a server: one that is started with these flags of `serve`, or the running one.
+        """Yield a server: started with these flags of `serve`, or the running server.
 
         `front` starts an application of `fronts` between the clients and the server. `pad_bytes` makes every event
         longer, because every event repeats the name of the model; the record has the real name.
@@ -63,7 +63,7 @@ class Lab:
             if flags or front or pad_bytes:
                 needed = f", with {' '.join(flags)}" if flags else ""
                 raise ConfigError("url", f"this experiment must start its server itself{needed}")
-            yield self._met(await meet(self.first.target, name=name, model=self.first.model, pid=self.first.pid), None)
+            yield self._met(await self.first.met(name), None)
             return
         files, serve_flags = self.first.files, [*self.first.serve_flags, *flags]
         padding = ["--served-model-name", "x" * pad_bytes] if pad_bytes else []

@@ -16,7 +16,7 @@ _VARIANTS = {
     "as usual": (),
     "small steps": ("--max-step-tokens", "64"),
 }
-"""A token is sent at the end of its step, so the size of a step decides who waits for whom."""
+"""A token is sent at the end of its step, so the size of a step decides which request waits for which."""
 _ALL, _USUAL, _SMALL = _VARIANTS
 _STREAMS, _SMOKE_STREAMS = 32, 8
 _REPEATS, _TOKENS = 5, 8

@@ -45,7 +45,7 @@ class Gauge:
         stream = msgspec.json.decode(await self._get(f"/v1/streams/{stream_id}"))
         return int(stream["tokens"]["generated"]) if "tokens" in stream else 0
 
-    async def told(self) -> tuple[float, float]:
+    async def released(self) -> tuple[float, float]:
         """Return how many sequences were cancelled because their clients left, and their total time until release.
 
         The time runs from when the server noticed.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.experiments.readers import stalled
 from sluiceway_lab.load.client import LoadError, Recording, dial, parse_reply, record, until
 from sluiceway_lab.load.proxies import ProxyRules, own_proxy, require_nginx
 from sluiceway_lab.load.record import Run, Verdict
@@ -62,11 +63,12 @@ FULL, SMOKE = SilenceScale(4.0, 2.0, 0.5), SilenceScale(1.2, 0.7, 0.2)
 
 async def _run(lab: Lab) -> list[Verdict]:
     require_nginx()
-    scale = SMOKE if lab.is_smoke else FULL
+    scale = lab.pick(FULL, SMOKE)
     async with lab.server("--max-running", "1", "--max-step-tokens", str(_STEP_TOKENS)) as server:
         with _proxies(server, scale) as found:
-            await _queued(lab, server, found, scale)
-            await _prefilled(lab, server, found, scale)
+            choices = _choices(found, scale)
+            await _queued(lab, server, choices, scale)
+            await _prefilled(lab, server, lab.pick(choices, choices[:2]), scale)
     async with lab.server("--max-running", str(len(_PROXIES)), pad_bytes=_PAD_BYTES) as server:
         with _proxies(server, scale) as found:
             await _stopped(lab, server, found, scale)
@@ -84,28 +86,33 @@ def _proxies(server: TargetServer, scale: SilenceScale) -> Iterator[dict[str, Ta
         yield found
 
 
-def _choices(found: dict[str, TargetServer], scale: SilenceScale) -> list[tuple[str, TargetServer, float]]:
-    """Return each proxy with and without comments: its name, the server behind it, and the interval of comments."""
-    said = {"no comments": 0.0, "comments": scale.comments_s}
-    return [
-        (f"{proxy}, {words}", server, comments_s)
-        for (proxy, server), (words, comments_s) in itertools.product(found.items(), said.items())
-    ]
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A proxy, with comments or without. `server` has its address behind the proxy."""
+
+    name: str
+    server: TargetServer
+    comments_s: float
+
+    async def ask(self, prompt: str) -> dict[str, float]:
+        """Return what a client sees of its stream."""
+        request = self.server.request(prompt, _TOKENS, sluiceway={"keep_alive_s": self.comments_s})
+        return figures_of(await record(self.server.target, request, _LIMIT_S))
 
 
-async def _queued(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
+def _choices(found: dict[str, TargetServer], scale: SilenceScale) -> list[Choice]:
+    intervals = {"no comments": 0.0, "comments": scale.comments_s}
+    pairs = itertools.product(found.items(), intervals.items())
+    return [Choice(f"{proxy}, {words}", server, comments_s) for (proxy, server), (words, comments_s) in pairs]
+
+
+async def _queued(lab: Lab, server: TargetServer, choices: Sequence[Choice], scale: SilenceScale) -> None:
     """Queue all requests at the same time behind a request that has the only slot."""
-    choices = _choices(found, scale)
     texts = prompts(lab.seed, "keep-alive", len(choices))
     async with _occupied(server, scale.silence_s):
-        recordings = await asyncio.gather(
-            *(
-                record(where.target, where.request(text, _TOKENS, sluiceway={"keep_alive_s": comments_s}), _LIMIT_S)
-                for text, (_, where, comments_s) in zip(texts, choices, strict=True)
-            )
-        )
-    for (name, _, _), recording in zip(choices, recordings, strict=True):
-        lab.note(server.name, f"{_QUEUED}, {name}", figures_of(recording))
+        seen = await asyncio.gather(*(choice.ask(text) for choice, text in zip(choices, texts, strict=True)))
+    for choice, figures in zip(choices, seen, strict=True):
+        lab.note(server.name, f"{_QUEUED}, {choice.name}", figures)
 
 
 @contextlib.asynccontextmanager
@@ -121,14 +128,12 @@ async def _occupied(server: TargetServer, for_s: float) -> AsyncIterator[None]:
             left.cancel()
 
 
-async def _prefilled(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
+async def _prefilled(lab: Lab, server: TargetServer, choices: Sequence[Choice], scale: SilenceScale) -> None:
     """Send one request after another, each with a prompt that takes so long to compute."""
-    choices = _choices(found, scale)
-    for name, where, comments_s in choices[:2] if lab.is_smoke else choices:
-        n_words = await _words_for(lab, server, name, scale.silence_s)
-        prompt = long_prompt(lab.seed, f"keep-alive/{name}", n_words)
-        request = where.request(prompt, _TOKENS, sluiceway={"keep_alive_s": comments_s})
-        lab.note(server.name, f"{_PREFILL}, {name}", figures_of(await record(where.target, request, _LIMIT_S)))
+    for choice in choices:
+        n_words = await _words_for(lab, server, choice.name, scale.silence_s)
+        prompt = long_prompt(lab.seed, f"keep-alive/{choice.name}", n_words)
+        lab.note(server.name, f"{_PREFILL}, {choice.name}", await choice.ask(prompt))
 
 
 async def _words_for(lab: Lab, server: TargetServer, name: str, silence_s: float) -> int:
@@ -140,22 +145,20 @@ async def _words_for(lab: Lab, server: TargetServer, name: str, silence_s: float
 
 async def _stopped(lab: Lab, server: TargetServer, found: dict[str, TargetServer], scale: SilenceScale) -> None:
     """All readers stop at the same time for so long, and then read the rest."""
-    names = [f"{_STOPPED}, {proxy}, comments" for proxy in found]
-    figures = await asyncio.gather(
+    seen = await asyncio.gather(
         *(
             _unread(server, where, f"lab-keep-alive-{lab.seed}-{number}", scale)
             for number, where in enumerate(found.values())
         )
     )
-    for name, one in zip(names, figures, strict=True):
-        lab.note(server.name, name, one)
+    for proxy, figures in zip(found, seen, strict=True):
+        lab.note(server.name, f"{_STOPPED}, {proxy}, comments", figures)
 
 
 async def _unread(server: TargetServer, where: TargetServer, stream_id: str, scale: SilenceScale) -> dict[str, float]:
-    wish = {"stream_id": stream_id, "keep_alive_s": scale.comments_s, "slow_client": "pause"}
-    async with dial(where.target, is_narrow=True) as connection:
-        connection.stall()
-        connection.send(where.request("once", _PADDED_TOKENS, sluiceway=wish))
+    fields = {"stream_id": stream_id, "keep_alive_s": scale.comments_s, "slow_client": "pause"}
+    request = where.request("once", _PADDED_TOKENS, sluiceway=fields)
+    async with stalled(where.target, request, is_narrow=True) as connection:
         await asyncio.sleep(scale.stopped_s)
         connection.resume()
         raw = await connection.read_rest(_LIMIT_S)
@@ -216,12 +219,15 @@ def verdicts(lab: Lab, scale: SilenceScale) -> list[Verdict]:
 def _mute(runs: Sequence[Run], scale: SilenceScale) -> Verdict:
     mute = [run for run in runs if not run.figures["whole"] or run.figures["longest_silence_s"] > scale.timeout_s]
     cut_s = [run.figures["cut_after_s"] for run in mute if not run.figures["whole"]]
-    spread = f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""
     return Verdict(
         "without comments nginx cuts every stream that is silent for longer than its proxy_read_timeout",
         len(cut_s) == len(mute),
-        f"{len(cut_s)} of {len(mute)} were cut{spread}, where it waits {scale.timeout_s:g} s",
+        f"{len(cut_s)} of {len(mute)} were cut{_after(cut_s)}, where it waits {scale.timeout_s:g} s",
     )
+
+
+def _after(cut_s: Sequence[float]) -> str:
+    return f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""
 
 
 def _heard(said: Sequence[Run]) -> Iterator[Verdict]:
@@ -256,16 +262,16 @@ def _stops(stopped: Sequence[Run]) -> Iterator[Verdict]:
     computed = {run.scenario.split(", ")[1]: run.figures["computed_tokens"] for run in stopped}
     n_cut = sum(not run.figures["whole"] for run in stopped)
     cut_s = [run.figures["cut_after_s"] for run in stopped if "cut_after_s" in run.figures]
-    told = ", ".join(f"{name} {n_tokens:.0f}" for name, n_tokens in computed.items())
+    counts = ", ".join(f"{name} {n_tokens:.0f}" for name, n_tokens in computed.items())
     yield Verdict(
         "a reader that takes nothing for longer than nginx's send_timeout is cut, comments or not",
         n_cut == len(stopped),
-        f"{n_cut} of {len(stopped)} were cut" + (f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""),
+        f"{n_cut} of {len(stopped)} were cut{_after(cut_s)}",
     )
     yield Verdict(
         "where nginx buffers, the server does not notice such a reader and computes the whole answer; else it pauses",
         all((n_tokens == _PADDED_TOKENS) == (not _passes_on(_PROXIES[name])) for name, n_tokens in computed.items()),
-        f"of {_PADDED_TOKENS} tokens were computed: {told}",
+        f"of {_PADDED_TOKENS} tokens were computed: {counts}",
     )
 
 

@@ -182,7 +182,7 @@ def _padding(lab: Lab, scale: KernelScale) -> Verdict:
     return lab.timed(
         "the gather pads: a batch with one long row costs it as much as though half of all rows were long",
         mixed - least >= _HALF * (most - least),
-        f"{scale.mixed} rows: {least * 1e3:.1f} ms where all are short, {mixed * 1e3:.1f} with one that is long, "
+        f"{scale.mixed} rows: {least * 1e3:.1f} ms where all are short, {mixed * 1e3:.1f} with one long row, "
         f"{most * 1e3:.1f} where all are",
     )
 

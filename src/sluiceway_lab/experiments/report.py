@@ -9,13 +9,13 @@ from sluiceway_lab.experiments.experiment import Experiment
 from sluiceway_lab.load.record import Record
 from sluiceway_lab.load.tables import show_table
 
-_WORDS = {True: ("stood", "green"), False: ("fell", "bold red"), None: ("open", "dim")}
+_WORDS = {True: ("supported", "green"), False: ("refuted", "bold red"), None: ("open", "dim")}
 
 
 def show(record: Record, experiment: Experiment, console: Console) -> None:
     show_table(console, record.question, experiment.columns, [(row.place, row.figures) for row in record.summary])
     for verdict in record.verdicts:
         word, style = _WORDS[verdict.stood]
-        console.print(Text.assemble((f"{word:<6}", style), f"{verdict.hypothesis}: {verdict.sentence}"))
+        console.print(Text.assemble((f"{word:<10}", style), f"{verdict.hypothesis}: {verdict.sentence}"))
     for sentence in record.not_shown:
         console.print(Text(f"not shown: {sentence}"))

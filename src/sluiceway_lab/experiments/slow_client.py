@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluiceway.config import ModelKind
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.experiments.readers import CUT, Habit, Reading, read
 from sluiceway_lab.load.record import Verdict, percentile
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer, total
 from sluiceway_lab.load.workload import prompts
-from sluiceway_lab.session import OwnServer
 
 _STREAMS = 8
 _PAD_BYTES = 64 * 1024
@@ -27,7 +25,7 @@ _SAMPLE_TOKENS = 32
 _MOST = 1.05
 _STALL = 2.0
 _NAIVE, _DROP, _DEGREES = "naive", "drop", "pause-park-drop"
-_DONE, _RATIO, _TOLD, _OUT, _CUT = "healthy_completion_s", "healthy_ratio", "slow_told", "slow_out_s", "slow_cut"
+_DONE, _RATIO, _ERROR, _OUT, _CUT = "healthy_completion_s", "healthy_ratio", "slow_told", "slow_out_s", "slow_cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +83,9 @@ class ScaledLoad:
     n_tokens: int
     usual_s: float
 
-    def requests(self, seed: int, wish: Any) -> list[bytes]:
-        fields = dict(self.scale.fields) | ({} if wish is None else {"sluiceway": {"slow_client": wish}})
+    def requests(self, seed: int, policy: Any) -> list[bytes]:
+        """Make the requests of all streams. Without a policy, the server decides."""
+        fields = dict(self.scale.fields) | ({} if policy is None else {"sluiceway": {"slow_client": policy}})
         texts = prompts(seed, "slow-client", _STREAMS)
         return [self.server.request(text, self.n_tokens, **fields) for text in texts]
 
@@ -97,14 +96,14 @@ class ScaledLoad:
 
 
 async def _run(lab: Lab) -> list[Verdict]:
-    for scale in [_SMOKE] if lab.is_smoke else [_PADDED, _REAL]:
-        steps = _steps(lab, scale)
+    for scale in lab.pick((_PADDED, _REAL), (_SMOKE,)):
+        # With large events, steps of the fake model must be long, or the machine only copies bytes.
+        steps = ("--fake-step", str(scale.fake_step_s)) if lab.is_fake else ()
         async with lab.server(*steps, pad_bytes=scale.pad_bytes) as server:
             load = await _sized(lab, server, scale)
             for repeat in range(scale.repeats):
-                for name, wish in scale.policies.items():
-                    if not lab.is_smoke or name in _SMOKE_POLICIES:
-                        await _compared(lab, load, name, wish, repeat)
+                for name in lab.pick(tuple(scale.policies), _SMOKE_POLICIES):
+                    await _compared(lab, load, name, scale.policies[name], repeat)
         if not lab.is_smoke:
             # The server behind the front drops no reader, so everything waits in the front.
             async with lab.server(
@@ -114,35 +113,26 @@ async def _run(lab: Lab) -> list[Verdict]:
     return verdicts(lab)
 
 
-def _steps(lab: Lab, scale: SlowClientScale) -> tuple[str, ...]:
-    """Set the steps of the fake model. With large events they must be long, or the machine only copies bytes."""
-    return ("--fake-step", str(scale.fake_step_s)) if _is_fake(lab) else ()
-
-
-def _is_fake(lab: Lab) -> bool:
-    return isinstance(lab.first, OwnServer) and lab.first.files.kind is ModelKind.FAKE
-
-
 async def _sized(lab: Lab, server: TargetServer, scale: SlowClientScale) -> ScaledLoad:
     """Choose as many tokens as the server makes in the time, within bounds."""
     sample = ScaledLoad(server=server, scale=scale, n_tokens=_SAMPLE_TOKENS, usual_s=0.0).requests(lab.seed, None)
     readings = await asyncio.gather(*(read(server.target, request, Habit()) for request in sample))
     a_token_s = statistics.median(itl_s for reading in readings for itl_s in reading.itls_s)
-    n_in_time = scale.n_tokens if _is_fake(lab) else max(_SAMPLE_TOKENS, round(scale.for_s / a_token_s))
+    n_in_time = scale.n_tokens if lab.is_fake else max(_SAMPLE_TOKENS, round(scale.for_s / a_token_s))
     n_tokens = min(scale.n_tokens, n_in_time)
     lab.say(f"{scale.name}: {n_tokens} tokens for each of {_STREAMS} streams, {1e3 * a_token_s:.1f} ms each")
     return ScaledLoad(server=server, scale=scale, n_tokens=n_tokens, usual_s=n_tokens * a_token_s)
 
 
-async def _compared(lab: Lab, load: ScaledLoad, policy: str, wish: Any, repeat: int) -> None:
+async def _compared(lab: Lab, load: ScaledLoad, name: str, policy: Any, repeat: int) -> None:
     """Run without slow readers, with more and more of them, and without again."""
     scale = load.scale
     levels = (0, *scale.n_slow) if lab.is_smoke else (0, *scale.n_slow, 0)
-    rounds = [await _round(load, load.requests(lab.seed, wish), n_slow, load.slow(policy)) for n_slow in levels]
+    rounds = [await _round(load, load.requests(lab.seed, policy), n_slow, load.slow(name)) for n_slow in levels]
     usual_s = statistics.mean(figures[_DONE] for n_slow, figures in zip(levels, rounds, strict=True) if not n_slow)
     for n_slow, figures in zip(levels, rounds, strict=True):
         ratio = {_RATIO: figures[_DONE] / usual_s} if n_slow else {}
-        scenario = f"{scale.name}, {policy}"
+        scenario = f"{scale.name}, {name}"
         lab.note(load.server.name, scenario, figures | ratio, streams=n_slow, repeat=repeat)
 
 
@@ -207,7 +197,7 @@ def slow_figures(readings: list[Reading], watch: ServerWatch) -> dict[str, float
         "held_bytes": max(look.backlog_bytes for look in watch.looks),
         "held_slots": max((look.holders for look in alone), default=0),
         "held_blocks": max((look.blocks for look in alone), default=0),
-        _TOLD: sum(reading.end == "slow_client" for reading in readings) / len(readings),
+        _ERROR: sum(reading.end == "slow_client" for reading in readings) / len(readings),
         _CUT: sum(reading.end == CUT for reading in readings),
     }
 
@@ -248,7 +238,7 @@ EXPERIMENT = Experiment(
         Column("held_bytes", "held kB", 1e-3, 0),
         Column("held_slots", "slots", digits=0),
         Column("held_blocks", "blocks", digits=0),
-        Column(_TOLD, "told %", 100, 0),
+        Column(_ERROR, "got the error %", 100, 0),
         Column("client_cores", "client's CPU", digits=2),
     ),
     drawn=(_DONE, "held_bytes"),

@@ -40,10 +40,10 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[LabSession]:
     return made
 
 
-def test_fallen_hypothesis_is_a_result(sessions: list[LabSession], tmp_path: Path) -> None:
+def test_refuted_hypothesis_is_a_result(sessions: list[LabSession], tmp_path: Path) -> None:
     json_file, plot = tmp_path / "a.json", tmp_path / "a.png"
     code, out, err = lab("naps", "--smoke", "--seed", "3", "--json", str(json_file), "--plot", str(plot))
-    assert code == 0 and "fell  it is free: it costs 1" in out and err == "s, twice 2, repeat 0\n"
+    assert code == 0 and "refuted   it is free: it costs 1" in out and err == "s, twice 2, repeat 0\n"
     (made,) = sessions
     assert isinstance(made.first, OwnServer) and made.first.files.kind is ModelKind.FAKE
     assert (made.is_smoke, made.seed, made.first.flags) == (True, 3, ("--fake-step", "0.002"))
@@ -89,4 +89,4 @@ def test_request_that_fails_is_exit_code_1(sessions: list[LabSession], monkeypat
 
     monkeypatch.setattr(registry, "experiment_of", lambda name: experiment(run=broken))
     code, out, _ = lab("naps", "--smoke")
-    assert code == 1 and "stood it holds: so far" in out
+    assert code == 1 and "supported it holds: so far" in out

@@ -86,7 +86,7 @@ async def test_releases_are_read_from_the_metrics() -> None:
     text = f'{RELEASED}_count{{reason="cancelled"}} 2\n{RELEASED}_sum{{reason="cancelled"}} 0.5\n'
     text += f'{RELEASED}_count{{reason="slow_client"}} 1\n{RELEASED}_sum{{reason="slow_client"}} 0.25\n'
     async with gauge_of(text) as (gauge, _):
-        assert await gauge.told() == (3.0, 0.75)
+        assert await gauge.released() == (3.0, 0.75)
 
 
 async def test_numbers_are_waited_for() -> None:

@@ -61,7 +61,7 @@ def test_sentences_have_their_numbers() -> None:
         "gather 10.0 ms + 1.00 ms a sequence, 0.90 of them attention's; 64 take 74 ms. "
         "kernel 10.0 ms + 0.30 ms a sequence, 0.10 of them attention's; 64 take 29 ms"
     )
-    assert said[4] == "32 rows: 16.4 ms where all are short, 40.0 with one that is long, 42.0 where all are"
+    assert said[4] == "32 rows: 16.4 ms where all are short, 40.0 with one long row, 42.0 where all are"
 
 
 async def test_server_that_runs_already_is_refused() -> None:

@@ -27,8 +27,8 @@ def test_table_verdicts_and_open_points_are_shown(record: Record) -> None:
     assert lines[0] == "How long is a nap?" and lines[1].split() == ["run", "took", "ms"]
     assert lines[3].split() == ["s,", "twice", "2", "500.0"]
     assert lines[-4:] == [
-        "stood it is quick: 0.5 s",
-        "fell  it is free: it costs 1",
-        "open  it is: ?",
+        "supported it is quick: 0.5 s",
+        "refuted   it is free: it costs 1",
+        "open      it is: ?",
         "not shown: dreams",
     ]
