@@ -137,14 +137,14 @@ async def test_a_child_that_dies_is_replaced() -> None:
         assert int(await pool.run(b"pid")) != first
 
 
-async def test_a_job_whose_child_dies_is_begun_again_if_it_has_more_tries(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
+async def test_a_job_whose_child_dies_is_repeated_once_if_it_may_be(tmp_path: Path) -> None:
+    started = tmp_path / "started"
     async with pool_of(n_children=1) as pool:
         with pytest.raises(WorkerDied):
-            await pool.run(b"die_first %b" % bytes(begun))
-    begun.unlink()
-    async with pool_of(n_children=1, n_tries=2) as pool:
-        assert await pool.run(b"die_first %b" % bytes(begun)) == b"2"
+            await pool.run(b"die_first %b" % bytes(started))
+    started.unlink()
+    async with pool_of(n_children=1, may_repeat=True) as pool:
+        assert await pool.run(b"die_first %b" % bytes(started)) == b"2"
         with pytest.raises(WorkerDied):
             await pool.run(b"die")
         assert await pool.run(b"echo x") == b"x"
@@ -164,9 +164,10 @@ async def test_a_job_is_done_by_a_new_child_if_its_child_died_before_it_took_it(
         assert pool.pids != [first]
 
 
-async def test_a_job_is_given_to_a_second_child_but_not_to_a_third(tmp_path: Path) -> None:
+@pytest.mark.parametrize("may_repeat", [False, True])
+async def test_a_job_is_given_to_a_second_child_but_not_to_a_third(tmp_path: Path, may_repeat: bool) -> None:
     starts = tmp_path / "starts"
-    async with pool_of("support.worker_jobs:build_deaf", bytes(starts), n_children=1) as pool:
+    async with pool_of("support.worker_jobs:build_deaf", bytes(starts), n_children=1, may_repeat=may_repeat) as pool:
         with pytest.raises(WorkerDied):
             await pool.run(b"echo x")
         assert starts.read_text() == "started\n" * 2

@@ -39,14 +39,14 @@ class _Jobs:
 
 
 def _die_first(path: bytes) -> bytes:
-    """Note in a file that the job was begun. Die, unless it was begun before. Returns how often it was begun."""
-    with open(path, "a+") as begun:
-        begun.write("x")
-        begun.seek(0)
-        n_begun = len(begun.read())
-    if n_begun == 1:
+    """Count starts of the job in a file, and return their number. Die at the first one."""
+    with open(path, "a+") as file:
+        file.write("x")
+        file.seek(0)
+        n_starts = len(file.read())
+    if n_starts == 1:
         os._exit(1)
-    return b"%d" % n_begun
+    return b"%d" % n_starts
 
 
 def build(init: bytes) -> WorkFunction:

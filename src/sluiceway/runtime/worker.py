@@ -105,8 +105,8 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     large_bytes: int = 256 << 10
     """Jobs of this size or more leave one child free for smaller jobs."""
     nice: int = 5
-    n_tries: int = 1
-    """How often a job is begun whose child dies: above 1 where the job is probably not the cause."""
+    may_repeat: bool = False
+    """True when a job is repeated if its child dies during it, because the job is probably not the cause."""
 
 
 class _PoolJob:
@@ -288,22 +288,18 @@ class _Slot:
             raise WorkerDied("the pool was closed")
 
     async def do(self, parts: Sequence[bytes]) -> bytes:
-        """Do one job, up to `n_tries` times while its child dies. Raises `WorkerError`."""
-        for _ in range(self._limits.n_tries - 1):
-            with contextlib.suppress(WorkerDied):
-                return await self._try(parts)
-        return await self._try(parts)
+        """Do one job. Raises `WorkerError`.
 
-    async def _try(self, parts: Sequence[bytes]) -> bytes:
-        """Do the job in a new child if there is none, or if it dies before it takes the job. Raises `WorkerError`."""
+        If its child dies, a second child does the job, unless the job was taken and may not be repeated.
+        """
         if self._process is not None and self._process.poll() is not None:
             self.kill()  # it died between two jobs
-        if self._process is None:
-            await self.start()
         try:
+            if self._process is None:
+                await self.start()
             return await self._exchange(parts, self._limits.deadline_s)
         except WorkerDied:
-            if self._is_taken:  # the job itself may be the cause
+            if self._is_taken and not self._limits.may_repeat:  # the job itself may be the cause
                 raise
         await self.start()
         return await self._exchange(parts, self._limits.deadline_s)

@@ -34,7 +34,7 @@ LIMITS = WorkerLimits(
     max_waiting=100_000,  # the API process bounds the requests, `_WAIT_S` their time
     large_bytes=64 << 10,
     nice=0,  # a client waits for it
-    n_tries=2,  # a child that dies was probably killed from outside
+    may_repeat=True,  # a child that dies was probably killed from outside
 )
 
 _WAIT_S = 2 * LIMITS.deadline_s
