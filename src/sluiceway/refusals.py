@@ -54,7 +54,7 @@ def answer_too_large(max_bytes: int, param: str | None = None) -> Refusal:
     """400: a whole answer that is, or would be, larger than the server gathers."""
     message = (
         f"An answer that is not streamed may have at most {max_bytes} bytes on this server; this one has more."
-        " Set `stream`, or ask for fewer tokens, choices or log-probabilities."
+        " Set `stream`, or ask for fewer tokens, choices or logprobs."
     )
     return Refusal(status=400, code="answer_too_large", message=message, param=param)
 

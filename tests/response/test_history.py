@@ -1,4 +1,4 @@
-"""What became of a response, for who may know it, for a while."""
+"""The history remembers for a while how responses ended, for their callers only."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def record(stream_id: str) -> StreamRecord:
     )
 
 
-def test_only_its_caller_is_told() -> None:
-    """Also where another one has chosen the same id."""
+def test_only_its_caller_gets_a_record() -> None:
+    """Another caller may have chosen the same id."""
     history, ours, yours = History(max_records=2, ttl_s=10.0), record("a"), record("a")
     history.add(ours, "me", 0.0)
     assert history.find("a", "me", 1.0) is ours
@@ -38,8 +38,8 @@ def test_only_its_caller_is_told() -> None:
     assert history.find("a", "me", 1.0) is ours and history.find("a", "you", 1.0) is yours
 
 
-def test_a_response_takes_the_place_of_an_earlier_one_with_its_id() -> None:
-    """And is the latest from then on: what is older goes before it, in its time."""
+def test_a_record_replaces_an_earlier_one_with_its_id() -> None:
+    """It is the newest from then on, so older records are forgotten before it."""
     history = History(max_records=2, ttl_s=10.0)
     for second, stream_id in enumerate("aba"):
         history.add(record(stream_id), "me", float(second))
@@ -47,8 +47,7 @@ def test_a_response_takes_the_place_of_an_earlier_one_with_its_id() -> None:
     assert [one.stream_id for one in history.records("me", 11.5)] == ["a"]
 
 
-def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
-    """Their number is bounded."""
+def test_the_oldest_record_is_forgotten_when_there_are_too_many() -> None:
     history = History(max_records=2, ttl_s=10.0)
     for stream_id in "abc":
         history.add(record(stream_id), "me", 0.0)
@@ -56,8 +55,8 @@ def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
     assert len(history) == 2
 
 
-def test_nobody_is_forgotten_for_a_caller_that_has_as_much() -> None:
-    """Who has many takes from itself; and so does one that shows other credentials each time."""
+def test_a_caller_takes_no_room_from_callers_with_as_much() -> None:
+    """A caller with many records loses its own. So does one that sends new credentials each time."""
     history = History(max_records=4, ttl_s=10.0)
     history.add(record("mine"), "me", 0.0)
     for n in range(20):
@@ -68,7 +67,7 @@ def test_nobody_is_forgotten_for_a_caller_that_has_as_much() -> None:
 
 
 def test_a_record_is_forgotten_when_its_time_is_over() -> None:
-    """Asked for or not."""
+    """Its age counts, whether or not anyone asks for it."""
     history = History(max_records=9, ttl_s=10.0)
     history.add(record("a"), "me", 0.0)
     history.add(record("b"), "me", 5.0)
@@ -80,14 +79,14 @@ def test_a_record_is_forgotten_when_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("field", ["max_records", "ttl_s"])
-def test_a_history_of_nothing_is_refused(field: str) -> None:
-    """By the name of the field."""
+def test_a_bound_of_zero_is_refused(field: str) -> None:
+    """The error names the field."""
     with pytest.raises(ConfigError, match=field):
         History(**{"max_records": 1, "ttl_s": 1, field: 0})
 
 
-def test_a_caller_sees_its_own() -> None:
-    """The oldest first, as long as they are remembered."""
+def test_a_caller_gets_its_own_records() -> None:
+    """The oldest record comes first."""
     history = History(max_records=9, ttl_s=10.0)
     for second, (stream_id, caller) in enumerate([("a", "me"), ("b", "you"), ("c", "me")]):
         history.add(record(stream_id), caller, float(second))

@@ -28,8 +28,8 @@ def table_of(max_entries: int = 9, ttl_s: float = 10.0) -> Idempotency:
     return Idempotency(max_entries=max_entries, ttl_s=ttl_s)
 
 
-def test_a_repetition_joins_what_runs_and_replays_what_has_ended() -> None:
-    """Whatever id was proposed for it."""
+def test_a_repetition_joins_a_running_response_and_replays_an_ended_one() -> None:
+    """The id that the repetition proposes does not matter."""
     table = table_of()
     assert claim(table, "a") == Claim(KeyState.NEW, "a")
     assert claim(table, "b") == Claim(KeyState.JOIN, "a")
@@ -38,7 +38,7 @@ def test_a_repetition_joins_what_runs_and_replays_what_has_ended() -> None:
 
 
 def test_a_key_with_another_request_is_a_conflict() -> None:
-    """Another body, or the same one to another path; also when the first has ended."""
+    """The body or the path differs. The first response may have ended."""
     table = table_of()
     claim(table, "a")
     table.ended("a", 0.0)
@@ -48,14 +48,14 @@ def test_a_key_with_another_request_is_a_conflict() -> None:
 
 
 def test_keys_of_other_callers_are_other_keys() -> None:
-    """Nobody gets the response of somebody else."""
+    """No caller gets the response of another one."""
     table = table_of()
     claim(table, "a")
     assert claim(table, "b", caller="you") == Claim(KeyState.NEW, "b")
 
 
 def test_a_key_is_free_when_its_time_is_over() -> None:
-    """Counted from the end, at the first one of two."""
+    """The time counts from the first of two ends."""
     table = table_of()
     claim(table, "a")
     claim(table, "live", key="l")
@@ -68,7 +68,7 @@ def test_a_key_is_free_when_its_time_is_over() -> None:
 
 
 def test_a_key_is_free_when_its_request_was_refused() -> None:
-    """To try again is what the client should do then."""
+    """The client should then send the request again."""
     table = table_of()
     claim(table, "a")
     table.forget("a")
@@ -76,7 +76,7 @@ def test_a_key_is_free_when_its_request_was_refused() -> None:
 
 
 def test_a_key_that_is_forgotten_frees_its_own_place_only() -> None:
-    """The caller still has as many keys as before, less one."""
+    """The caller has one key less than before."""
     table = table_of(max_entries=5)
     for stream_id in ("a", "b", "c"):
         assert claim(table, stream_id, key=stream_id).state is KeyState.NEW
@@ -86,7 +86,7 @@ def test_a_key_that_is_forgotten_frees_its_own_place_only() -> None:
 
 
 def test_an_id_belongs_to_one_key_at_a_time() -> None:
-    """While a response has it no other key gets it; afterwards its first key leads to nothing any more."""
+    """While a response has the id, no other key gets it. Later its first key leads to no response."""
     table = table_of()
     claim(table, "a", key="first")
     assert table.claim("me", "second", BODY, "a", 0.0, is_held=True) == Claim(KeyState.TAKEN, "a")
@@ -99,7 +99,7 @@ def test_an_id_belongs_to_one_key_at_a_time() -> None:
 
 
 def test_a_key_leads_to_nothing_when_another_response_has_its_id() -> None:
-    """One without a key, which must not be taken for the first one. Nor is the request a new one, in its time."""
+    """A response without a key has the id now. It is not the first one, and the key is not new either."""
     table = table_of()
     claim(table, "a")
     table.reused("a")
@@ -114,7 +114,7 @@ def test_a_key_leads_to_nothing_when_another_response_has_its_id() -> None:
 
 
 def test_a_new_key_is_refused_when_there_is_no_room() -> None:
-    """No key is forgotten in its time, whether its response runs or has ended: its request could generate twice."""
+    """No key is forgotten before its time: its request could then generate twice."""
     table = table_of(max_entries=3)
     claim(table, "a", key="a")
     claim(table, "b", key="b")
@@ -127,8 +127,8 @@ def test_a_new_key_is_refused_when_there_is_no_room() -> None:
     assert len(table) == 2
 
 
-def test_there_is_room_for_others_however_many_keys_a_caller_sends() -> None:
-    """Each may have as many as are free beside them."""
+def test_a_caller_with_many_keys_leaves_room_for_others() -> None:
+    """A caller may have as many keys as are still free."""
     table = table_of(max_entries=90)
 
     def n_taken(caller: str) -> int:
@@ -139,8 +139,8 @@ def test_there_is_room_for_others_however_many_keys_a_caller_sends() -> None:
     assert [n_taken(caller) for caller in ("me", "you", "they")] == [45, 23, 11]
 
 
-def test_callers_without_number_push_no_key_out() -> None:
-    """Each of them has one: newcomers are refused, and the first one still has its response."""
+def test_many_callers_with_one_key_each_push_no_key_out() -> None:
+    """New callers are refused, and the first caller still has its response."""
     table = table_of(max_entries=50)
     claim(table, "mine")
     table.ended("mine", 0.0)
@@ -149,8 +149,7 @@ def test_callers_without_number_push_no_key_out() -> None:
     assert claim(table, "x", now_s=9.9) == Claim(KeyState.REPLAY, "mine")
 
 
-def test_responses_without_a_key_are_none_of_its_business() -> None:
-    """Their ends may be told all the same."""
+def test_ends_of_responses_without_a_key_are_ignored() -> None:
     table = table_of()
     table.ended("x", 0.0)
     table.forget("x")
@@ -158,23 +157,23 @@ def test_responses_without_a_key_are_none_of_its_business() -> None:
 
 
 @pytest.mark.parametrize("field", ["max_entries", "ttl_s"])
-def test_a_table_of_nothing_is_refused(field: str) -> None:
-    """By the name of the field."""
+def test_a_bound_of_zero_is_refused(field: str) -> None:
+    """The error names the field."""
     with pytest.raises(ConfigError, match=field):
         Idempotency(**{"max_entries": 1, "ttl_s": 1, field: 0})
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "k" * 256, "ä", "\n", "a\x7f"])
-def test_a_key_that_is_none_is_refused(key: str) -> None:
-    """With 400 and the name of the header."""
+def test_an_invalid_key_is_refused(key: str) -> None:
+    """The answer has the status 400 and names the header."""
     with pytest.raises(RequestError) as caught:
         checked_key(key)
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, "Idempotency-Key")
 
 
 @pytest.mark.parametrize("key", ["a", "k" * 255, '"quoted"', "8e03978e-40d5-43dd-bc93-6894a57f9324"])
-def test_a_key_is_taken_as_it_is(key: str) -> None:
-    """With its quotes, if the client sends any."""
+def test_a_key_is_used_unchanged(key: str) -> None:
+    """Quotes that the client sends belong to the key."""
     assert checked_key(key) == key
 
 
@@ -185,8 +184,7 @@ def test_a_key_is_taken_as_it_is(key: str) -> None:
         max_size=40,
     )
 )
-def test_it_is_bounded_and_two_claims_never_run_under_one_key(actions: list[tuple[str, str, int]]) -> None:
-    """Whatever happens in which order."""
+def test_the_table_is_bounded_and_a_key_never_runs_twice(actions: list[tuple[str, str, int]]) -> None:
     table, now_s, running = table_of(max_entries=2, ttl_s=3.0), 0.0, dict[str, str]()
     for number, (action, key, seconds) in enumerate(actions):
         now_s += seconds

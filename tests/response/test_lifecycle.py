@@ -1,4 +1,4 @@
-"""The states of a response: the table is total, and what it says is what its page says."""
+"""The table of the states of a response is complete, and equals its documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_table_in_the_docstring_is_the_table_in_the_code() -> None:
 
 @pytest.mark.parametrize(("state", "given_input"), list(itertools.product(State, Input)))
 def test_every_pair_is_in_the_table_or_raises(state: State, given_input: Input) -> None:
-    """Total: a next state, or an `InvariantError` and no other."""
+    """Each pair gives a next state, or raises `InvariantError` and no other exception."""
     if (state, given_input) in TRANSITIONS:
         assert next_state(state, given_input) is TRANSITIONS[state, given_input]
     else:
@@ -30,20 +30,19 @@ def test_every_pair_is_in_the_table_or_raises(state: State, given_input: Input) 
 
 
 @pytest.mark.parametrize(("state", "word"), list(itertools.product(State, WELCOME)))
-def test_writers_cleanup_and_time_are_welcome_in_every_state(state: State, word: Input) -> None:
-    """Who says them cannot know what has happened before."""
+def test_inputs_of_writers_and_ticks_are_valid_in_every_state(state: State, word: Input) -> None:
+    """Their callers cannot know what happened before."""
     assert (state, word) in TRANSITIONS
 
 
-def test_a_response_that_is_over_does_not_live_again() -> None:
-    """From the ended states one comes to the end, and from the end nowhere."""
+def test_an_ended_response_never_becomes_live_again() -> None:
     for (state, _), following in TRANSITIONS.items():
         assert state in LIVE or following not in LIVE
         assert state is not State.CLOSED or following is State.CLOSED
 
 
 def test_each_state_but_the_last_is_live_or_ended() -> None:
-    """And none is both."""
+    """No state is both."""
     assert LIVE | ENDED == set(State) - {State.CLOSED}
     assert not LIVE & ENDED
 
@@ -60,8 +59,8 @@ def test_each_state_but_the_last_is_live_or_ended() -> None:
         (State.CLOSED, True, False, False, Input.LOST),
     ],
 )
-def test_loss_of_a_reader_means_what_follows_from_it(
+def test_the_meaning_of_a_lost_reader_depends_on_who_is_left(
     state: State, stays: bool, may_return: bool, is_kept: bool, meaning: Input
 ) -> None:
-    """Nothing, where others read or nobody did; the end, where the response is for nobody any more."""
+    """Nothing follows while others read. The last reader of a plain response ends it."""
     assert meaning_of_loss(state, stays=stays, may_return=may_return, is_kept=is_kept) is meaning

@@ -1,4 +1,4 @@
-"""A request's wish becomes a policy, or an error that names the field."""
+"""The options of a request become a policy, or an error that names the field."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ OWN = msgspec.structs.replace(DEFAULT, park_after_s=1.0)
 """A server's own policy, which differs from the usual one of its name."""
 
 
-def test_the_servers_policy_is_taken_when_nothing_is_wished() -> None:
-    """`null` is the same as leaving it out, for the whole and for a threshold."""
+def test_the_policy_of_the_server_is_the_default() -> None:
+    """`null` is the same as no field, for the whole object and for a threshold."""
     assert policy_from_json(None, OWN) is OWN
     assert policy_from_json({"policy": None, "drop_after_s": None}, OWN) == OWN
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_a_word_names_a_policy(name: PolicyName) -> None:
-    """In the body and in the header; with the usual values."""
+def test_a_name_selects_a_policy(name: PolicyName) -> None:
+    """In the body and in the header. The policy has its default values."""
     assert policy_from_json(name.value, POLICIES[name]) == POLICIES[name]
     assert policy_from_header(f" {name.value} ", POLICIES[name]) == POLICIES[name]
 
 
-def test_the_servers_own_values_are_kept_when_its_own_policy_is_named() -> None:
-    """And the usual ones are taken for any other."""
+def test_the_policy_of_the_server_keeps_its_values_when_it_is_named() -> None:
+    """Any other policy has its default values."""
     assert policy_from_json("pause-park-drop", OWN) is not DEFAULT
     assert policy_from_json("pause-park-drop", OWN) == OWN
     assert policy_from_json("drop", OWN) == POLICIES[PolicyName.DROP]
 
 
-def test_thresholds_change_the_policy_that_is_named() -> None:
-    """Or the server's own one if none is."""
+def test_thresholds_change_the_named_policy() -> None:
+    """Without a name they change the policy of the server."""
     wish = {"policy": "drop", "drop_after_s": 1, "high_events": 16, "low_events": 4}
     changed = msgspec.structs.replace(POLICIES[PolicyName.DROP], drop_after_s=1, high_events=16, low_events=4)
     assert policy_from_json(wish, OWN) == changed
@@ -69,8 +69,8 @@ def test_thresholds_change_the_policy_that_is_named() -> None:
         ({"x" * 100: 1}, "sluiceway.slow_client." + "x" * 64),
     ],
 )
-def test_a_wrong_wish_is_refused_by_name(wish: object, param: str) -> None:
-    """With 400 and the path of the field at fault, in the path and in the sentence."""
+def test_a_wrong_value_is_refused_with_its_path(wish: object, param: str) -> None:
+    """The status is 400. The param and the message have the path of the field."""
     with pytest.raises(RequestError) as caught:
         policy_from_json(wish, DEFAULT)
     refusal = caught.value.refusal
@@ -82,7 +82,7 @@ def test_a_wrong_wish_is_refused_by_name(wish: object, param: str) -> None:
     "value", ["", "naive", "drop; drop_after_s", "drop; drop_after_s=soon", "drop; high_bytes=1.5"]
 )
 def test_a_wrong_header_is_refused(value: str) -> None:
-    """By the name of the header."""
+    """The error names the header."""
     with pytest.raises(RequestError, match="Sluiceway-Slow-Client"):
         policy_from_header(value, DEFAULT)
 
@@ -98,7 +98,7 @@ FIELDS = st.sampled_from([*DEFAULT.__struct_fields__, "policy"])
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(JSON | st.dictionaries(FIELDS, JSON, max_size=4))
 def test_any_json_is_a_policy_or_is_refused(wish: object) -> None:
-    """Never another exception."""
+    """No other exception is raised."""
     try:
         policy = policy_from_json(wish, DEFAULT)
     except RequestError:
@@ -109,7 +109,7 @@ def test_any_json_is_a_policy_or_is_refused(wish: object) -> None:
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(max_size=40) | st.lists(FIELDS.map(lambda name: f"{name}=1"), max_size=3).map(";".join))
 def test_any_header_is_a_policy_or_is_refused(value: str) -> None:
-    """A header comes from outside."""
+    """No other exception is raised."""
     try:
         policy = policy_from_header(value, DEFAULT)
     except RequestError:
@@ -125,8 +125,8 @@ def test_any_header_is_a_policy_or_is_refused(value: str) -> None:
         (12, "`slow_client.k9` and 2 more are no thresholds"),
     ],
 )
-def test_all_names_that_are_no_thresholds_are_told(n: int, expected: str) -> None:
-    """Ten of them, and how many more there are."""
+def test_all_unknown_thresholds_are_named(n: int, expected: str) -> None:
+    """The message names ten of them, and the number of the others."""
     with pytest.raises(RequestError) as caught:
         policy_from_json({f"k{i}": 1 for i in range(n)}, OWN, "slow_client")
     assert expected in caught.value.refusal.message and caught.value.refusal.param == "slow_client.k0"
@@ -134,13 +134,13 @@ def test_all_names_that_are_no_thresholds_are_told(n: int, expected: str) -> Non
 
 @pytest.mark.parametrize("value", ["drop; drop_after_s=1; drop_after_s=2", "drop;drop_after_s=1;drop_after_s =1"])
 def test_a_threshold_is_refused_when_the_header_has_it_twice(value: str) -> None:
-    """Which of them counts would be a guess."""
+    """The server does not guess which one counts."""
     with pytest.raises(RequestError, match="is given more than once") as caught:
         policy_from_header(value, POLICIES[PolicyName.DROP])
     assert caught.value.refusal.param == f"{HEADER}.drop_after_s"
 
 
 def test_a_second_policy_is_refused_when_the_header_names_one() -> None:
-    """The first word is the policy already."""
+    """The first word of the header is the policy."""
     with pytest.raises(RequestError, match=r"`Sluiceway-Slow-Client.policy` is given more than once"):
         policy_from_header("drop; policy=pause", POLICIES[PolicyName.DROP])

@@ -1,4 +1,4 @@
-"""What follows from how a reader stands, and which policies can be."""
+"""What a policy decides about a reader, and which policies are valid."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ UNBOUNDED = POLICIES[PolicyName.UNBOUNDED]
 BEHIND = NEAR._replace(queued_bytes=15, behind_s=0.0)
 
 
-def test_the_default_is_to_go_by_degrees() -> None:
-    """The policy that is told of as the default is the default, and every policy has its usual values."""
+def test_pause_park_drop_is_the_default_policy() -> None:
+    """The documentation says so, and every policy has its default values."""
     assert DEFAULT.name is PolicyName.PAUSE_PARK_DROP
     assert [POLICIES[name].name for name in PolicyName] == list(PolicyName)
 
@@ -66,8 +66,8 @@ def test_marks_and_times_may_be_0() -> None:
     assert (policy.low_bytes, policy.limit_events, policy.drop_after_s) == (0, 0, 0.0)
 
 
-def test_the_page_tells_the_usual_values() -> None:
-    """Marks and times as they are in the code."""
+def test_the_page_has_the_default_values() -> None:
+    """It has the marks and the times of the code."""
     page = (ROOT / "docs" / "slow-clients.md").read_text()
     for policy in POLICIES.values():
         times = (policy.park_after_s, policy.drop_after_s, policy.stall_timeout_s)
@@ -87,14 +87,14 @@ def test_the_page_tells_the_usual_values() -> None:
 def test_a_reader_falls_behind_above_a_high_mark(
     queued_bytes: int, unsent_bytes: int, queued_events: int, expected: bool
 ) -> None:
-    """In bytes, wherever they wait, or in events; not at the mark itself, nor for two events, however large."""
+    """In bytes, wherever they wait, or in events. Neither the mark itself nor two large events are too much."""
     measure = NEAR._replace(queued_bytes=queued_bytes, unsent_bytes=unsent_bytes, queued_events=queued_events)
     assert is_behind(PAUSE, measure) is expected
     assert decide(PAUSE, measure) is (Decision.PAUSE if expected else Decision.RUN)
 
 
 def test_a_reader_stays_behind_until_it_is_at_the_low_mark() -> None:
-    """Between the marks nothing changes, whichever side it came from."""
+    """Between the two marks nothing changes."""
     between = NEAR._replace(queued_bytes=15)
     assert decide(PAUSE, between) is Decision.RUN
     assert decide(PAUSE, between._replace(behind_s=0.0)) is Decision.PAUSE
@@ -102,22 +102,22 @@ def test_a_reader_stays_behind_until_it_is_at_the_low_mark() -> None:
 
 
 def test_the_low_mark_counts_when_memory_is_short() -> None:
-    """Then a policy that pauses does so, and one that cannot pause drops the reader."""
+    """A policy that pauses then pauses the generation, and any other policy drops the reader."""
     between = NEAR._replace(queued_bytes=15, pressure=Pressure.TIGHT)
     assert decide(PAUSE, between) is Decision.PAUSE
     assert decide(DROP, between) is Decision.DROP
     assert decide(DROP, between._replace(queued_bytes=10)) is Decision.RUN
 
 
-def test_everyone_above_the_low_mark_is_dropped_when_memory_is_full() -> None:
-    """Pausing stops what comes, not what is there. Who holds little is left alone."""
+def test_readers_above_the_low_mark_are_dropped_when_memory_is_full() -> None:
+    """A pause would not free memory. Readers with little in their backlog stay."""
     between = NEAR._replace(queued_bytes=15, pressure=Pressure.FULL)
     assert decide(PAUSE, between) is decide(DROP, between) is Decision.DROP
     assert decide(PAUSE, between._replace(queued_bytes=10)) is Decision.RUN
 
 
 def test_a_policy_without_marks_is_bounded_when_memory_is_short() -> None:
-    """Unbounded means: as far as the server's memory goes."""
+    """`unbounded` means: as far as the memory of the server allows."""
     much = NEAR._replace(queued_bytes=1 << 30, queued_events=1 << 20)
     assert decide(UNBOUNDED, much) is Decision.RUN
     assert decide(UNBOUNDED, much._replace(pressure=Pressure.TIGHT)) is Decision.DROP
@@ -134,16 +134,16 @@ def test_a_policy_without_marks_is_bounded_when_memory_is_short() -> None:
         (DROP, 3.0, Decision.DROP),
     ],
 )
-def test_what_a_reader_costs_grows_with_the_time_that_it_is_behind(
+def test_the_decision_grows_with_the_time_that_a_reader_is_behind(
     policy: Policy, behind_s: float, expected: Decision
 ) -> None:
-    """Each policy at its thresholds."""
+    """Each policy has its own thresholds."""
     assert decide(policy, BEHIND._replace(behind_s=behind_s)) is expected
 
 
 @pytest.mark.parametrize("policy", [PAUSE, DROP, BY_DEGREES, UNBOUNDED])
 def test_a_reader_is_dropped_when_it_takes_nothing_for_too_long(policy: Policy) -> None:
-    """However little waits for it."""
+    """It does not matter how little waits for it."""
     assert policy.stall_timeout_s is not None
     assert decide(policy, NEAR._replace(queued_events=1, stalled_s=policy.stall_timeout_s)) is Decision.RUN
     assert decide(policy, NEAR._replace(queued_events=1, stalled_s=policy.stall_timeout_s + 1)) is Decision.DROP
@@ -152,14 +152,14 @@ def test_a_reader_is_dropped_when_it_takes_nothing_for_too_long(policy: Policy) 
 @pytest.mark.parametrize("policy", [PAUSE, DROP, BY_DEGREES])
 @pytest.mark.parametrize("much", [{"queued_bytes": 41, "queued_events": 3}, {"queued_events": 7}])
 def test_a_reader_is_dropped_above_the_limit(policy: Policy, much: dict[str, Any]) -> None:
-    """At once: the bound holds, whatever else is decided."""
+    """It is dropped immediately, so that the bound holds."""
     assert decide(policy, NEAR._replace(**much)) is Decision.DROP
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 6))
-def test_a_reader_is_not_behind_until_it_was_sent_what_is_spare(queued: int, unsent: int, events: int) -> None:
-    """And it is with one event more, or with one more byte. Where a few large ones wait, the next event decides."""
+def test_a_reader_falls_behind_right_after_its_spare_amount(queued: int, unsent: int, events: int) -> None:
+    """One more event or one more byte is too much. With a few large events, the next event decides."""
     measure = NEAR._replace(queued_bytes=queued, unsent_bytes=unsent, queued_events=events)
     spare_bytes, spare_events = spare(PAUSE, measure)
     assert is_behind(PAUSE, measure) is (spare_bytes < 0)
@@ -171,8 +171,7 @@ def test_a_reader_is_not_behind_until_it_was_sent_what_is_spare(queued: int, uns
     assert is_behind(PAUSE, full) is (queued + unsent > 20)
 
 
-def test_two_events_are_too_much_for_a_short_memory_only() -> None:
-    """However large they are; then they count as all others do."""
+def test_two_large_events_are_too_much_only_when_memory_is_short() -> None:
     large = NEAR._replace(queued_bytes=1 << 30, queued_events=2)
     assert decide(PAUSE, large) is decide(DROP, large) is Decision.RUN
     assert decide(PAUSE, large._replace(pressure=Pressure.TIGHT)) is Decision.PAUSE
@@ -180,7 +179,6 @@ def test_two_events_are_too_much_for_a_short_memory_only() -> None:
 
 
 def test_everything_is_spare_without_marks() -> None:
-    """As far as amounts go."""
     assert spare(UNBOUNDED, NEAR) == (MAX_AMOUNT, MAX_AMOUNT)
 
 
@@ -199,10 +197,8 @@ def test_everything_is_spare_without_marks() -> None:
     st.sampled_from(["queued_bytes", "queued_events", "unsent_bytes", "stalled_s", "behind_s"]),
     st.integers(1, 50),
 )
-def test_a_reader_that_stands_worse_is_not_treated_more_mildly(
-    policy: Policy, measure: Measure, field: str, more: int
-) -> None:
-    """The decision grows with every measurement."""
+def test_a_slower_reader_never_gets_a_milder_decision(policy: Policy, measure: Measure, field: str, more: int) -> None:
+    """The decision grows with every measured value."""
     change: dict[str, Any] = {field: (getattr(measure, field) or 0) + more}
     assert decide(policy, measure._replace(**change)) >= decide(policy, measure)
 
@@ -211,8 +207,8 @@ FIELDS_OF = {name: {f for f, v in msgspec.structs.asdict(POLICIES[name]).items()
 
 
 @pytest.mark.parametrize(("name", "field"), list(itertools.product(PolicyName, DEFAULT.__struct_fields__[1:])))
-def test_a_field_is_refused_when_it_has_no_meaning_and_demanded_when_it_has(name: PolicyName, field: str) -> None:
-    """Nothing is accepted and ignored; the error names the field."""
+def test_a_policy_has_exactly_the_fields_that_it_uses(name: PolicyName, field: str) -> None:
+    """A field that would be ignored is refused, and the error names it."""
     wrong = None if field in FIELDS_OF[name] else 1
     with pytest.raises(ConfigError) as caught:
         msgspec.structs.replace(POLICIES[name], **{field: wrong})
@@ -223,7 +219,7 @@ def test_a_field_is_refused_when_it_has_no_meaning_and_demanded_when_it_has(name
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, 1 << 41])
 @pytest.mark.parametrize("field", ["limit_bytes", "stall_timeout_s"])
 def test_a_number_out_of_range_is_refused(field: str, value: float) -> None:
-    """Times up to a day, amounts up to what no memory holds."""
+    """Times are at most a day, and amounts at most what memory can hold."""
     with pytest.raises(ConfigError, match=f"{field}: must be from 0"):
         msgspec.structs.replace(PAUSE, **{field: value})
 
@@ -244,6 +240,6 @@ def test_marks_and_times_are_refused_out_of_order(field: str, value: float, abov
         msgspec.structs.replace(BY_DEGREES, **{field: value})
 
 
-def test_the_low_mark_is_that_of_policies_without_marks_too() -> None:
-    """What nobody is reproached with."""
+def test_policies_without_marks_have_a_low_mark_too() -> None:
+    """A smaller backlog never counts as slow."""
     assert POLICIES[PolicyName.UNBOUNDED].low_mark_bytes == POLICIES[PolicyName.PAUSE].low_mark_bytes == 8 * 1024

@@ -1,4 +1,4 @@
-"""Who has the most in a full table is the one that loses something."""
+"""A full table drops an entry of the caller that has the most."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluiceway.response.shares import Shares
 
 
 def shares_of(*entries: str) -> Shares[str]:
-    """Each entry is the name of a caller and that of a thing."""
+    """Each entry is the name of a caller, followed by the name of a thing."""
     shares = Shares[str]()
     for entry in entries:
         shares.add(entry[0], entry)
@@ -21,7 +21,7 @@ def shares_of(*entries: str) -> Shares[str]:
 
 
 def test_the_oldest_of_the_caller_with_the_most_goes_first() -> None:
-    """The caller that added last."""
+    """Among equal callers it is the one that added last."""
     shares = shares_of("b1", "a1", "a2", "b2", "a3", "c1")
     assert shares.excess("c") == shares.excess("b") == shares.excess("nobody") == "a1"
     shares.drop("a", "a1")
@@ -31,15 +31,15 @@ def test_the_oldest_of_the_caller_with_the_most_goes_first() -> None:
     assert list(shares.of("a")) == ["a2", "a3"] and list(shares.of("x")) == []
 
 
-def test_nobody_is_pushed_out_by_a_caller_that_has_as_much() -> None:
-    """A caller that shows other credentials with each request takes only from itself."""
+def test_a_caller_with_as_much_pushes_no_other_caller_out() -> None:
+    """A caller that sends new credentials with each request loses its own entries only."""
     shares = shares_of("b1", "c1", "d1", "e1")
     for caller in "bcde":
         assert shares.excess(caller) == f"{caller}1"
 
 
-def test_weights_count_and_not_numbers_where_they_are_given() -> None:
-    """An entry that is added again is there once, as the newest."""
+def test_weights_count_where_they_are_given() -> None:
+    """An entry that is added again is the newest, and is there once."""
     shares = Shares[str]()
     for thing in ("b1", "b2", "b3"):
         shares.add("b", thing, 1)
@@ -51,8 +51,8 @@ def test_weights_count_and_not_numbers_where_they_are_given() -> None:
     assert list(shares.of("b")) == ["b2", "b3", "b1"]
 
 
-def test_what_changes_without_end_takes_no_more_room() -> None:
-    """Nobody asks who has the most while the table is not full."""
+def test_many_changes_take_no_more_memory() -> None:
+    """Nothing asks for the largest share while the table is not full."""
     shares = shares_of("b1", "b2", "b3")
     sizes = []
     for n in range(1000):
@@ -63,7 +63,7 @@ def test_what_changes_without_end_takes_no_more_room() -> None:
     assert shares.excess("a") == "b1"
 
 
-def test_where_nobody_has_anything_nothing_goes() -> None:
+def test_an_empty_table_has_nothing_to_drop() -> None:
     shares = shares_of("a1")
     shares.drop("a", "a1")
     with pytest.raises(LookupError):
@@ -72,8 +72,7 @@ def test_where_nobody_has_anything_nothing_goes() -> None:
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcd"), st.integers(0, 9)), max_size=400))
-def test_it_is_always_one_of_those_with_the_most(actions: list[tuple[bool, str, int]]) -> None:
-    """However things came and went."""
+def test_the_dropped_entry_is_always_of_a_caller_with_the_most(actions: list[tuple[bool, str, int]]) -> None:
     shares, held = Shares[int](), dict[tuple[str, int], None]()
     for adds, caller, thing in [*actions, *actions]:
         held.pop((caller, thing), None)

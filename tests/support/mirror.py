@@ -6,7 +6,7 @@ The lab's package is mirrored one folder further down: `src/sluiceway_lab/bench.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,14 +45,15 @@ def own_tests(source: Path) -> list[Path]:
     `test_fields_messages.py` belongs to `fields.py`, unless there is a `fields_messages.py`.
     """
     mirror = mirror_of(source)
-    others = {path.stem for path in source.parent.glob("*.py")} - {source.stem}
+    stems = {path.stem for path in source.parent.glob("*.py")}
     found = [mirror, *mirror.parent.glob(f"{mirror.stem}_*.py")]
-    topics = (path.stem.removeprefix("test_") for path in found)
-    return sorted(
-        path
-        for path, topic in zip(found, topics, strict=True)
-        if path.exists() and not any(topic == other or topic.startswith(f"{other}_") for other in others)
-    )
+    return sorted(path for path in found if path.exists() and _tested_by(path, stems) == source.stem)
+
+
+def _tested_by(test: Path, stems: Iterable[str]) -> str:
+    """The longest of these names of source files that begins the name of a test file."""
+    topic = test.stem.removeprefix("test_")
+    return max((stem for stem in stems if f"{topic}_".startswith(f"{stem}_")), key=len)
 
 
 def has_logic(source: Path) -> bool:

@@ -357,7 +357,7 @@ _EXTENSIONS: Mapping[str, _Neutral] = {
 }
 
 # A chat template writes the special tokens itself; a plain prompt gets them from the tokenizer. The older endpoint has
-# one field for log-probabilities, not two.
+# one field for logprobs, not two.
 _SHARED: Mapping[str, _Neutral] = {
     field: neutral
     for field, neutral in {**_OPENAI, **_EXTENSIONS}.items()
