@@ -11,11 +11,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge
+from sluiceway_lab.experiments.experiment import Experiment, Lab, values_of
+from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge, gauging
 from sluiceway_lab.experiments.native import generate_request, stream_request
 from sluiceway_lab.experiments.readers import Habit, Reading, read
-from sluiceway_lab.load.client import Connection, LoadError, dial
+from sluiceway_lab.load.client import Connection, LoadError, dial, record
 from sluiceway_lab.load.record import Run, Verdict, percentile
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer, total
@@ -89,11 +89,9 @@ async def _decode_step_s(server: TargetServer) -> float:
 
 async def _prefill_step_s(lab: Lab, server: TargetServer, repeat: int) -> float:
     """Return the mean step of a long prompt. These steps have more tokens than others."""
-    async with dial(server.target) as connection, dial(server.target) as own:
-        before = await Gauge(server, own).samples()
-        connection.send(generate_request(server, _long_prompt(lab, f"before {repeat}"), 1))
-        await connection.read_reply(LIMIT_S)
-        after = await Gauge(server, own).samples()
+    before = await server.samples()
+    await record(server.target, generate_request(server, _long_prompt(lab, f"before {repeat}"), 1))
+    after = await server.samples()
     seconds, steps = (
         total(after, f"sluiceway_step_seconds_{what}") - total(before, f"sluiceway_step_seconds_{what}")
         for what in ("sum", "count")
@@ -105,8 +103,8 @@ async def _left(lab: Lab, server: TargetServer, case: Case, repeat: int, step_s:
     """Let one client leave, and return its figures."""
     stream_id = case.stream_id(lab, repeat)
     is_queued, drawing = case.when == _QUEUED, random.Random(stream_id)
-    async with _occupied(server, is_queued), dial(server.target) as connection, dial(server.target) as own:
-        gauge = Gauge(server, own)
+    occupied = _occupied(server) if is_queued else contextlib.nullcontext()
+    async with occupied, dial(server.target) as connection, gauging(server) as gauge:
         (n_noticed, noticed_s), n_before = await gauge.released(), await gauge.computed()
         reading = Reading(time.perf_counter()) if case.kind == _STREAMED and not is_queued else None
         connection.send(_request(lab, server, case, stream_id))
@@ -186,22 +184,19 @@ async def _linger(gauge: Gauge, connection: Connection, stream_id: str, reading:
 
 
 @contextlib.asynccontextmanager
-async def _occupied(server: TargetServer, is_wanted: bool) -> AsyncIterator[None]:
+async def _occupied(server: TargetServer) -> AsyncIterator[None]:
     """Occupy the only slot for the length of the block."""
-    async with dial(server.target) as connection:
-        if is_wanted:
-            connection.send(stream_request(server, "again", _ENDLESS))
-            await _read_to(connection, Reading(time.perf_counter()), 1)
+    async with dial(server.target, stream_request(server, "again", _ENDLESS)) as connection:
+        await _read_to(connection, Reading(time.perf_counter()), 1)
         yield
-    if is_wanted:
-        async with dial(server.target) as own:
-            await Gauge(server, own).until_released()
+    async with gauging(server) as gauge:
+        await gauge.until_released()
 
 
 def verdicts(lab: Lab) -> list[Verdict]:
     ours = _runs(lab, _CASES)
-    steps, release_s = _figures(ours, _STEPS), _figures(ours, _RELEASE)
-    unread, begun = _figures(ours, _UNREAD), _figures(ours, _BEGUN)
+    steps, release_s = values_of(ours, _STEPS), values_of(ours, _RELEASE)
+    unread, begun = values_of(ours, _UNREAD), values_of(ours, _BEGUN)
     worst = max(ours, key=lambda run: run.figures[_STEPS])
     return [
         lab.timed(
@@ -227,7 +222,7 @@ def verdicts(lab: Lab) -> list[Verdict]:
 
 
 def _since_noticed(ours: Sequence[Run]) -> str:
-    noticed_s = _figures(ours, _NOTICED)
+    noticed_s = values_of(ours, _NOTICED)
     if not noticed_s:
         return "the server does not say"
     return f"by the server's clock, from when it had noticed, {statistics.median(noticed_s) * 1e3:.1f} ms"
@@ -239,7 +234,7 @@ def _of_others(lab: Lab) -> Iterator[Verdict]:
     listening = _runs(lab, [case for case in others if case.response == _FRAMEWORK and case.kind == _STREAMED])
     deaf = _runs(lab, [case for case in others if case.response == _WRITE_ONLY or case.kind == _PLAIN])
     if listening:
-        steps = _figures(listening, _STEPS)
+        steps = values_of(listening, _STEPS)
         yield lab.timed(
             "a stream of the framework's own response is released within two steps too",
             max(steps) < 2,
@@ -257,10 +252,6 @@ def _of_others(lab: Lab) -> Iterator[Verdict]:
 def _runs(lab: Lab, cases: Sequence[Case]) -> list[Run]:
     scenarios = {case.scenario for case in cases}
     return [run for run in lab.runs if run.scenario in scenarios]
-
-
-def _figures(runs: Sequence[Run], name: str) -> list[float]:
-    return [run.figures[name] for run in runs if name in run.figures]
 
 
 EXPERIMENT = Experiment(

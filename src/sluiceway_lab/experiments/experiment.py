@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -19,6 +19,11 @@ from sluiceway_lab.session import OwnServer, RunningServer
 
 _GOODBYE_S = 0.05
 SizeT = TypeVar("SizeT")
+
+
+def values_of(runs: Iterable[Run], name: str) -> list[float]:
+    """Return a figure of those runs that have it."""
+    return [run.figures[name] for run in runs if name in run.figures]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,28 +102,21 @@ class Lab:
         repeat: int = 0,
         errors: Sequence[str] = (),
     ) -> None:
-        """Add a run to the record."""
-        self.keep(
-            Run(server=server, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=list(errors))
-        )
-
-    def keep(self, run: Run) -> None:
         """Add a run to the record, and report it as progress."""
-        self.runs.append(rounded(run))
-        failed = f": {len(run.errors)} failed ({run.errors[0]})" if run.errors else ""
-        self.say(f"{run.place}, repeat {run.repeat}{failed}")
+        made = Run(
+            server=server, scenario=scenario, streams=streams, repeat=repeat, figures=figures, errors=list(errors)
+        )
+        self.runs.append(rounded(made))
+        failed = f": {len(errors)} failed ({errors[0]})" if errors else ""
+        self.say(f"{made.place}, repeat {repeat}{failed}")
 
     def figures(
         self, name: str, scenario: str, streams: int | None = None, *, server: str | None = None
     ) -> list[float]:
         """Return a figure of all runs of a scenario that have it; with `streams` or `server`, only of theirs."""
-        return [
-            run.figures[name]
-            for run in self.runs
-            if run.scenario == scenario and name in run.figures
-            if streams is None or run.streams == streams
-            if server is None or run.server == server
-        ]
+        found = [run for run in self.runs if run.scenario == scenario]
+        found = [run for run in found if streams in (None, run.streams) and server in (None, run.server)]
+        return values_of(found, name)
 
     def median(self, name: str, scenario: str, streams: int | None = None, *, server: str | None = None) -> float:
         """Return the median of the same figures. Needs at least one."""

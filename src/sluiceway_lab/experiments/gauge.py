@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from sluiceway_lab.load.client import Connection, keeping, until
+from sluiceway_lab.load.client import Connection, dial, keeping, until
 from sluiceway_lab.load.target_server import Samples, TargetServer, parse_samples, total
 
 LIMIT_S = 20.0
@@ -82,6 +83,13 @@ class Gauge:
     async def _get(self, path: str) -> bytes:
         self.connection.send(keeping(self.server.target.request("GET", path)))
         return (await self.connection.read_reply(LIMIT_S)).body
+
+
+@contextlib.asynccontextmanager
+async def gauging(server: TargetServer) -> AsyncIterator[Gauge]:
+    """Connect a gauge for the length of the block."""
+    async with dial(server.target) as connection:
+        yield Gauge(server, connection)
 
 
 async def tokens_of(server: TargetServer, stream_id: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
 from sluiceway_lab.load.client import record
-from sluiceway_lab.load.record import Run, Verdict, distribution
+from sluiceway_lab.load.record import Verdict, distribution
 from sluiceway_lab.load.scenarios import under_way
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
@@ -31,11 +31,11 @@ async def _run(lab: Lab) -> list[Verdict]:
         await record(server.target, server.request("warm up", _TOKENS))
         for level in lab.pick(_RESIDENTS, _SMOKE_RESIDENTS):
             for scenario in ("short", "long"):
-                lab.keep(await _joined(lab, server, scenario, level))
+                await _measure(lab, server, scenario, level)
     return verdicts(lab)
 
 
-async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> Run:
+async def _measure(lab: Lab, server: TargetServer, scenario: str, level: int) -> None:
     """Send joining requests one after another, at random moments, while the residents stream."""
     drawing = random.Random(f"{lab.seed}/{scenario}/{level}")
     joined = []
@@ -47,7 +47,7 @@ async def _joined(lab: Lab, server: TargetServer, scenario: str, level: int) -> 
         n_ended = sum(resident.is_over for resident in residents)
     times = [text_times(await resident.end()) for resident in residents]
     figures = joined_figures(scenario, joined, times) | {"residents_ended": float(n_ended)}
-    return Run(server=server.name, scenario=scenario, streams=level, repeat=0, figures=figures)
+    lab.note(server.name, scenario, figures, streams=level)
 
 
 def _joining(lab: Lab, scenario: str, level: int) -> list[str]:

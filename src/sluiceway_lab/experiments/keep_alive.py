@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.experiments.experiment import Experiment, Lab, values_of
 from sluiceway_lab.experiments.readers import stalled
 from sluiceway_lab.load.client import LoadError, Recording, dial, parse_reply, record, until
 from sluiceway_lab.load.proxies import ProxyRules, own_proxy, require_nginx
@@ -261,7 +261,7 @@ def _stops(stopped: Sequence[Run]) -> Iterator[Verdict]:
     """Judge readers that stop for longer than nginx waits."""
     computed = {run.scenario.split(", ")[1]: run.figures["computed_tokens"] for run in stopped}
     n_cut = sum(not run.figures["whole"] for run in stopped)
-    cut_s = [run.figures["cut_after_s"] for run in stopped if "cut_after_s" in run.figures]
+    cut_s = values_of(stopped, "cut_after_s")
     counts = ", ".join(f"{name} {n_tokens:.0f}" for name, n_tokens in computed.items())
     yield Verdict(
         "a reader that takes nothing for longer than nginx's send_timeout is cut, comments or not",

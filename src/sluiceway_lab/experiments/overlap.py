@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 
 from sluiceway_lab.experiments.experiment import Experiment, Lab
-from sluiceway_lab.load.record import Run, Verdict
+from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.scenarios import observe, one_by_one, stream_figures, together
 from sluiceway_lab.load.tables import Column
 from sluiceway_lab.load.target_server import TargetServer
@@ -14,7 +14,7 @@ from sluiceway_lab.load.workload import prompts
 
 _LEVELS, _SMOKE_LEVELS = (1, 2, 4, 8, 16, 32), (1, 2, 4)
 _TOKENS, _SMOKE_TOKENS = 64, 8
-_REPEATS = 3
+_REPEATS, _WARM_UP = 3, -1
 _SPEED, _ITL, _BEGUN = "tokens_per_s", "itl_p50_s", "streams_begun"
 
 
@@ -22,25 +22,27 @@ async def _run(lab: Lab) -> list[Verdict]:
     levels = lab.pick(_LEVELS, _SMOKE_LEVELS)
     async with lab.server() as server:
         lab.say("warming up")
-        await _measured(lab, server, "together", max(levels), -1)
+        await _measure(lab, server, "together", max(levels), _WARM_UP)
         for repeat in range(lab.pick(_REPEATS, 1)):
-            lab.keep(await _measured(lab, server, "alone", max(levels), repeat))
+            await _measure(lab, server, "alone", max(levels), repeat)
             for level in levels:
-                lab.keep(await _measured(lab, server, "together", level, repeat))
+                await _measure(lab, server, "together", level, repeat)
     return verdicts(lab)
 
 
-async def _measured(lab: Lab, server: TargetServer, scenario: str, level: int, repeat: int) -> Run:
+async def _measure(lab: Lab, server: TargetServer, scenario: str, level: int, repeat: int) -> None:
     """Run this many prompts together, or one after another."""
     n_tokens = lab.pick(_TOKENS, _SMOKE_TOKENS)
     texts = prompts(lab.seed, f"overlap/{scenario}/{level}/{repeat}", level)
     requests = [server.request(text, n_tokens) for text in texts]
     pace = together if scenario == "together" else one_by_one
     seen = await observe(server, lambda: pace(server, requests))
+    if repeat == _WARM_UP:
+        return
     first_end_s = min(answer.chunk_s[-1] for answer in seen.answers)
     begun = sum(answer.chunk_s[0] <= first_end_s for answer in seen.answers)
     figures = stream_figures(seen, n_tokens) | {_BEGUN: float(begun)}
-    return Run(server=server.name, scenario=scenario, streams=level, repeat=repeat, figures=figures, errors=seen.errors)
+    lab.note(server.name, scenario, figures, streams=level, repeat=repeat, errors=seen.errors)
 
 
 def verdicts(lab: Lab) -> list[Verdict]:

@@ -24,10 +24,10 @@ from support.scripted_http import completion_stream, plain, scripted_server
 ROUTES = {"/v1/models": [plain(200, b'{"data":[{"id":"m"}]}')], "/v1/completions": completion_stream(1)}
 
 
-def test_run_is_kept_and_reported() -> None:
+def test_run_is_recorded_and_reported() -> None:
     lines: list[str] = []
     lab = lab_of(say=lines.append)
-    lab.keep(run("s", "a", 2, took_s=1.23456789))
+    lab.note("s", "a", {"took_s": 1.23456789}, streams=2)
     lab.note("s", "b", {}, repeat=1, errors=["it broke", "again"])
     assert lab.runs[0].figures == {"took_s": 1.23457}
     assert lines == ["s, a 2, repeat 0", "s, b, repeat 1: 2 failed (it broke)"]
@@ -35,7 +35,7 @@ def test_run_is_kept_and_reported() -> None:
 
 def test_figures_are_those_of_the_runs_that_have_them() -> None:
     lab = lab_of(run("s", "a", 1, x=1.0), run("s", "a", 2, x=2.0), run("t", "a", 1, x=3.0), run("s", "b", 1, x=4.0))
-    lab.keep(run("s", "a", 1, y=5.0))
+    lab.note("s", "a", {"y": 5.0}, streams=1)
     assert lab.figures("x", "a") == [1.0, 2.0, 3.0]
     assert lab.figures("x", "a", 1) == [1.0, 3.0]
     assert lab.figures("x", "a", 1, server="s") == [1.0]

@@ -16,7 +16,7 @@ def level(streams: int, speed: float, itl_s: float, begun: int) -> Run:
 
 def test_batching_stands() -> None:
     lab = lab_of(run("s", "alone", 4, tokens_per_s=100.0), level(1, 100, 0.010, 1), level(2, 190, 0.011, 2))
-    lab.keep(level(4, 350, 0.013, 4))
+    lab.runs.append(level(4, 350, 0.013, 4))
     found = verdicts(lab)
     assert [one.stood for one in found] == [True] * 4
     assert found[1].sentence == "4 together make 350 tokens/s, one after another 100: 3.50 x"
