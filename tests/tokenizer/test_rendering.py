@@ -47,7 +47,7 @@ async def refusal_of(renderer: ChatRenderer, *contents: str) -> tuple[int, str, 
 def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give chats enough time on a busy machine."""
     monkeypatch.setattr(rendering, "LIMITS", msgspec.structs.replace(rendering.LIMITS, deadline_s=500.0))
-    monkeypatch.setattr(rendering, "_WAIT_S", 500.0)
+    monkeypatch.setattr(rendering, "WAIT_S", 500.0)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_a_chat_whose_text_is_too_large_is_refused(
 
 async def test_a_chat_that_waits_for_others_for_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The status is 503, since the chat is not the cause."""
-    monkeypatch.setattr(rendering, "_WAIT_S", 0.0)
+    monkeypatch.setattr(rendering, "WAIT_S", 0.0)
     async with renderer_of("x") as renderer:
         assert await refusal_of(renderer, "x") == (503, "overloaded", None)
 

@@ -31,13 +31,13 @@ LIMITS = WorkerLimits(
     memory_bytes=512 << 20,  # enough for the largest request and its text
     result_bytes=256 << 20,  # already bounded by the memory
     n_children=2,
-    max_waiting=100_000,  # the API process bounds the requests, `_WAIT_S` their time
+    max_waiting=100_000,  # the API process bounds the requests, `WAIT_S` their time
     large_bytes=64 << 10,
     nice=0,  # a client waits for it
     may_repeat=True,  # a child that dies was probably killed from outside
 )
 
-_WAIT_S = 2 * LIMITS.deadline_s
+WAIT_S = 2 * LIMITS.deadline_s
 """The time that a chat has to wait for earlier ones and to be rendered."""
 
 _FAILS = "The model's chat template does not render these messages"
@@ -77,7 +77,7 @@ class ChatRenderer:
         """
         job = msgspec.msgpack.encode(messages)
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(WAIT_S):
                 result = _rendering(await self._pool.run(job))
         except WorkerTimeout:
             message = f"{_FAILS} within {LIMITS.deadline_s:g} seconds."
