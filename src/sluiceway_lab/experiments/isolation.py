@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sluiceway_lab.experiments import native
@@ -23,14 +22,6 @@ _TOKENS, _SMOKE_TOKENS = 64, 8
 _SAMPLED = "sampled"
 _LEVELS = {"greedy": (1, 2, 4, 8, 16, 32), _SAMPLED: (1, 2, 4, 8)}
 _SMOKE_LEVELS = {"greedy": (2, 4), _SAMPLED: (2, 4)}
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerTokens:
-    """The tokens of one answer. For each place, `leads` has the distance of the two likeliest logprobs."""
-
-    token_ids: tuple[int, ...]
-    leads: tuple[float, ...]
 
 
 async def _run(lab: Lab) -> list[Verdict]:
@@ -51,18 +42,14 @@ async def _measure(lab: Lab, server: TargetServer) -> None:
         if scenario == _SAMPLED:
             fields = [one | {"temperature": 1.0, "seed": place} for place, one in enumerate(fields)]
         pairs = zip(texts, fields, strict=True)
-        alone = [_tokens_of(await native.stream(server, text, n_tokens, **own)) for text, own in pairs]
+        alone = [await native.stream(server, text, n_tokens, **own) for text, own in pairs]
         for level in levels:
             batched = await native.streams(server, texts[:level], n_tokens, fields[:level])
-            figures = compared(alone[:level], [_tokens_of(one) for one in batched])
+            figures = compared(alone[:level], batched)
             lab.note(server.name, scenario, figures, streams=level)
 
 
-def _tokens_of(stream: native.NativeStream) -> AnswerTokens:
-    return AnswerTokens(stream.token_ids, stream.leads)
-
-
-def compared(alone: Sequence[AnswerTokens], batched: Sequence[AnswerTokens]) -> dict[str, float]:
+def compared(alone: Sequence[native.NativeStream], batched: Sequence[native.NativeStream]) -> dict[str, float]:
     """Count equal answers, and find the first difference and its lead.
 
     Leads are those of the answers alone. There is none where one of two answers had just ended.

@@ -35,7 +35,7 @@ LONG = "limits, usual reader, 16384 bytes more"
     ],
     ids=["as it should be", "too much", "felt late", "much on our side", "no difference"],
 )
-def test_each_fault_fells_its_hypothesis_alone(
+def test_each_fault_refutes_its_hypothesis_alone(
     usual: int, narrow: int, systems: int, on_our_side: int, stood: list[bool]
 ) -> None:
     systems_runs = {f"the system's {USUAL}": systems, f"the system's {NARROW}": systems}

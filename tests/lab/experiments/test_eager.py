@@ -44,7 +44,7 @@ def runs(**changes: float) -> list[Run]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "fallen"),
+    ("changes", "refuted"),
     [
         ({}, []),
         ({"is_same": 0.0}, [0]),
@@ -56,9 +56,9 @@ def runs(**changes: float) -> list[Run]:
     ],
     ids=["as it should be", "other bytes", "much more", "unlike the server", "held late too", "no gain", "slower"],
 )
-def test_each_fault_fells_its_hypothesis_alone(changes: dict[str, Any], fallen: list[int]) -> None:
+def test_each_fault_refutes_its_hypothesis_alone(changes: dict[str, Any], refuted: list[int]) -> None:
     judged = verdicts(lab_of(*runs(**changes)))
-    assert [place for place, verdict in enumerate(judged) if not verdict.stood] == fallen
+    assert [place for place, verdict in enumerate(judged) if not verdict.stood] == refuted
 
 
 def test_smoke_run_judges_bytes_alone() -> None:

@@ -30,7 +30,7 @@ def test_who_was_not_served_has_waited_all_the_time() -> None:
     ],
     ids=["as it should be", "pause frees slots", "one is not served", "too late", "too much held"],
 )
-def test_each_fault_fells_its_hypothesis_alone(
+def test_each_fault_refutes_its_hypothesis_alone(
     pause_served: int, served: int, first_s: float, held: float, stood: list[bool]
 ) -> None:
     lab = Lab(first=RunningServer(target=Target("127.0.0.1", 1)), is_smoke=False, seed=0, say=lambda line: None)

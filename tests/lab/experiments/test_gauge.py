@@ -62,7 +62,7 @@ async def gauge_of(*answers: str | dict[str, Any]) -> AsyncIterator[tuple[Gauge,
         (account(1, n_free=80), 1, True),
         (account(1, 2), 1, False),
     ],
-    ids=["nothing", "a sequence", "a block", "nobody knows", "the other one", "one more"],
+    ids=["nothing", "a sequence", "a block", "stale", "the other one", "one more"],
 )
 def test_release_is_of_everything(stats: dict[str, Any], n_others: int, released: bool) -> None:
     assert is_released(stats, n_others) is released

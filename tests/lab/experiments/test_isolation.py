@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from sluiceway_lab.experiments.isolation import AnswerTokens, compared, verdict
+import json
+
+from sluiceway.sse.event import ServerEvent
+from sluiceway_lab.experiments.isolation import compared, verdict
+from sluiceway_lab.experiments.native import NativeStream
 from support.labs import lab_of
 from support.records import run
 
 
-def told(*token_ids: int, leads: tuple[float, ...] = (0.5, 0.25, 0.75)) -> AnswerTokens:
-    return AnswerTokens(token_ids, leads[: len(token_ids)])
+def answer(*token_ids: int, leads: tuple[float, ...] = (0.5, 0.25, 0.75)) -> NativeStream:
+    tokens = [
+        {"id": token_id, "top": [{"logprob": 0.0}, {"logprob": -lead}]}
+        for token_id, lead in zip(token_ids, leads, strict=False)
+    ]
+    return NativeStream(tuple(ServerEvent(data=json.dumps(token), event="token") for token in tokens), n_bytes=0)
 
 
 def test_answers_are_compared_token_by_token() -> None:
     """The lead is that of the likeliest token in the answer alone, at the first difference."""
-    alone = [told(1, 2), told(3, 4, leads=(0.5, 0.125))]
+    alone = [answer(1, 2), answer(3, 4, leads=(0.5, 0.125))]
     assert compared(alone, alone) == {"answers": 2.0, "same": 2.0, "least_lead": 0.125}
-    alone = [told(1, 2, 3), told(3, 4, 5, leads=(1.0, 0.0625, 2.0)), told(6, 7, 8)]
-    found = compared(alone, [told(1, 2, 9), told(3, 0, 5, leads=(1.0, 9.0, 2.0)), told(6, 7, 8)])
+    alone = [answer(1, 2, 3), answer(3, 4, 5, leads=(1.0, 0.0625, 2.0)), answer(6, 7, 8)]
+    found = compared(alone, [answer(1, 2, 9), answer(3, 0, 5, leads=(1.0, 9.0, 2.0)), answer(6, 7, 8)])
     assert found == {
         "answers": 3.0,
         "same": 1.0,
@@ -27,9 +35,9 @@ def test_answers_are_compared_token_by_token() -> None:
 
 
 def test_answer_that_is_cut_short_parts_where_it_ends() -> None:
-    found = compared([told(1, 2, 3)], [told(1, 2)])
+    found = compared([answer(1, 2, 3)], [answer(1, 2)])
     assert (found["first_divergence_tokens"], found["divergence_lead"]) == (2.0, 0.75)
-    found = compared([told(1, 2)], [told(1, 2, 3)])
+    found = compared([answer(1, 2)], [answer(1, 2, 3)])
     assert found["first_divergence_tokens"] == 2.0 and "divergence_lead" not in found
 
 

@@ -41,7 +41,7 @@ def level(streams: int, wait_s: float, longest_s: float) -> list[Run]:
     return [msgspec.structs.replace(one, figures=one.figures | itls) for one in (short, long)]
 
 
-def test_newcomers_that_cost_little_stand() -> None:
+def test_cheap_joining_requests_support_all_hypotheses() -> None:
     found = verdicts(lab_of(*level(0, 0.016, 0.0), *level(8, 0.041, 0.05), *level(24, 0.047, 0.15)))
     assert [one.stood for one in found] == [True, True, True]
     assert found[0].sentence == ("first token with 0: 16 ms (p99 16), with 8: 41 ms (p99 41), with 24: 47 ms (p99 47)")

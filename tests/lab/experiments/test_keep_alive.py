@@ -85,7 +85,7 @@ def found(more: dict[str, dict[str, float]] | None = None, *, is_smoke: bool = F
     return verdicts(lab_of(*runs, is_smoke=is_smoke), SCALE)
 
 
-def test_all_stand_where_all_is_as_expected() -> None:
+def test_expected_figures_support_all_hypotheses() -> None:
     sentences = [one.sentence for one in found()]
     assert all(one.stood for one in found())
     assert sentences[0] == "1 of 1 were cut, after 2.00 to 2.00 s, where it waits 2 s"
@@ -96,7 +96,7 @@ def test_all_stand_where_all_is_as_expected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "figures", "fallen"),
+    ("scenario", "figures", "refuted"),
     [
         ("prefill, as it comes, no comments", UNHEARD, {0}),
         ("prefill, as it comes, no comments", SHORT, set()),
@@ -108,11 +108,11 @@ def test_all_stand_where_all_is_as_expected() -> None:
         ("reader stopped, header ignored, comments", PAUSED, {6}),
     ],
 )
-def test_each_hypothesis_falls_by_its_counterexample(
-    scenario: str, figures: dict[str, float], fallen: set[int]
+def test_each_hypothesis_is_refuted_by_its_counterexample(
+    scenario: str, figures: dict[str, float], refuted: set[int]
 ) -> None:
     """One run is enough. A prompt that was computed before nginx gave up decides nothing."""
-    assert {place for place, one in enumerate(found({scenario: figures})) if not one.stood} == fallen
+    assert {place for place, one in enumerate(found({scenario: figures})) if not one.stood} == refuted
 
 
 def test_smoke_run_judges_nothing() -> None:

@@ -70,7 +70,7 @@ def run(scenario: str, after: dict[str, Any], readings: list[Reading]) -> Run:
     return Run(server="s", scenario=scenario, streams=2, repeat=0, figures=figures)
 
 
-def test_clean_end_stands() -> None:
+def test_clean_end_supports_all_hypotheses() -> None:
     assert judged(CLEAN, READINGS) == [True, True, True]
 
 
@@ -85,7 +85,7 @@ def test_clean_end_stands() -> None:
     ],
     ids=["held", "rule broken", "not released", "released twice", "wasted"],
 )
-def test_each_fault_fells_its_hypothesis_alone(after: dict[str, Any], place: int) -> None:
+def test_each_fault_refutes_its_hypothesis_alone(after: dict[str, Any], place: int) -> None:
     stood = judged(after, [reading(6, "whole"), reading(4, CUT)])
     assert [number for number, one in enumerate(stood) if not one] == [place]
 

@@ -14,7 +14,7 @@ def level(streams: int, speed: float, itl_s: float, begun: int) -> Run:
     return run("s", "together", streams, tokens_per_s=speed, itl_p50_s=itl_s, streams_begun=float(begun))
 
 
-def test_batching_stands() -> None:
+def test_gain_of_batching_supports_all_hypotheses() -> None:
     lab = lab_of(run("s", "alone", 4, tokens_per_s=100.0), level(1, 100, 0.010, 1), level(2, 190, 0.011, 2))
     lab.runs.append(level(4, 350, 0.013, 4))
     found = verdicts(lab)
@@ -24,7 +24,7 @@ def test_batching_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "fallen"),
+    ("runs", "refuted"),
     [
         ((level(1, 100, 0.010, 1), level(2, 190, 0.011, 1)), 0),
         ((level(1, 80, 0.010, 1), level(2, 90, 0.011, 2)), 1),
@@ -32,6 +32,6 @@ def test_batching_stands() -> None:
         ((level(1, 100, 0.010, 1), level(2, 190, 0.019, 2)), 3),
     ],
 )
-def test_hypothesis_falls_alone(runs: tuple[Run, ...], fallen: int) -> None:
+def test_each_fault_refutes_its_hypothesis_alone(runs: tuple[Run, ...], refuted: int) -> None:
     found = verdicts(lab_of(run("s", "alone", 2, tokens_per_s=100.0), *runs))
-    assert [place for place, one in enumerate(found) if not one.stood] == [fallen]
+    assert [place for place, one in enumerate(found) if not one.stood] == [refuted]

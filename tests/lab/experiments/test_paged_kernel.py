@@ -37,7 +37,7 @@ def runs(**changes: float) -> list[Run]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "fallen"),
+    ("changes", "refuted"),
     [
         ({}, []),
         ({"apart": 0.06}, [0]),
@@ -48,9 +48,9 @@ def runs(**changes: float) -> list[Run]:
     ],
     ids=["as it should be", "apart", "one is slower alone", "short rows alike", "long rows alike", "no padding"],
 )
-def test_each_fault_fells_its_hypothesis_alone(changes: dict[str, Any], fallen: list[int]) -> None:
+def test_each_fault_refutes_its_hypothesis_alone(changes: dict[str, Any], refuted: list[int]) -> None:
     judged = verdicts(lab_of(*runs(**changes)))
-    assert [place for place, verdict in enumerate(judged) if not verdict.stood] == fallen
+    assert [place for place, verdict in enumerate(judged) if not verdict.stood] == refuted
 
 
 def test_sentences_have_their_numbers() -> None:

@@ -39,7 +39,7 @@ async def answered(pieces: list[bytes], habit: Habit) -> Reading:
 
 
 @pytest.mark.parametrize(
-    ("last", "end"), [(DONE, WHOLE), (ERROR + DONE, "slow_client"), (b"", CUT)], ids=["whole", "told", "cut"]
+    ("last", "end"), [(DONE, WHOLE), (ERROR + DONE, "slow_client"), (b"", CUT)], ids=["whole", "error", "cut"]
 )
 def test_reader_knows_how_its_stream_ended(last: bytes, end: str) -> None:
     reading = asyncio.run(answered([EVENT * 3 + last], Habit()))
@@ -48,7 +48,7 @@ def test_reader_knows_how_its_stream_ended(last: bytes, end: str) -> None:
 
 
 @pytest.mark.parametrize("resets", [False, True])
-def test_reader_leaves_after_so_many_tokens(resets: bool) -> None:
+def test_reader_leaves_after_its_tokens(resets: bool) -> None:
     reading = asyncio.run(answered([EVENT] * 8 + [DONE], Habit(n_tokens=1, resets=resets)))
     assert reading.end == LEFT
     assert reading.n_tokens >= 1

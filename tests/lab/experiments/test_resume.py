@@ -36,7 +36,7 @@ def test_figures_count_streams_and_cuts() -> None:
     assert "first_event_s" not in figures_of([BAD])
 
 
-def test_one_stream_of_one_client_is_enough_to_fall() -> None:
+def test_one_bad_stream_of_one_client_refutes() -> None:
     lab = lab_of(run("our client, nginx", GOOD, GOOD), run("httpx-sse, nginx", GOOD, BAD))
     found = verdicts(lab)
     assert [one.stood for one in found] == [False, False, False, None]
@@ -46,10 +46,10 @@ def test_one_stream_of_one_client_is_enough_to_fall() -> None:
 
 def test_browser_must_stop_everywhere() -> None:
     mute = Resumed(ReceivedStream(WHOLE, n_cuts=4), WHOLE, WHOLE)
-    told = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, GOOD)))
-    assert [one.stood for one in told] == [True, True, True, True]
-    untold = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, mute)))
-    assert untold[3].stood is False and untold[3].sentence == "1 of 2"
+    stopped = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, GOOD)))
+    assert [one.stood for one in stopped] == [True, True, True, True]
+    endless = verdicts(lab_of(run("a browser's EventSource, nginx", GOOD, mute)))
+    assert endless[3].stood is False and endless[3].sentence == "1 of 2"
 
 
 def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytest.MonkeyPatch) -> None:
