@@ -1,4 +1,4 @@
-"""An answer finds who asked."""
+"""An answer finds the function that waits for it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def report(query_id: int) -> AuditReport:
     )
 
 
-def test_each_asker_gets_the_answer_to_its_own_question() -> None:
-    """In whatever order answers come, and once."""
+def test_each_function_gets_the_answer_to_its_question() -> None:
+    """Answers may come in any order. Each is passed on once."""
     pushed: list[FromApi] = []
     audits = Audits(pushed.append)
     got: list[tuple[str, AuditReport]] = []
@@ -31,7 +31,7 @@ def test_each_asker_gets_the_answer_to_its_own_question() -> None:
 
 
 def test_an_answer_to_a_forgotten_question_is_ignored() -> None:
-    """Its asker has gone; forgetting twice is nothing."""
+    """A question may be forgotten twice."""
     audits = Audits(lambda _: None)
     got: list[AuditReport] = []
     query_id = audits.ask(got.append)
@@ -41,8 +41,7 @@ def test_an_answer_to_a_forgotten_question_is_ignored() -> None:
     assert got == []
 
 
-def test_nothing_is_kept_when_nobody_can_be_asked() -> None:
-    """The question never left."""
+def test_nothing_is_kept_when_the_question_cannot_be_sent() -> None:
 
     def gone(_: FromApi) -> None:
         raise PeerGone("nobody")

@@ -1,4 +1,4 @@
-"""What a request is served on: the server's settings, and its own wishes where it has some."""
+"""The terms of a response: the settings of the server, and the options of the request."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ def terms(*, stream: bool = True, header: str | None = None, has_key: bool = Fal
     return StreamDefaults(SERVER).terms_for(generation, header, has_key=has_key)
 
 
-def test_the_server_has_a_policy_with_its_own_times() -> None:
-    """What it does not set is as usual for that policy."""
+def test_the_settings_of_the_server_change_its_policy() -> None:
+    """Marks and times that are not set have the defaults of the policy."""
     assert policy_of(StreamsConfig()) == DEFAULT
     assert policy_of(SERVER) == msgspec.structs.replace(POLICIES[PolicyName.DROP], drop_after_s=7.0)
     with pytest.raises(ConfigError, match="park_after_s"):
         policy_of(StreamsConfig(slow_client="drop", park_after_s=1.0))
 
 
-def test_a_request_without_wishes_has_the_servers_terms() -> None:
-    """Nothing is kept; a comment comes when the server says."""
+def test_a_request_without_options_has_the_terms_of_the_server() -> None:
+    """Nothing is kept, and comments come as the server is set."""
     plain = terms()
     assert (plain.policy, plain.keep_alive_s, plain.retention) == (policy_of(SERVER), 15.0, None)
 
 
 def test_the_body_counts_before_the_header() -> None:
-    """For its policy."""
+    """Both may name a policy."""
     assert terms(header="pause").policy.name is PolicyName.PAUSE
     assert terms(header="pause", slow_client="unbounded").policy.name is PolicyName.UNBOUNDED
     with pytest.raises(RequestError):
         terms(header="naive")
 
 
-def test_comments_are_for_streams() -> None:
-    """In a whole answer they would be no JSON."""
+def test_only_streams_have_comments() -> None:
+    """A comment would break the JSON of a whole answer."""
     assert terms(keep_alive_s=3).keep_alive_s == 3.0
     assert terms(stream=False).keep_alive_s == 0.0
 
 
-def test_what_can_be_resumed_is_kept() -> None:
-    """For readers that come back; without one it goes on only where that was asked for."""
+def test_a_resumable_response_is_kept() -> None:
+    """It goes on without a reader only if the request asks for that."""
     kept = terms(resumable=True).retention
     assert kept is not None and (kept.grace_s, kept.ttl_s) == (0.0, 11.0)
     detached = terms(resumable=True, on_disconnect="detach").retention
@@ -60,6 +60,6 @@ def test_what_can_be_resumed_is_kept() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_has_a_key_is_kept(stream: bool) -> None:
-    """It may be asked for again."""
+def test_a_response_with_a_key_is_kept(stream: bool) -> None:
+    """Its request may be sent again."""
     assert terms(stream=stream, has_key=True).retention is not None

@@ -1,4 +1,4 @@
-"""Every event finds its answer, every answer ends once, and the accounts balance."""
+"""Every event reaches its response, every response ends once, and the counts balance."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from support.specs import PLAIN, spec_of
 TOO_LONG = Refusal(status=400, code="context_length_exceeded", message="Too long.")
 
 
-class Reads:
-    """A reader that takes nothing by itself, and counts how often it is woken."""
+class CountingWriter:
+    """A writer that takes nothing by itself, and counts how often it is woken."""
 
     unsent_bytes = 0
 
@@ -66,12 +66,12 @@ def open_answer(
     *,
     n: int = 1,
     stream: bool = True,
-    reader: Reads | None = None,
+    reader: CountingWriter | None = None,
     terms: StreamTerms = PLAIN,
     **fields: Any,
 ) -> Response:
     request = parse_completion(completion(n=n, stream=stream, **fields))
-    answer, _ = api.dispatcher.open(spec_of(request, stream_id=next(_ids), terms=terms), reader or Reads())
+    answer, _ = api.dispatcher.open(spec_of(request, stream_id=next(_ids), terms=terms), reader or CountingWriter())
     return answer
 
 
@@ -81,7 +81,7 @@ def leave(api: Api, answer: Response) -> None:
 
 
 def status_of(answer: Response) -> int | None:
-    """The status that a writer sends now, None if it has to wait."""
+    """The status that a writer sends now; None if it has to wait."""
     return None if answer.head is None else answer.head.status
 
 
@@ -92,7 +92,7 @@ def refusal_of(call: Callable[[], object]) -> Refusal:
 
 
 def written(api: Api, answer: Response) -> bytes:
-    """Write all that waits, as a writer does."""
+    """Write everything that waits, as a writer does."""
     batch = answer.stream.take(1)
     if batch is None:
         return b""
@@ -113,8 +113,8 @@ def upstream(api: Api) -> FakeUpstream:
 # Opening.
 
 
-def test_a_request_goes_upstream_with_an_id_for_each_choice(api: Api, upstream: FakeUpstream) -> None:
-    """Ids are not used again."""
+def test_a_request_is_sent_with_an_id_for_each_choice(api: Api, upstream: FakeUpstream) -> None:
+    """Ids are never used again."""
     open_answer(api, n=2)
     open_answer(api)
     assert [message.rids for message in upstream.requests] == [(1, 2), (3,)]
@@ -122,7 +122,7 @@ def test_a_request_goes_upstream_with_an_id_for_each_choice(api: Api, upstream: 
 
 
 def test_nothing_is_served_before_both_processes_are_up() -> None:
-    """The model is being loaded, which is no fault."""
+    """The refusal says that the model is being loaded."""
     api = Api(is_serving=False)
     for role in (Role.TOKENIZER, Role.ENGINE):
         assert refusal_of(lambda: open_answer(api)) == LOADING
@@ -133,15 +133,15 @@ def test_nothing_is_served_before_both_processes_are_up() -> None:
 
 
 def test_nothing_is_held_when_the_tokenizer_is_gone(api: Api, upstream: FakeUpstream) -> None:
-    """The push fails before its death is known."""
+    """The push fails before the death of the process is reported."""
     upstream.is_gone = True
     assert refusal_of(lambda: open_answer(api)) == unavailable("tokenizer")
     api.assert_quiet()
 
 
 @pytest.mark.parametrize(("max_tokens", "is_refused"), [(1_041, False), (1_042, True)])
-def test_a_whole_answer_that_would_be_too_large_is_refused_before_it_is_made(max_tokens: int, is_refused: bool) -> None:
-    """What can be computed is not found out by generating; a stream of the same is served."""
+def test_a_whole_answer_that_would_be_too_large_is_refused_first(max_tokens: int, is_refused: bool) -> None:
+    """The size can be computed before anything is generated. A stream of the same size is served."""
     api = Api(
         streams=StreamsConfig(max_stream_bytes=1_000_000)
     )  # of which three quarters, at 6 bytes a log-probability
@@ -157,7 +157,7 @@ def test_a_whole_answer_that_would_be_too_large_is_refused_before_it_is_made(max
 
 
 def test_a_whole_answer_is_in_the_budget_from_its_first_token() -> None:
-    """As what its readers have yet to get is; an error takes the place of all of it."""
+    """Its bytes count like those of waiting events. An error replaces all of it."""
     api = Api(streams=StreamsConfig(max_stream_bytes=400_000))
     answer = open_answer(api, stream=False)
     api.upstream.accept()
@@ -169,8 +169,8 @@ def test_a_whole_answer_is_in_the_budget_from_its_first_token() -> None:
     assert api.dispatcher.registry.census().backlog_bytes == 0
 
 
-def test_a_request_is_refused_when_it_would_pass_the_bound() -> None:
-    """Counted in sequences; those whose cancel is under way count, since the engine still holds them."""
+def test_a_request_is_refused_when_there_are_too_many_sequences() -> None:
+    """Cancelled sequences count until the engine has confirmed their end."""
     api = Api(max_sequences=3)
     first = open_answer(api, n=2)
     assert refusal_of(lambda: open_answer(api, n=2)) == OVERLOADED
@@ -180,8 +180,8 @@ def test_a_request_is_refused_when_it_would_pass_the_bound() -> None:
     open_answer(api, n=3)
 
 
-def test_a_request_that_can_never_fit_is_not_told_to_come_again() -> None:
-    """It has more choices than the server takes from everybody together."""
+def test_a_request_that_can_never_fit_gets_no_advice_to_retry() -> None:
+    """It has more choices than the server allows for all clients."""
     api = Api(max_sequences=3)
     refusal = refusal_of(lambda: open_answer(api, n=4))
     assert (refusal.status, refusal.param, refusal.retry_after_s) == (400, "n", None)
@@ -191,8 +191,8 @@ def test_a_request_that_can_never_fit_is_not_told_to_come_again() -> None:
 # The ordinary way.
 
 
-def test_a_stream_is_told_in_order(api: Api, upstream: FakeUpstream) -> None:
-    """Head on acceptance, an event a delta, the end after the last sequence."""
+def test_a_stream_is_written_in_order(api: Api, upstream: FakeUpstream) -> None:
+    """The head comes with the acceptance, then an event for each delta, and the end after the last sequence."""
     answer = open_answer(api)
     assert status_of(answer) is None
     upstream.accept()
@@ -210,8 +210,8 @@ def test_a_stream_is_told_in_order(api: Api, upstream: FakeUpstream) -> None:
     api.assert_quiet()
 
 
-def test_a_plain_answer_comes_whole(api: Api, upstream: FakeUpstream) -> None:
-    """No head before the last choice has finished."""
+def test_a_whole_answer_comes_at_its_end(api: Api, upstream: FakeUpstream) -> None:
+    """There is no head before the last choice has finished."""
     answer = open_answer(api, n=2, stream=False)
     upstream.accept()
     upstream.speak("a", 1)
@@ -225,17 +225,17 @@ def test_a_plain_answer_comes_whole(api: Api, upstream: FakeUpstream) -> None:
     assert api.delivered_tokens == 2
 
 
-def test_a_writer_is_woken_once_a_message(api: Api, upstream: FakeUpstream) -> None:
-    """However many of its events came; and others are not."""
-    reader, other = Reads(), Reads()
+def test_a_writer_is_woken_once_for_each_message(api: Api, upstream: FakeUpstream) -> None:
+    """The number of its events in the message does not matter. Other writers are not woken."""
+    reader, other = CountingWriter(), CountingWriter()
     open_answer(api, n=2, reader=reader)
     open_answer(api, reader=other)
     upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0), Delta(1, "a", (1,)), Delta(2, "b", (1,)), finished(1))
     assert (reader.wakes, other.wakes) == (1, 0)
 
 
-def test_the_clock_is_read_at_tokens(api: Api, upstream: FakeUpstream) -> None:
-    """First tokens from the opening on, gaps within a sequence; the tail of a text is no token."""
+def test_the_times_of_tokens_are_measured(api: Api, upstream: FakeUpstream) -> None:
+    """TTFT counts from the opening, ITL within a sequence. Text without tokens does not count."""
     open_answer(api)
     api.now_s = 0.3
     upstream.accept()
@@ -250,13 +250,13 @@ def test_the_clock_is_read_at_tokens(api: Api, upstream: FakeUpstream) -> None:
 
 
 def test_a_snapshot_reaches_the_metrics(api: Api, upstream: FakeUpstream) -> None:
-    """With the events of its step, or alone."""
+    """It comes with the events of its step, or alone."""
     upstream.say(stats=engine_stats(running=3))
     assert api.metrics.engine is not None and api.metrics.engine.running == 3
 
 
-def test_the_engine_says_what_it_can_hold() -> None:
-    """For the list of models."""
+def test_the_facts_of_the_engine_are_kept() -> None:
+    """The list of models shows them."""
     api = Api(is_serving=False)
     api.dispatcher.receive(EngineIsUp(FACTS))
     assert api.dispatcher.facts == FACTS
@@ -265,8 +265,8 @@ def test_the_engine_says_what_it_can_hold() -> None:
 # Other ends.
 
 
-def test_a_rejection_is_a_plain_error(api: Api, upstream: FakeUpstream) -> None:
-    """Before any byte; nothing is cancelled and nothing is left."""
+def test_a_rejection_becomes_an_error_status(api: Api, upstream: FakeUpstream) -> None:
+    """It comes before any byte. Nothing is cancelled, and nothing is left."""
     answer = open_answer(api, n=3)
     upstream.reject(TOO_LONG)
     assert status_of(answer) == 400
@@ -278,8 +278,8 @@ def test_a_rejection_is_a_plain_error(api: Api, upstream: FakeUpstream) -> None:
     api.assert_quiet()
 
 
-def test_nobody_is_told_when_a_rejection_comes_after_the_client_left(api: Api, upstream: FakeUpstream) -> None:
-    """It was on its way when the cancel went out; it settles the account."""
+def test_a_rejection_after_the_client_has_left_only_counts(api: Api, upstream: FakeUpstream) -> None:
+    """It was sent before the cancel arrived."""
     answer = open_answer(api, n=2)
     leave(api, answer)
     upstream.reject(TOO_LONG)
@@ -290,7 +290,7 @@ def test_nobody_is_told_when_a_rejection_comes_after_the_client_left(api: Api, u
 
 
 def test_an_error_in_the_stream_is_its_last_event(api: Api, upstream: FakeUpstream) -> None:
-    """Also for the other choices, which are cancelled."""
+    """It ends the other choices too, which are cancelled."""
     answer = open_answer(api, n=2)
     upstream.accept()
     upstream.finish(1, FinishReason.ERROR, refusal=lost("engine"))
@@ -303,8 +303,8 @@ def test_an_error_in_the_stream_is_its_last_event(api: Api, upstream: FakeUpstre
     api.assert_quiet()
 
 
-def test_an_error_of_a_plain_answer_is_its_status(api: Api, upstream: FakeUpstream) -> None:
-    """What was generated is dropped and counted as waste."""
+def test_an_error_of_a_whole_answer_is_its_status(api: Api, upstream: FakeUpstream) -> None:
+    """Its tokens are dropped, and count as wasted."""
     answer = open_answer(api, stream=False)
     upstream.accept()
     upstream.speak("x", n_tokens=4)
@@ -315,7 +315,7 @@ def test_an_error_of_a_plain_answer_is_its_status(api: Api, upstream: FakeUpstre
 
 
 class BrokenFramer(CompletionFramer):
-    """Fails where it is told to."""
+    """A framer that fails in the method that the test names."""
 
     fails_at = ""
 
@@ -339,12 +339,12 @@ class BrokenFramer(CompletionFramer):
 
 
 @pytest.mark.parametrize("fails_at", ["delta", "finish", "end", "body"])
-def test_a_fault_in_framing_ends_one_answer_only(api: Api, upstream: FakeUpstream, fails_at: str) -> None:
-    """With an error; the loop that serves all goes on, and only what has had no terminal is cancelled."""
+def test_a_fault_in_framing_ends_one_response_only(api: Api, upstream: FakeUpstream, fails_at: str) -> None:
+    """It ends with an error. Only its running sequences are cancelled."""
     request = parse_completion(completion(stream=fails_at != "body", max_tokens=9))
     framer = BrokenFramer(request, "cmpl-1", 0)
     framer.fails_at = fails_at
-    broken, _ = api.dispatcher.open(spec_of(request, framer, stream_id="broken"), Reads())
+    broken, _ = api.dispatcher.open(spec_of(request, framer, stream_id="broken"), CountingWriter())
     other = open_answer(api)
     upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0), Delta(1, "x", (1,)), finished(1), finished(2))
     assert b"internal_error" in written(api, broken)
@@ -356,10 +356,10 @@ def test_a_fault_in_framing_ends_one_answer_only(api: Api, upstream: FakeUpstrea
     api.assert_quiet()
 
 
-def test_a_fault_at_one_event_ends_one_answer_only(
+def test_a_fault_at_one_event_ends_one_response_only(
     api: Api, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it is not in the framing; what comes in the same message is for others, and is served."""
+    """The fault need not be in the framing. Other events of the same message are handled."""
     broken, other = open_answer(api), open_answer(api)
     upstream.say(Accepted(1, 1, 0), Accepted(2, 1, 0))
     delta = Response.delta
@@ -382,8 +382,8 @@ def test_a_fault_at_one_event_ends_one_answer_only(
 
 
 @pytest.mark.parametrize("leaves_after", ["open", "accept", "speak"])
-def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstream, leaves_after: str) -> None:
-    """In the same call, at every stage; again is nothing. The tombstone goes with the terminal."""
+def test_a_client_that_leaves_is_cancelled_immediately(api: Api, upstream: FakeUpstream, leaves_after: str) -> None:
+    """At every stage, and once. The route is kept until the engine confirms the end."""
     answer = open_answer(api, n=2)
     if leaves_after != "open":
         upstream.accept()
@@ -405,14 +405,14 @@ def test_a_client_that_leaves_is_cancelled_at_once(api: Api, upstream: FakeUpstr
     api.assert_quiet()
 
 
-def test_what_the_tokenizer_dropped_is_wasted(api: Api) -> None:
-    """Tokens that came after a stop string are in no delta."""
+def test_tokens_that_the_tokenizer_dropped_are_wasted(api: Api) -> None:
+    """Tokens after a stop string are in no delta."""
     api.dispatcher.receive(Events(events=[], wasted_tokens=2))
     assert api.wasted_tokens == 2
 
 
-def test_what_was_written_to_nobody_is_not_delivered(api: Api, upstream: FakeUpstream) -> None:
-    """The client left while the write was under way."""
+def test_an_event_for_a_client_that_left_is_not_delivered(api: Api, upstream: FakeUpstream) -> None:
+    """The client left during the write."""
     answer = open_answer(api)
     upstream.accept()
     upstream.speak("x", n_tokens=3)
@@ -422,8 +422,8 @@ def test_what_was_written_to_nobody_is_not_delivered(api: Api, upstream: FakeUps
     assert (api.delivered_tokens, api.wasted_tokens) == (0, 3)
 
 
-def test_a_natural_end_wins_when_it_was_first(api: Api, upstream: FakeUpstream) -> None:
-    """The client left as the last token was made: one end, with the reason that the engine gave."""
+def test_the_end_of_the_engine_counts_when_it_was_first(api: Api, upstream: FakeUpstream) -> None:
+    """The client left when the last token was made. The response has one end, with the reason of the engine."""
     answer = open_answer(api)
     upstream.accept()
     leave(api, answer)
@@ -434,8 +434,8 @@ def test_a_natural_end_wins_when_it_was_first(api: Api, upstream: FakeUpstream) 
     api.assert_quiet()
 
 
-def test_a_cancel_to_nobody_is_no_error(api: Api, upstream: FakeUpstream) -> None:
-    """The tokenizer died; its sequences are settled when that is known."""
+def test_a_cancel_for_a_dead_tokenizer_is_no_error(api: Api, upstream: FakeUpstream) -> None:
+    """Its sequences end when the death is reported."""
     answer = open_answer(api)
     upstream.is_gone = True
     leave(api, answer)
@@ -445,7 +445,7 @@ def test_a_cancel_to_nobody_is_no_error(api: Api, upstream: FakeUpstream) -> Non
 
 
 def test_an_unknown_id_is_ignored(api: Api, upstream: FakeUpstream) -> None:
-    """It was under way when what it belonged to went."""
+    """The message was on its way when its sequence ended."""
     upstream.say(Accepted(77, 1, 0), Delta(77, "x", (1,)), finished(77), Rejected((77,), TOO_LONG))
     assert api.metrics.requests_finished[FinishReason.STOP].value == 0 and api.metrics.stats()["rejected"] == {}
     api.assert_quiet()
@@ -455,9 +455,9 @@ def test_an_unknown_id_is_ignored(api: Api, upstream: FakeUpstream) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.TOKENIZER, Role.ENGINE])
-def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUpstream, role: Role) -> None:
-    """A stream by an event, what has no head by a status, a tombstone without a word. Nobody is asked."""
-    readers = Reads(), Reads()
+def test_all_responses_end_when_a_process_dies(api: Api, upstream: FakeUpstream, role: Role) -> None:
+    """A stream ends with an event, a response without a head with a status. No message is sent."""
+    readers = CountingWriter(), CountingWriter()
     streamed, waiting = (open_answer(api, reader=reader) for reader in readers)
     gone = open_answer(api)
     upstream.accept(1)
@@ -486,8 +486,8 @@ def test_everything_ends_at_once_when_a_process_dies(api: Api, upstream: FakeUps
     open_answer(api)
 
 
-def test_what_is_open_goes_on_when_a_process_only_hangs(api: Api, upstream: FakeUpstream) -> None:
-    """Nothing new meanwhile."""
+def test_open_responses_go_on_when_a_process_only_hangs(api: Api, upstream: FakeUpstream) -> None:
+    """New requests are refused meanwhile."""
     answer = open_answer(api)
     upstream.accept()
     api.dispatcher.peer_down(Role.ENGINE, hung=True)
@@ -501,8 +501,8 @@ def test_what_is_open_goes_on_when_a_process_only_hangs(api: Api, upstream: Fake
 # Draining.
 
 
-def test_nothing_new_is_opened_when_it_drains(api: Api, upstream: FakeUpstream) -> None:
-    """What is open goes on."""
+def test_new_requests_are_refused_while_the_server_drains(api: Api, upstream: FakeUpstream) -> None:
+    """Open responses go on."""
     answer = open_answer(api)
     api.dispatcher.drain()
     api.dispatcher.drain()
@@ -514,8 +514,8 @@ def test_nothing_new_is_opened_when_it_drains(api: Api, upstream: FakeUpstream) 
     assert written(api, answer).endswith(b"[DONE]\n\n")
 
 
-def test_what_is_left_is_ended_with_its_reason(api: Api, upstream: FakeUpstream) -> None:
-    """The client is told, and the engine."""
+def test_open_responses_are_ended_with_a_reason(api: Api, upstream: FakeUpstream) -> None:
+    """The clients get it, and the engine too."""
     answer = open_answer(api)
     upstream.accept()
     api.dispatcher.end_all(FinishReason.DRAINING, DRAINING)
@@ -523,8 +523,8 @@ def test_what_is_left_is_ended_with_its_reason(api: Api, upstream: FakeUpstream)
     assert upstream.cancels == [Cancel((1,), FinishReason.DRAINING)]
 
 
-def test_it_is_told_when_the_last_answer_is_over(api: Api) -> None:
-    """Everyone who asked; at once when nothing is open."""
+def test_waiting_functions_are_called_after_the_last_response(api: Api) -> None:
+    """They are called immediately if no response is open."""
     told: list[str] = []
     first, second = open_answer(api), open_answer(api)
     api.dispatcher.registry.empty.wait(lambda: told.append("a"))
@@ -540,8 +540,8 @@ def test_it_is_told_when_the_last_answer_is_over(api: Api) -> None:
 # Accounts.
 
 
-def test_an_audit_comes_back_to_who_asked(api: Api) -> None:
-    """Through the hub, by its number."""
+def test_the_answer_to_an_audit_is_passed_on(api: Api) -> None:
+    """Its number identifies the question."""
     reports: list[AuditReport] = []
     query_id = api.dispatcher.audits.ask(reports.append)
     report = AuditReport(
@@ -560,7 +560,7 @@ def test_an_audit_comes_back_to_who_asked(api: Api) -> None:
 
 
 def roll_call(api: Api, *, live: tuple[int, ...] = (), encoding: tuple[int, ...] = ()) -> None:
-    """Six seconds later; tokenizer and engine say what they know."""
+    """A roll call six seconds later, with the answers of tokenizer and engine."""
     api.now_s += 6.0
     api.dispatcher.call_roll()
     asked = [message for message in api.upstream.pushed if isinstance(message, AuditQuery)]
@@ -579,8 +579,8 @@ def roll_call(api: Api, *, live: tuple[int, ...] = (), encoding: tuple[int, ...]
     )
 
 
-def test_a_sequence_that_nobody_knows_ends_after_two_roll_calls(api: Api, upstream: FakeUpstream) -> None:
-    """With an error, a line in the log, a count and a violation; its room comes back."""
+def test_an_unknown_sequence_ends_after_two_roll_calls(api: Api, upstream: FakeUpstream) -> None:
+    """It ends with an error, a line in the log, a count and a violation."""
     answer = open_answer(api)
     roll_call(api)
     assert answer.head is None and api.dispatcher.violations() == []
@@ -593,8 +593,8 @@ def test_a_sequence_that_nobody_knows_ends_after_two_roll_calls(api: Api, upstre
     assert (api.dispatcher.account()["live"], api.dispatcher.account()["tombstones"]) == (0, 0)
 
 
-def test_a_cancelled_sequence_that_nobody_knows_takes_no_room(api: Api, upstream: FakeUpstream) -> None:
-    """Its end was lost on its way."""
+def test_an_unknown_cancelled_sequence_is_forgotten(api: Api, upstream: FakeUpstream) -> None:
+    """The message of its end was lost."""
     answer = open_answer(api, n=2)
     upstream.accept()
     leave(api, answer)
@@ -608,7 +608,7 @@ def test_a_cancelled_sequence_that_nobody_knows_takes_no_room(api: Api, upstream
 
 
 def test_a_cancel_that_was_lost_is_repeated(api: Api, upstream: FakeUpstream) -> None:
-    """As long as the sequence lives upstream."""
+    """As long as the engine or the tokenizer has the sequence."""
     answer = open_answer(api)
     upstream.accept()
     leave(api, answer)
@@ -619,8 +619,8 @@ def test_a_cancel_that_was_lost_is_repeated(api: Api, upstream: FakeUpstream) ->
     assert api.dispatcher.account()["tombstones"] == 0
 
 
-def test_who_waits_for_long_is_not_lost(api: Api, upstream: FakeUpstream) -> None:
-    """In the queue or while a prompt is encoded; nor is one that was missing once, or whose processes do not answer."""
+def test_a_sequence_that_waits_long_is_not_lost(api: Api, upstream: FakeUpstream) -> None:
+    """It may wait in the queue or for its encoding. One missing report is not enough, nor is no report."""
     answer = open_answer(api)
     roll_call(api, encoding=(1,))
     for _ in range(3):
@@ -636,8 +636,8 @@ def test_who_waits_for_long_is_not_lost(api: Api, upstream: FakeUpstream) -> Non
     assert answer.head is None
 
 
-def test_one_of_which_something_was_heard_is_not_asked_for(api: Api, upstream: FakeUpstream) -> None:
-    """Nor is anybody asked when nothing is open."""
+def test_a_sequence_with_recent_events_is_not_asked_for(api: Api, upstream: FakeUpstream) -> None:
+    """Without open sequences there is no question."""
     told: list[str] = []
     api.dispatcher.has_sequences.wait(lambda: told.append("first"))
     assert told == []
@@ -651,8 +651,8 @@ def test_one_of_which_something_was_heard_is_not_asked_for(api: Api, upstream: F
     assert not any(isinstance(message, AuditQuery) for message in upstream.pushed)
 
 
-def test_a_client_that_left_just_now_has_lost_no_cancel(api: Api, upstream: FakeUpstream) -> None:
-    """Its cancel is behind the question."""
+def test_a_recent_cancel_is_not_repeated(api: Api, upstream: FakeUpstream) -> None:
+    """It is in the pipe behind the question."""
     answer = open_answer(api)
     upstream.accept()
     api.now_s = 6.0
@@ -673,8 +673,8 @@ def test_a_client_that_left_just_now_has_lost_no_cancel(api: Api, upstream: Fake
     assert len(upstream.cancels) == 1 and api.dispatcher.violations() == []
 
 
-class HubMachine(RuleBasedStateMachine):
-    """Requests, steps, leaving clients and dying processes in any order: one end each, and balanced accounts."""
+class DispatcherMachine(RuleBasedStateMachine):
+    """Requests, steps, clients that leave and processes that die, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -754,13 +754,13 @@ class HubMachine(RuleBasedStateMachine):
         assert len(rids) == len(set(rids))
 
 
-TestHub = HubMachine.TestCase
+TestHub = DispatcherMachine.TestCase
 TestHub.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
 
 
 def test_progress_reaches_its_reader(api: Api, upstream: FakeUpstream) -> None:
-    """In one wake with what came before it; of a sequence that nobody knows nothing follows."""
-    reader = Reads()
+    """It comes in one wake with earlier events. For an unknown sequence nothing happens."""
+    reader = CountingWriter()
     answer = open_answer(api, reader=reader, sluiceway={"progress": "comments"})
     assert upstream.requests[-1].is_watched
     upstream.say(Accepted(1, 5, 0), Progressed(1, Progress(3, 0, 5)), Progressed(99, Progress(1, 0, 5)))
@@ -769,8 +769,8 @@ def test_progress_reaches_its_reader(api: Api, upstream: FakeUpstream) -> None:
     assert reader.wakes == 2 and written(api, answer) == b": queued position=2\n\n"
 
 
-def test_nothing_is_watched_when_nobody_asks(api: Api, upstream: FakeUpstream) -> None:
-    """The engine is spared the trouble; and of the prompt nothing is kept here once it is on its way."""
+def test_progress_is_only_reported_if_the_request_asks_for_it(api: Api, upstream: FakeUpstream) -> None:
+    """The prompt is not kept here after it was sent."""
     answer = open_answer(api, prompt="a long story")
     assert not upstream.requests[-1].is_watched and upstream.requests[-1].prompts == (TextPrompt("a long story"),)
     assert answer.spec.generation.prompts == (TextPrompt(""),)

@@ -37,7 +37,7 @@ def serving(has_peer: Callable[[], bool] = lambda: True) -> Dispatcher:
 
 
 def test_it_loads_until_tokenizer_and_engine_have_been_up() -> None:
-    """An engine that dies while it loads is no failure of a server that worked."""
+    """An engine that dies while it loads does not count as a failure of a working server."""
     one = dispatcher()
     assert one.refusal == LOADING
     one.peer_up(Role.ENGINE)
@@ -61,7 +61,7 @@ def test_it_is_unavailable_while_a_process_is_down() -> None:
 
 
 @pytest.mark.parametrize("role", [Role.ENGINE, Role.TOKENIZER])
-def test_it_waits_for_the_engine_to_be_heard_after_a_process_was_replaced(role: Role) -> None:
+def test_a_replaced_process_counts_when_the_engine_was_heard_again(role: Role) -> None:
     """The report of the supervisor does not mean that the pipes are connected."""
     one = serving()
     one.peer_down(role, hung=False)
@@ -86,7 +86,7 @@ def test_it_is_unavailable_while_a_process_hangs() -> None:
 
 
 def test_it_is_unavailable_while_the_pipe_is_not_connected() -> None:
-    """A process that has just started needs a moment, and one that was killed is gone before its end is reported."""
+    """A process that has just started needs a moment. A killed process is gone before its end is reported."""
     connected = [False]
     one = serving(lambda: connected[0])
     seen = [one.refusal]

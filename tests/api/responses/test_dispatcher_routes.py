@@ -31,7 +31,7 @@ def opened(api: Api, n: int = 1) -> Response:
 
 
 def counts(api: Api) -> dict[str, int]:
-    """The counts that are not zero; the tables balance."""
+    """The counts that are not zero. It checks that the tables balance."""
     assert api.dispatcher.violations() == []
     return {name: count for name, count in api.dispatcher.account().items() if count and name != "sessions"}
 
@@ -45,7 +45,7 @@ def test_events_reach_their_choice(api: Api) -> None:
 
 
 def test_a_cancelled_sequence_is_counted_until_its_end(api: Api) -> None:
-    """Only a running sequence is cancelled, once; a second end changes nothing."""
+    """Only a running sequence is cancelled, and only once. A second end changes nothing."""
     api.dispatcher.cancel([2, 3, 9], FinishReason.CANCELLED)
     api.dispatcher.cancel([2, 3], FinishReason.DRAINING)
     assert [cancel.rids for cancel in api.upstream.cancels] == [(2, 3)]
@@ -56,14 +56,14 @@ def test_a_cancelled_sequence_is_counted_until_its_end(api: Api) -> None:
 
 
 def test_every_sequence_ends_when_its_process_died(api: Api) -> None:
-    """Cancelled ones too, since no event will come."""
+    """Cancelled ones end too, since no event will come."""
     api.dispatcher.cancel([1], FinishReason.CANCELLED)
     api.dispatcher.peer_down(Role.ENGINE, hung=False)
     assert counts(api) == {"submitted": 3, "finished": 3}
 
 
 def test_a_rejected_request_leaves_no_route(api: Api) -> None:
-    """Also where a part of it was cancelled meanwhile. A rejection is no end."""
+    """A part of it may have been cancelled meanwhile. A rejection does not count as an end."""
     api.dispatcher.cancel([3], FinishReason.CANCELLED)
     api.dispatcher.receive(Events(events=[Rejected((1, 2, 3, 4), REFUSAL)]))
     assert counts(api) == {"submitted": 3, "rejected": 3}

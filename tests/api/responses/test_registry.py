@@ -1,4 +1,4 @@
-"""Every answer is found by its caller, as long as it is held or remembered."""
+"""Callers find their responses while these are held or remembered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refusal_of(error: pytest.ExceptionInfo[RequestError]) -> Refusal:
 
 
 def add(streams: Registry, stream_id: str = "s", caller: str = "", terms: StreamTerms = PLAIN) -> Response:
-    """An answer of one sequence that somebody reads."""
+    """A response of one sequence, with a reader."""
     request = parse_completion(completion(stream=True))
     spec = spec_of(request, terms=terms, stream_id=stream_id, caller=caller)
     answer = Response(spec, (1,), response_context(streams))
@@ -50,20 +50,20 @@ def add(streams: Registry, stream_id: str = "s", caller: str = "", terms: Stream
 
 
 def leave(streams: Registry, answer: Response, now_s: float = 1.0) -> bool:
-    """Its reader leaves, whether or not it has everything. Returns whether the response is still held."""
+    """Its reader leaves, with or without all events. Returns whether the response is still held."""
     streams.at(now_s)
     answer.leave(1)
     return streams.holds(answer)
 
 
 def settled(streams: Registry, answer: Response, now_s: float) -> bool:
-    """Time goes by. Returns whether the response is still held."""
+    """Time passes. Returns whether the response is still held."""
     streams.at(now_s).changed(answer, is_over=answer.is_over)
     return streams.holds(answer)
 
 
 def end(answer: Response) -> None:
-    """It is accepted and cancelled."""
+    """The response is accepted and cancelled."""
     answer.stream.accepted()
     answer.stream.close(FinishReason.CANCELLED)
     answer.head = None
@@ -71,7 +71,7 @@ def end(answer: Response) -> None:
 
 
 def complete(answer: Response) -> None:
-    """It is accepted, and ends by itself."""
+    """The response is accepted, and finishes by itself."""
     answer.stream.accepted()
     answer.stream.finished(1, FinishReason.STOP)
     answer.stream.conclude(b"data: bye\n\n")
@@ -82,8 +82,8 @@ def streams() -> Registry:
     return Registry(StreamsConfig(idempotency_keys=2, idempotency_ttl_s=5.0))
 
 
-def test_an_answer_is_found_by_its_caller_alone(streams: Registry) -> None:
-    """Another one may have one of the same id."""
+def test_a_response_is_found_by_its_caller_alone(streams: Registry) -> None:
+    """Another caller may have a response with the same id."""
     mine, other = add(streams, caller="me"), add(streams, caller="you")
     assert streams.at(0.0).find("s", "me") is mine and streams.at(0.0).find("s", "you") is other
     assert streams.at(0.0).find("s", "they") is None
@@ -95,7 +95,7 @@ def test_an_answer_is_found_by_its_caller_alone(streams: Registry) -> None:
 
 
 def test_a_response_that_is_over_is_evicted_and_remembered(streams: Registry) -> None:
-    """Once; its id is free again."""
+    """It is remembered once, and its id is free again."""
     answer = add(streams)
     assert settled(streams, answer, 0.5)
     assert not leave(streams, answer)
@@ -107,8 +107,8 @@ def test_a_response_that_is_over_is_evicted_and_remembered(streams: Registry) ->
     streams.check_free("s", "")
 
 
-def test_what_is_kept_is_held_but_not_open(streams: Registry) -> None:
-    """Until its time is over; somebody may come and read it."""
+def test_a_kept_response_is_held_but_not_open(streams: Registry) -> None:
+    """Until its time is over, a reader may come."""
     answer = add(streams, terms=KEPT)
     end(answer)
     assert leave(streams, answer)
@@ -119,8 +119,8 @@ def test_what_is_kept_is_held_but_not_open(streams: Registry) -> None:
     assert not settled(streams, answer, 9.0) and streams.n_open == 0
 
 
-def test_a_repeated_request_finds_its_answer(streams: Registry) -> None:
-    """While it runs and while it is kept; after that it is gone, and then forgotten."""
+def test_a_repeated_request_finds_its_response(streams: Registry) -> None:
+    """While the response runs or is kept. Later it is gone, and then forgotten."""
     assert streams.at(0.0).claim("me", "key", b"body", "s") is None
     answer = add(streams, caller="me", terms=KEPT)
     assert streams.at(0.0).claim("me", "key", b"body", "t") is answer
@@ -139,7 +139,7 @@ def test_a_repeated_request_finds_its_answer(streams: Registry) -> None:
 
 
 def test_a_refused_request_may_be_sent_again_with_its_key(streams: Registry) -> None:
-    """Whether it was refused here or upstream; nothing of it is remembered."""
+    """The API process or the engine has refused it. Nothing of it is remembered."""
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
     streams.forget_key("s", "")
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
@@ -151,7 +151,7 @@ def test_a_refused_request_may_be_sent_again_with_its_key(streams: Registry) -> 
 
 
 def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams: Registry) -> None:
-    """It was cancelled for that, and there is nothing to be replayed. What became of it is remembered."""
+    """It was cancelled, so there is nothing to replay. Its record is remembered."""
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     answer.stream.accepted()
@@ -161,8 +161,8 @@ def test_a_request_whose_client_has_left_may_be_sent_again_with_its_key(streams:
     assert isinstance(found, StreamRecord) and found.reason == "disconnected"
 
 
-def test_a_broken_answer_is_not_replayed(streams: Registry) -> None:
-    """A client that sends the request again wants an answer; the events of the first can still be read by its id."""
+def test_a_broken_response_is_not_replayed(streams: Registry) -> None:
+    """The client gets a new answer. The events of the first response can still be read by its id."""
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     end(answer)
@@ -176,7 +176,7 @@ def test_a_broken_answer_is_not_replayed(streams: Registry) -> None:
 
 
 def test_a_whole_answer_that_was_ended_early_is_remembered(streams: Registry) -> None:
-    """It is told as a refusal, and its key is free, but it has cost something."""
+    """Its client got a refusal, and its key is free, but tokens were generated."""
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     answer.stream.accepted()
@@ -189,8 +189,8 @@ def test_a_whole_answer_that_was_ended_early_is_remembered(streams: Registry) ->
     assert streams.at(99.0).claim("", "key", b"body", "t") is None
 
 
-def test_an_id_with_a_key_is_not_lost_to_another_key(streams: Registry) -> None:
-    """409, as without a key; and the first key still leads to its answer."""
+def test_another_key_cannot_take_an_id(streams: Registry) -> None:
+    """The answer is 409, as without a key. The first key still leads to its response."""
     assert streams.at(0.0).claim("", "first", b"body", "s") is None
     answer = add(streams, terms=KEPT)
     with pytest.raises(RequestError) as caught:
@@ -199,8 +199,8 @@ def test_an_id_with_a_key_is_not_lost_to_another_key(streams: Registry) -> None:
     assert streams.at(0.0).claim("", "first", b"body", "s") is answer
 
 
-def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Registry) -> None:
-    """That may be one to another request."""
+def test_a_key_does_not_lead_to_a_later_response_with_the_same_id(streams: Registry) -> None:
+    """That may be the response to another request."""
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
     answer = add(streams)
     complete(answer)
@@ -215,7 +215,7 @@ def test_a_key_does_not_lead_to_a_later_answer_of_the_same_id(streams: Registry)
 
 
 def test_keys_are_bounded(streams: Registry) -> None:
-    """A new one is refused before anything is forgotten that is in its time."""
+    """A new key is refused before a valid one is forgotten."""
     assert streams.at(0.0).claim("", "a", b"body", "a") is None
     assert streams.at(0.0).claim("you", "b", b"body", "b") is None
     answer = add(streams, "a", terms=KEPT)
@@ -230,8 +230,8 @@ def test_keys_are_bounded(streams: Registry) -> None:
     assert streams.at(1.0 + refusal.retry_after_s).claim("", "c", b"body", "c") is None
 
 
-def test_an_answer_that_finds_no_room_is_not_held() -> None:
-    """Another caller's stays, which was first; a repetition of the new one is told that it is gone."""
+def test_a_response_without_room_is_not_held() -> None:
+    """The earlier response of another caller stays. A repetition of the new request gets `stream_gone`."""
     streams = Registry(StreamsConfig(kept_streams=1))
     assert streams.at(0.0).claim("you", "key", b"body", "b") is None
     first, second = add(streams, "a", "me", terms=KEPT), add(streams, "b", "you", terms=KEPT)
@@ -245,7 +245,7 @@ def test_an_answer_that_finds_no_room_is_not_held() -> None:
 
 
 def test_a_census_counts_what_is_held(streams: Registry) -> None:
-    """By state, with their readers, and what waits for these."""
+    """It has the states, the readers, and what waits for these."""
     answer = add(streams)
     add(streams, "t")
     answer.stream.delivered(b"data: x\n\n", 1)
@@ -254,8 +254,8 @@ def test_a_census_counts_what_is_held(streams: Registry) -> None:
     assert (census.readers, census.backlog_bytes, census.backlog_events) == (2, 9, 1)
 
 
-def test_a_broken_answer_gives_its_id_away_when_its_request_comes_again(streams: Registry) -> None:
-    """The key is free, and the id that the client has chosen goes with it; who reads the old one still reads it."""
+def test_a_repeated_request_takes_the_id_of_a_broken_response(streams: Registry) -> None:
+    """Its key is free, and so is the id that the client chose. Readers of the old response continue."""
     assert streams.at(0.0).claim("", "key", b"body", "s") is None
     first = add(streams, terms=KEPT)
     end(first)
@@ -275,7 +275,7 @@ def test_a_broken_answer_gives_its_id_away_when_its_request_comes_again(streams:
 
 
 def test_kept_responses_are_evicted_when_there_are_too_many() -> None:
-    """The longest kept first; one that is read again counts as new when it is left."""
+    """The oldest one goes first. A response that is read again counts as new when its reader leaves."""
     streams = Registry(StreamsConfig(kept_streams=2))
     answers = [add(streams, stream_id, terms=KEPT) for stream_id in "abc"]
     for answer in answers:
@@ -290,7 +290,7 @@ def test_kept_responses_are_evicted_when_there_are_too_many() -> None:
 
 
 def test_evicted_responses_are_remembered_from_then_on() -> None:
-    """Not from its end, which may be longer ago than anything is remembered."""
+    """The time of the record counts from the eviction, not from the end."""
     streams = Registry(StreamsConfig(kept_streams=1, history_ttl_s=10.0))
     first, second = (add(streams, stream_id, terms=KEPT) for stream_id in "ab")
     for answer, left_s in ((first, 1.0), (second, 100.0)):

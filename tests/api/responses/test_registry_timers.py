@@ -1,4 +1,4 @@
-"""What is due comes when it is due, once, however often it was planned."""
+"""Each item is due once, at its time, however often its timer was set."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sluiceway.api.responses.registry import TimerWheel
 
 
-def test_a_thing_is_due_at_its_time_and_once() -> None:
-    """Not before; the earliest first."""
+def test_an_item_is_due_once_at_its_time() -> None:
+    """Not earlier. The earliest item comes first."""
     agenda: TimerWheel[str] = TimerWheel(0.25)
     agenda.set("b", 2.0)
     agenda.set("a", 1.0)
@@ -21,8 +21,8 @@ def test_a_thing_is_due_at_its_time_and_once() -> None:
     assert agenda.due(9.0) == [] and len(agenda) == 0
 
 
-def test_the_last_plan_counts() -> None:
-    """Later or earlier than the one before; at infinity it is not looked at."""
+def test_the_last_timer_counts() -> None:
+    """It may be later or earlier than the one before. Infinity means no timer."""
     agenda: TimerWheel[str] = TimerWheel(0.25)
     agenda.set("a", 1.0)
     agenda.set("a", 3.0)
@@ -36,8 +36,8 @@ def test_the_last_plan_counts() -> None:
     assert agenda.due(9.0) == []
 
 
-def test_what_is_past_is_due_at_the_next_tick() -> None:
-    """Also where the clock has not moved since."""
+def test_a_past_time_means_the_next_tick() -> None:
+    """Also if the clock has not moved since."""
     agenda: TimerWheel[str] = TimerWheel(0.25)
     agenda.due(7.0)
     agenda.set("a", 0.0)
@@ -46,8 +46,8 @@ def test_what_is_past_is_due_at_the_next_tick() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 20)), max_size=20), st.lists(st.floats(0, 5), max_size=8))
 @settings(max_examples=60, derandomize=True, deadline=None)
-def test_nothing_is_forgotten_and_nothing_comes_early(plans: list[tuple[int, float]], steps: list[float]) -> None:
-    """By more than the tick that a call may be ahead of the clock."""
+def test_no_item_is_forgotten_or_early(plans: list[tuple[int, float]], steps: list[float]) -> None:
+    """A call may be one tick ahead of the clock."""
     agenda: TimerWheel[int] = TimerWheel(0.25)
     wanted: dict[int, float] = {}
     for thing, at_s in plans:

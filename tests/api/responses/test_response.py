@@ -1,4 +1,4 @@
-"""One answer, streamed or whole, as its writer finds it."""
+"""One response, streamed or whole, from the view of its writer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer_of(terms: StreamTerms = PLAIN, **fields: object) -> Response:
 
 
 def opened(request: GenerationRequest, terms: StreamTerms, framer: Framer | None = None) -> Response:
-    """One that has a reader."""
+    """A response that has a reader."""
     rids = range(10, 10 + request.n_choices)
     answer = Response(spec_of(request, framer, terms=terms, stream_id="s-1"), rids, response_context())
     answer.attach(START, NoWriter())
@@ -47,8 +47,8 @@ def written(answer: Response) -> bytes:
     return bytes(batch.data)
 
 
-def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
-    """Two prompts of three choices each; what was generated counts as it comes, whether or not a choice has ended."""
+def test_a_prompt_counts_once_for_all_its_choices() -> None:
+    """There are two prompts with three choices each. Generated tokens count when they come."""
     answer = answer_of(prompt=["a", "b"], n=3)
     for index in range(6):
         answer.accepted(index, Accepted(10 + index, 7 if index < 3 else 9, 4))
@@ -59,7 +59,7 @@ def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
 
 
 def test_a_stream_has_its_head_when_the_last_sequence_is_accepted() -> None:
-    """Before that it can still be refused by a status."""
+    """Until then it can be refused with a status."""
     answer = answer_of(stream=True, n=2)
     answer.accepted(0, Accepted(10, 1, 0))
     heads = [answer.head]
@@ -69,7 +69,7 @@ def test_a_stream_has_its_head_when_the_last_sequence_is_accepted() -> None:
 
 
 def test_a_whole_answer_collects_its_deltas() -> None:
-    """Text and token ids of each choice."""
+    """It has the text and the token ids of each choice."""
     answer = answer_of(return_token_ids=True)
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "Hel", (1, 2)))
@@ -81,8 +81,8 @@ def test_a_whole_answer_collects_its_deltas() -> None:
     assert answer.head is not None and (b"x-stream-id", b"s-1") in answer.head.headers  # type: ignore[unreachable]
 
 
-def test_a_whole_answer_tells_of_its_tokens_when_that_is_asked_for() -> None:
-    """Those of all deltas, as far as they are its text."""
+def test_a_whole_answer_has_logprobs_if_the_request_asks_for_them() -> None:
+    """They are those of all deltas whose text is in the answer."""
     answer = answer_of(logprobs=0)
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "H", (1, 2), told_text("He")))
@@ -93,7 +93,7 @@ def test_a_whole_answer_tells_of_its_tokens_when_that_is_asked_for() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_error_before_the_head_is_a_status(stream: bool) -> None:
-    """Also for what would have been a stream."""
+    """For a stream too."""
     answer = answer_of(stream=stream)
     answer.close(FinishReason.ERROR, REFUSAL)
     assert answer.head is not None and answer.head.status == 503 and answer.is_refused
@@ -102,7 +102,7 @@ def test_an_error_before_the_head_is_a_status(stream: bool) -> None:
 
 
 def test_an_error_after_the_head_is_an_event() -> None:
-    """And the end of the stream after it."""
+    """The end of the stream follows it."""
     answer = answer_of(stream=True)
     answer.accepted(0, Accepted(10, 1, 0))
     answer.close(FinishReason.ERROR, REFUSAL)
@@ -112,7 +112,6 @@ def test_an_error_after_the_head_is_an_event() -> None:
 
 
 def test_the_tokens_of_a_whole_answer_are_undelivered_when_it_fails() -> None:
-    """They were made and nobody gets them."""
     answer = answer_of()
     answer.accepted(0, Accepted(10, 1, 0))
     answer.delta(0, Delta(10, "x", (1, 2)))
@@ -121,7 +120,7 @@ def test_the_tokens_of_a_whole_answer_are_undelivered_when_it_fails() -> None:
 
 
 def test_a_bad_end_of_one_choice_ends_them_all() -> None:
-    """With the reason of that end."""
+    """They have the reason of that end."""
     upstream = RecordingUpstream()
     spec = spec_of(parse_completion(completion(n=2)))
     answer = Response(spec, (10, 11), response_context(upstream=upstream))
@@ -131,16 +130,15 @@ def test_a_bad_end_of_one_choice_ends_them_all() -> None:
     assert answer.head is not None and answer.head.status == 504
 
 
-def test_a_client_that_leaves_is_the_reason_until_there_is_another() -> None:
-    """For the log."""
+def test_the_reason_in_the_log_is_disconnected_until_there_is_another() -> None:
     answer = answer_of()
     outcomes = [answer.outcome]
     answer.finished(0, finished(10, FinishReason.LENGTH))
     assert [*outcomes, answer.outcome] == ["disconnected", "length"]
 
 
-def test_a_client_that_leaves_is_the_reason_when_only_some_choices_had_ended() -> None:
-    """The end of a choice is no end of the answer."""
+def test_the_reason_is_disconnected_when_only_some_choices_had_ended() -> None:
+    """The end of one choice is not the end of the response."""
     answer = answer_of(n=2, stream=True)
     for index in range(2):
         answer.accepted(index, Accepted(10 + index, 1, 0))
@@ -157,15 +155,15 @@ def test_a_client_that_leaves_is_the_reason_when_only_some_choices_had_ended() -
         (REFUSAL, None),
     ],
 )
-def test_the_prompt_is_the_field_at_fault_when_the_engine_names_none(refusal: Refusal, param: str | None) -> None:
-    """The engine knows tokens, not what a protocol calls them."""
+def test_the_prompt_is_named_when_the_engine_names_no_field(refusal: Refusal, param: str | None) -> None:
+    """The engine knows tokens, and no field names."""
     answer = answer_of()
     answer.close(FinishReason.ERROR, refusal)
     assert json.loads(written(answer))["error"]["param"] == param
 
 
 def test_events_have_ids_when_a_reader_may_come_back() -> None:
-    """Each event its own, also those that leave together; the last one too."""
+    """Each event has its own id, also several that are written together."""
     answer = answer_of(KEPT, stream=True, n=2, stream_options={"include_usage": True})
     answer.accepted(0, Accepted(10, 1, 0))
     answer.accepted(1, Accepted(11, 1, 0))
@@ -188,8 +186,8 @@ def test_a_whole_answer_has_no_ids_though_it_is_kept() -> None:
     assert json.loads(written(answer))["object"] == "text_completion"
 
 
-def test_a_reader_without_which_it_goes_on_is_told_why() -> None:
-    """In the form of an error, with no id: it is no event of the stream."""
+def test_a_dismissed_reader_gets_an_error_without_an_id() -> None:
+    """The error is no event of the stream, which goes on."""
     answer = answer_of(StreamTerms(retention=Retention(grace_s=9.0)), stream=True, max_tokens=10_000)
     answer.accepted(0, Accepted(10, 1, 0))
     written(answer)
@@ -200,8 +198,8 @@ def test_a_reader_without_which_it_goes_on_is_told_why() -> None:
     assert error.last_event_id == ""
 
 
-def test_it_is_told_when_everything_upstream_is_given_back() -> None:
-    """What that was is remembered; at once where nothing is left."""
+def test_released_holds_when_the_last_sequence_is_released() -> None:
+    """What they held is remembered. It holds immediately if nothing is left."""
     answer, told = answer_of(n=2), list[str]()
     answer.released.wait(lambda: told.append("first"))
     answer.note_released(Held("running", 3))
@@ -211,8 +209,8 @@ def test_it_is_told_when_everything_upstream_is_given_back() -> None:
     assert told == ["first", "second"] and answer.held == [Held("running", 3)]
 
 
-def test_it_is_broken_unless_it_ended_by_itself() -> None:
-    """Not while it runs; one that was refused, cancelled or left is."""
+def test_a_response_is_broken_unless_it_finished_by_itself() -> None:
+    """A running one is not broken. A refused, cancelled or abandoned one is."""
     running, complete, cancelled, left = (answer_of(stream=True) for _ in range(4))
     for answer in (running, complete, cancelled, left):
         answer.accepted(0, Accepted(10, 1, 0))
@@ -233,8 +231,8 @@ def test_it_is_broken_unless_it_ended_by_itself() -> None:
 @pytest.mark.parametrize(
     ("terms", "comment"), [(PLAIN, b": queued position=2\n\n"), (KEPT, b": queued position=2\n")], ids=["plain", "kept"]
 )
-def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: StreamTerms, comment: bytes) -> None:
-    """A block of its own only where no event carries an id: some readers would take it for an event of the old id."""
+def test_progress_can_be_a_comment(terms: StreamTerms, comment: bytes) -> None:
+    """It is a block of its own only if no event has an id: some readers would take it for an event."""
     answer = answer_of(terms, stream=True, sluiceway={"progress": "comments"})
     answer.progressed(Progressed(10, Progress(3, 0, 9)))
     assert written(answer) == b"", "nothing can be said before the head"
@@ -246,8 +244,8 @@ def test_progress_is_a_comment_when_it_is_asked_for_as_one(terms: StreamTerms, c
     assert list(EventDecoder().feed(text := written(answer))) and text.startswith(b": prefill computed=9 of=9\n")
 
 
-def test_progress_is_an_event_when_it_is_asked_for_as_one() -> None:
-    """In the native protocol, after its start; it counts as none, and has no id."""
+def test_progress_can_be_an_event() -> None:
+    """In the native protocol, after `start`. It has no id and does not count."""
     request = STREAM.read(b'{"prompt": "a", "progress": "events"}', "m")
     answer = opened(request, KEPT, STREAM.framer(request, "s-1", 0))
     answer.accepted(0, Accepted(10, 9, 0))

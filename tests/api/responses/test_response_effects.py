@@ -1,4 +1,4 @@
-"""What minds of answers want is carried out: upstream, for readers, and in time."""
+"""Effects of a stream are carried out: for the engine, for readers, and in time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ids = map("s-{}".format, itertools.count(1))
 
 
 class Client:
-    """Reads when it is told to, or with every wake."""
+    """A client that reads when the test says so, or with every wake."""
 
     def __init__(self, api: Api, *, reads: bool = False) -> None:
         self._api = api
@@ -75,7 +75,7 @@ class Client:
 
 
 def opened(api: Api, terms: StreamTerms = PAUSE, *, reads: bool = False, n_tokens: int = 0) -> Client:
-    """A stream that was accepted and has said so many tokens."""
+    """A stream that was accepted and has this many tokens."""
     request = parse_completion(completion(stream=True, max_tokens=10_000))
     client = Client(api, reads=reads)
     client.answer, client.reader_id = api.dispatcher.open(spec_of(request, terms=terms, stream_id=next(_ids)), client)
@@ -96,7 +96,7 @@ def joined(api: Api, first: Client, *, reads: bool = False) -> Client:
 
 
 def wait(api: Api, seconds: float) -> None:
-    """Let time go by, tick by tick."""
+    """Let time pass, tick by tick."""
     for _ in range(round(seconds / TICK_S)):
         api.now_s += TICK_S
         api.dispatcher.registry.tick()
@@ -108,7 +108,7 @@ def api() -> Api:
 
 
 def test_a_reader_behind_pauses_its_request_until_it_has_caught_up(api: Api) -> None:
-    """Told to the engine once each."""
+    """The engine gets each change once."""
     client = opened(api, n_tokens=6)
     assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE)]
     client.read()
@@ -117,8 +117,8 @@ def test_a_reader_behind_pauses_its_request_until_it_has_caught_up(api: Api) -> 
     assert (actions["pause"], actions["resume"], actions["park"], actions["drop"]) == (1, 1, 0, 0)
 
 
-def test_a_reader_that_stays_behind_is_parked_and_dropped(api: Api) -> None:
-    """As its policy says, with a word that it can read."""
+def test_a_slow_reader_parks_its_request_and_is_dropped(api: Api) -> None:
+    """As its policy says. It gets an error event."""
     client = opened(api, DEGREES, n_tokens=6)
     wait(api, 2.5)
     assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE), SetFlow((1,), Flow.PARK)]
@@ -130,8 +130,8 @@ def test_a_reader_that_stays_behind_is_parked_and_dropped(api: Api) -> None:
     assert api.lines[-1]["reason"] == "slow_client"
 
 
-def test_what_the_engine_does_not_hear_is_no_error(api: Api) -> None:
-    """It died; that is told in another way."""
+def test_an_effect_for_a_dead_engine_is_no_error(api: Api) -> None:
+    """The supervisor reports the death."""
     api.upstream.is_gone = False
     client = opened(api, n_tokens=2)
     api.upstream.is_gone = True
@@ -141,8 +141,8 @@ def test_what_the_engine_does_not_hear_is_no_error(api: Api) -> None:
     assert api.metrics.stream_actions["resume"].value == 1
 
 
-def test_unsent_bytes_are_asked_for_when_time_goes_by(api: Api) -> None:
-    """What the transport holds counts as what waits."""
+def test_each_tick_asks_transports_for_unsent_bytes(api: Api) -> None:
+    """They count like waiting bytes."""
     client = opened(api, n_tokens=3)
     client.unsent_bytes = 100_000
     wait(api, TICK_S)
@@ -150,7 +150,7 @@ def test_unsent_bytes_are_asked_for_when_time_goes_by(api: Api) -> None:
 
 
 def test_a_silent_reader_gets_a_comment(api: Api) -> None:
-    """Only when nothing else came, and again after as long."""
+    """Only if nothing else was written, and again after the same time."""
     client = opened(api, reads=True)
     wait(api, 14.0)
     api.upstream.speak("x")
@@ -164,7 +164,7 @@ def test_a_silent_reader_gets_a_comment(api: Api) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(api: Api) -> None:
-    """When all was said, too."""
+    """After the end of the response too."""
     client = opened(api, n_tokens=2)
     api.upstream.finish()
     wait(api, 21.0)
@@ -173,8 +173,8 @@ def test_a_reader_that_takes_nothing_is_cut_off(api: Api) -> None:
     api.assert_quiet()
 
 
-def test_of_several_readers_a_slow_one_costs_itself(api: Api) -> None:
-    """The others go on; it is told why, and that is its end."""
+def test_a_slow_reader_of_several_is_dismissed_alone(api: Api) -> None:
+    """The others go on. It gets the reason as its last event."""
     fast = opened(api, KEPT, reads=True)
     slow = joined(api, fast)
     for _ in range(6):
@@ -188,8 +188,8 @@ def test_of_several_readers_a_slow_one_costs_itself(api: Api) -> None:
     assert api.metrics.stream_actions["reattach"].value == 1
 
 
-def test_a_stream_without_readers_ends_when_its_grace_is_over(api: Api) -> None:
-    """No reader gets an event; its record is kept once it is evicted."""
+def test_a_stream_without_readers_ends_after_its_grace_time(api: Api) -> None:
+    """Its record is kept when it is evicted."""
     client = opened(api, DETACHED, reads=True, n_tokens=2)
     client.leave()
     assert client.answer.stream.state is State.DETACHED and api.metrics.stream_actions["detach"].value == 1
@@ -215,8 +215,8 @@ def ticked(monkeypatch: pytest.MonkeyPatch) -> list[Response]:
     return found
 
 
-def test_what_is_only_kept_goes_first_when_memory_is_short(ticked: list[Response]) -> None:
-    """Those that ended first are evicted first, before any response that a client reads."""
+def test_kept_responses_are_evicted_first_when_memory_is_short(ticked: list[Response]) -> None:
+    """The oldest goes first, and before any response that a client reads."""
     api = Api(streams=StreamsConfig(max_stream_bytes=8000))
     kept = []
     for _ in range(2):
@@ -237,8 +237,8 @@ def test_what_is_only_kept_goes_first_when_memory_is_short(ticked: list[Response
     assert kept[1].answer in ticked and kept[0].answer not in ticked
 
 
-def test_what_is_only_kept_is_bounded_in_number(ticked: list[Response]) -> None:
-    """However small each is: what nobody got of it is counted, and its record is left."""
+def test_the_number_of_kept_responses_is_bounded(ticked: list[Response]) -> None:
+    """Their size does not matter. Undelivered tokens are counted, and the record is left."""
     api = Api(streams=StreamsConfig(kept_streams=2))
     kept = [opened(api, DETACHED) for _ in range(4)]
     for client, rid in zip(kept, range(1, 5), strict=True):
@@ -256,8 +256,8 @@ def test_what_is_only_kept_is_bounded_in_number(ticked: list[Response]) -> None:
     assert {*ticked} == {kept[2].answer, kept[3].answer}
 
 
-def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:
-    """Streams without one end at once; the others may finish."""
+def test_a_drain_does_not_wait_for_detached_streams(api: Api) -> None:
+    """Streams without readers end immediately; the others may finish."""
     client, other = opened(api, DETACHED, reads=True), opened(api, DETACHED, reads=True)
     client.leave()
     told: list[str] = []
@@ -270,7 +270,7 @@ def test_a_drain_does_not_wait_for_readers_that_are_not_there(api: Api) -> None:
     assert told == ["empty"]
 
 
-def test_time_matters_as_soon_as_there_is_an_answer(api: Api) -> None:
+def test_ticks_are_needed_only_while_there_is_a_response(api: Api) -> None:
     """An idle process is not woken."""
     told: list[str] = []
     api.dispatcher.registry.timed.wait(lambda: told.append("first"))
@@ -285,8 +285,8 @@ def test_time_matters_as_soon_as_there_is_an_answer(api: Api) -> None:
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["gathered", "ended"])
-def test_a_large_answer_that_nobody_reads_is_freed_bit_by_bit(api: Api, is_whole: bool) -> None:
-    """It is out of the budget at once, and time matters until all of it is freed."""
+def test_a_large_answer_is_freed_in_portions(api: Api, is_whole: bool) -> None:
+    """It leaves the budget immediately. Ticks free its memory."""
     client = Client(api)
     order = spec_of(parse_completion(completion(max_tokens=10_000)), stream_id=next(_ids))
     client.answer, client.reader_id = api.dispatcher.open(order, client)
@@ -305,8 +305,8 @@ def test_a_large_answer_that_nobody_reads_is_freed_bit_by_bit(api: Api, is_whole
     assert told == ["first"] and not budget.has_memory_to_free
 
 
-def test_time_matters_when_a_large_answer_that_was_kept_goes() -> None:
-    """Another one takes its place, and frees nothing at once."""
+def test_ticks_are_needed_after_the_eviction_of_a_large_answer() -> None:
+    """Its memory is freed later."""
     api = Api(streams=StreamsConfig(kept_streams=1, replay_bytes=1 << 30))
     told = list[str]()
     for _ in range(2):
@@ -322,8 +322,8 @@ def test_time_matters_when_a_large_answer_that_was_kept_goes() -> None:
     assert told == ["freed"]
 
 
-def test_who_is_woken_by_another_has_its_turn(api: Api) -> None:
-    """What a reader sets off while it is woken does not nest."""
+def test_a_wake_within_a_wake_does_not_nest(api: Api) -> None:
+    """A reader that is woken may cause the wake of another one."""
     clients = [opened(api, reads=True) for _ in range(50)]
     for client in clients:
         client.reads = False

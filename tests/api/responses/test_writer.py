@@ -1,4 +1,4 @@
-"""One writer for one client: from head to end, whether the server lets it write by itself or not."""
+"""One writer writes to one client, from head to end, directly to the transport or through `send`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def pass_time(api: Api, seconds: float) -> None:
 
 
 @chunks_or_not
-async def test_a_large_backlog_goes_out_in_writes_of_a_bounded_size(chunks: bool) -> None:
-    """A reader that catches up moves no heap at once, and gets all of it without another event."""
+async def test_a_large_backlog_is_written_in_bounded_writes(chunks: bool) -> None:
+    """A reader that catches up gets all of it without another event."""
     api = Api()
     driver = await opened(api, chunks=chunks, slow_client="unbounded")
     driver.stall()
@@ -79,7 +79,7 @@ async def test_events_that_come_together_are_one_write_for_each_response(n: int)
 
 @chunks_or_not
 async def test_a_client_that_takes_nothing_is_broken_off(chunks: bool) -> None:
-    """Whatever the writer waits for; nothing is left of it."""
+    """It does not matter what the writer waits for. Nothing is left of it."""
     api = Api(streams=StreamsConfig(slow_client="unbounded", stall_timeout_s=2.0))
     driver = await opened(api, chunks=chunks)
     driver.stall()
@@ -94,8 +94,8 @@ async def test_a_client_that_takes_nothing_is_broken_off(chunks: bool) -> None:
     assert not driver.is_over
 
 
-async def test_a_paused_request_goes_on_as_soon_as_its_reader_has_taken_what_was_held() -> None:
-    """Not at the next look at the clock: until then a healthy reader would wait for nothing."""
+async def test_a_paused_request_resumes_when_its_reader_has_caught_up() -> None:
+    """It does not wait for the next tick."""
     api = Api(streams=StreamsConfig(slow_client="pause"))
     driver = await opened(api, chunks=True)
     api.upstream.speak("x")
@@ -116,7 +116,7 @@ async def test_a_paused_request_goes_on_as_soon_as_its_reader_has_taken_what_was
 
 @chunks_or_not
 async def test_a_dropped_reader_gets_the_reason_and_the_end(chunks: bool) -> None:
-    """When it reads again, in place of what waited."""
+    """When it reads again, instead of the events that waited."""
     api = Api(streams=StreamsConfig(slow_client="drop", drop_after_s=1.0, high_events=4, low_events=1))
     driver = await opened(api, chunks=chunks)
     driver.stall()
@@ -131,8 +131,8 @@ async def test_a_dropped_reader_gets_the_reason_and_the_end(chunks: bool) -> Non
 
 
 @chunks_or_not
-async def test_a_whole_answer_is_written_in_pieces_of_its_own_length(chunks: bool) -> None:
-    """None of them large; the length was told before the first; what was written is held no more."""
+async def test_a_whole_answer_is_written_in_pieces(chunks: bool) -> None:
+    """The head has the length of all. Written pieces are released."""
     api = Api()
     driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=chunks).start()
     await settle(lambda: api.upstream.requests)
@@ -149,7 +149,7 @@ async def test_a_whole_answer_is_written_in_pieces_of_its_own_length(chunks: boo
     api.assert_quiet()
 
 
-async def answered_at_length(api: Api) -> AsgiDriver:
+async def large_answer(api: Api) -> AsgiDriver:
     """A whole answer of twenty pieces, which its reader begins to take."""
     driver = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=10_000), offers_chunks=True).start()
     await settle(lambda: api.upstream.requests)
@@ -159,10 +159,10 @@ async def answered_at_length(api: Api) -> AsgiDriver:
     return driver
 
 
-async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
-    """However fast it takes it: what one turn of the loop writes to it is bounded."""
+async def test_one_turn_of_the_loop_writes_a_bounded_amount() -> None:
+    """However fast a reader takes it, other readers have their turn."""
     api = Api()
-    driver = await answered_at_length(api)
+    driver = await large_answer(api)
     written = [0]
     while driver.task is not None and not driver.task.done():
         await asyncio.sleep(0)
@@ -172,9 +172,9 @@ async def test_others_have_their_turn_while_a_reader_gets_much() -> None:
 
 
 async def test_a_reader_that_leaves_between_two_turns_gets_nothing_more() -> None:
-    """Events that were not written are dropped, and their tokens are wasted."""
+    """Events that were not written are dropped, and their tokens count as wasted."""
     api = Api()
-    driver = await answered_at_length(api)
+    driver = await large_answer(api)
     await settle(lambda: len(driver.writes) > 1)
     driver.vanish()
     await driver.done()
@@ -185,7 +185,7 @@ async def test_a_reader_that_leaves_between_two_turns_gets_nothing_more() -> Non
 
 
 async def test_readers_of_one_whole_answer_share_its_pieces() -> None:
-    """A repeated `Idempotency-Key` gets the same bytes, to the object."""
+    """A repeated `Idempotency-Key` gets the same objects."""
     api = Api(streams=StreamsConfig(replay_bytes=1 << 20))
     key = {"Idempotency-Key": "k"}
     first = AsgiDriver(api.app, "POST", PATH, completion(max_tokens=9), key, offers_chunks=True).start()
