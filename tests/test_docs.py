@@ -55,7 +55,7 @@ LIMITS = {
 """Limits in the table of the page, each with a word of its line."""
 
 UNREACHED = {"deadline_exceeded"}
-"""Codes of ends that no code gives yet."""
+"""Error codes of finish reasons that the server does not send yet."""
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -83,7 +83,7 @@ def test_every_served_field_is_on_the_page_of_the_api() -> None:
 
 
 def test_every_error_code_is_on_the_page_of_the_api() -> None:
-    """Programs act on codes. Codes that no code gives yet are left out."""
+    """Programs act on codes. Codes that the server does not send yet are left out."""
     source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     codes = set(re.findall(r"\bcode=\"([a-z_]+)\"", source))
     codes |= {refusal_for_status(status).code for status in (400, 404, 405, 408, 413, 415, 431)}

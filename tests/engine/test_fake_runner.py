@@ -185,7 +185,7 @@ def test_launch_raises_when_a_block_is_used_by_a_step_in_flight() -> None:
 
 
 def test_wait_raises_when_steps_are_out_of_order() -> None:
-    """Steps are waited for once each, the oldest first."""
+    """`wait` is called once for each step, the oldest first."""
     runner = fake()
     first = runner.launch(Plan(1, (row(rid=1),), ()))
     second = runner.launch(Plan(2, (row(rid=2, block_ids=range(4, 8)),), ()))

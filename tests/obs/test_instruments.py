@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from sluiceway.obs.instruments import Counter, Histogram, Labelled
 
 
-def test_a_counter_continues_when_the_one_it_follows_has_fallen() -> None:
-    """The value after the fall is what it has counted since its restart."""
+def test_counter_continues_when_the_followed_value_has_restarted() -> None:
+    """After a fall, the new value counts from zero."""
     counter = Counter()
     for value in (3, 10, 4):
         counter.follow(value)
     assert counter.value == 14
 
 
-def test_a_counter_counts_besides_what_it_follows() -> None:
+def test_counter_may_follow_a_value_and_count_itself() -> None:
     counter = Counter()
     counter.follow(3)
     counter.value += 2
@@ -26,7 +26,7 @@ def test_a_counter_counts_besides_what_it_follows() -> None:
     assert counter.value == 7
 
 
-def test_labels_with_given_values_refuse_another_one() -> None:
+def test_labels_with_fixed_values_refuse_other_values() -> None:
     labelled = Labelled(Counter, ("park", "drop"))
     labelled["park"].value += 1
     assert {label: counter.value for label, counter in labelled.items()} == {"park": 1, "drop": 0}
@@ -34,14 +34,14 @@ def test_labels_with_given_values_refuse_another_one() -> None:
         labelled["perk"].value += 1
 
 
-def test_labels_without_given_values_are_made_when_they_are_used() -> None:
+def test_labels_without_fixed_values_are_made_on_first_use() -> None:
     labelled = Labelled(Counter)
     labelled["overloaded"].value += 1
     labelled["overloaded"].value += 1
     assert {label: counter.value for label, counter in labelled.items()} == {"overloaded": 2}
 
 
-def test_a_value_on_a_bound_counts_below_it() -> None:
+def test_value_equal_to_a_bound_counts_below_it() -> None:
     """Bounds are inclusive. A value above the last bound counts in the last bucket only."""
     histogram = Histogram([1.0, 2.5])
     for value in (1.0, 1.5, 2.5, 9.0):

@@ -1,4 +1,4 @@
-"""Facts become Prometheus samples, with the names that dashboards use, and the counters of `/stats`."""
+"""Metrics are rendered as Prometheus samples with stable names, and as the counters of `/stats`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAMES = {
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
-    """Every sample, its labels in the key."""
+    """Return every sample; its labels are part of the key."""
     return {
         sample.name + "".join(f"{{{name}={value}}}" for name, value in sample.labels.items()): sample.value
         for family in text_string_to_metric_families(metrics.render().decode())
@@ -59,14 +59,14 @@ def test_every_metric_is_in_the_first_scrape() -> None:
 
 @dataclass(eq=False)
 class MoreMetrics(Metrics):
-    """What someone would add to the table."""
+    """The table of metrics with three more rows."""
 
     shy_readers: Counter = counter("Readers that never read.", stats="streams.shy_readers")
     odd_tokens: Labelled[Counter] = counters("Odd tokens, by parity.", "parity", ("odd", "even"), stats="odd")
     accepted_sequences: Counter = counter("Sequences admitted.", engine="accepted_total")
 
 
-def test_a_metric_is_one_row() -> None:
+def test_new_metric_needs_one_row() -> None:
     """A new field is counted, scraped and shown in `/stats` without another line of code."""
     metrics = MoreMetrics()
     metrics.shy_readers.value += 2
@@ -110,7 +110,7 @@ def test_gaps_and_dropped_messages_have_a_series_for_each_process() -> None:
 
 
 def test_every_finish_reason_starts_at_zero() -> None:
-    """Then a rate over it is right from the first sequence on."""
+    """So a rate over it is right from the first sequence on."""
     values = samples(Metrics())
     assert all(values[f"sluiceway_requests_finished_total{{reason={reason.value}}}"] == 0 for reason in FinishReason)
 
@@ -128,7 +128,7 @@ def test_gauges_show_the_latest_snapshot() -> None:
 
 
 def test_gauges_are_zero_when_the_engine_has_died() -> None:
-    """A snapshot that was still on its way is ignored."""
+    """A snapshot that arrives after the death is ignored."""
     metrics = Metrics()
     metrics.engine_stepped(engine_stats(running=2, waiting=3))
     assert samples(metrics)["sluiceway_requests_running"] == 2
@@ -142,7 +142,7 @@ def test_gauges_are_zero_when_the_engine_has_died() -> None:
 
 
 def test_counters_continue_when_the_engine_restarts() -> None:
-    """Also where the new engine has already counted further than the old one."""
+    """Even if the new engine has already counted further than the old one."""
     metrics = Metrics()
     metrics.engine_stepped(
         engine_stats(
@@ -175,7 +175,7 @@ def test_counters_continue_when_the_engine_restarts() -> None:
 
 
 def test_the_time_of_the_engine_is_counted_by_part() -> None:
-    """Over a restart too."""
+    """Also over a restart."""
     metrics = Metrics()
     metrics.engine_stepped(engine_stats(plan_s_total=0.25, model_s_total=3.0, commit_s_total=0.5, publish_s_total=1.0))
     metrics.engine_died()
@@ -200,7 +200,7 @@ def test_requests_are_counted_by_reason_and_by_code() -> None:
     assert values["sluiceway_requests_rejected_total{code=model_not_found}"] == 1
 
 
-def test_wasted_tokens_are_counted_by_the_engine_and_here() -> None:
+def test_wasted_tokens_of_engine_and_api_process_are_added() -> None:
     metrics = Metrics()
     metrics.delivered_tokens.value += 5
     metrics.wasted_tokens.value += 2
@@ -222,7 +222,7 @@ def test_a_snapshot_without_a_step_measures_no_step() -> None:
     assert values["sluiceway_step_seconds_bucket{le=0.01}"] == 0
 
 
-def test_streams_are_counted_when_a_scrape_comes() -> None:
+def test_streams_are_counted_at_each_scrape() -> None:
     metrics = Metrics()
     metrics.count_streams_by(lambda: StreamsCensus({"open": 2, "closing": 1}, 4, 5000, 30))
     values = samples(metrics)

@@ -1,4 +1,4 @@
-"""A listening socket, or an error that says why not."""
+"""Binding a socket, and the errors that say why it is not possible."""
 
 from __future__ import annotations
 

@@ -34,14 +34,14 @@ async def fails() -> None:
     raise RuntimeError("broken")
 
 
-async def test_all_end_when_one_returns() -> None:
-    """The others are cancelled, and have ended."""
+async def test_all_loops_end_when_one_returns() -> None:
+    """The others are cancelled, and have cleaned up."""
     first, second = Endless(), Endless()
     await run_until_first(first.run(), returns(), second.run())
     assert first.has_cleaned_up and second.has_cleaned_up
 
 
-async def test_all_end_and_the_error_is_raised_when_one_fails() -> None:
+async def test_all_loops_end_and_the_error_is_raised_when_one_fails() -> None:
     """The process ends with it, and the supervisor starts another."""
     other = Endless()
     with pytest.raises(RuntimeError, match="broken"):
@@ -49,15 +49,15 @@ async def test_all_end_and_the_error_is_raised_when_one_fails() -> None:
     assert other.has_cleaned_up
 
 
-async def test_all_end_when_the_whole_is_cancelled() -> None:
+async def test_all_loops_end_when_their_caller_is_cancelled() -> None:
     """No task is left behind."""
     loop = Endless()
-    whole = asyncio.create_task(run_until_first(loop.run()))
+    caller = asyncio.create_task(run_until_first(loop.run()))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    whole.cancel()
+    caller.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await whole
+        await caller
     assert loop.has_cleaned_up
 
 
@@ -77,7 +77,7 @@ async def test_heartbeats_are_sent_repeatedly(monkeypatch: pytest.MonkeyPatch) -
     assert [type(report) for report in reported] == [Heartbeat] * 3
 
 
-async def test_a_blocked_loop_reports_for_how_long() -> None:
+async def test_blocked_loop_reports_the_length_of_the_gap() -> None:
     """The gap is in the next heartbeat, and passed to `measured`."""
     reported: list[Heartbeat] = []
     measured: list[tuple[float, int]] = []
@@ -87,21 +87,21 @@ async def test_a_blocked_loop_reports_for_how_long() -> None:
             assert isinstance(message, Heartbeat)
             reported.append(message)
 
-    beating = asyncio.create_task(beat(Control(), lambda gap_s, n_dropped: measured.append((gap_s, n_dropped))))
+    task = asyncio.create_task(beat(Control(), lambda gap_s, n_dropped: measured.append((gap_s, n_dropped))))
     await asyncio.sleep(0)
-    began_s = time.monotonic()
-    while time.monotonic() < began_s + 2 * loops.HEARTBEAT_S:
+    started_s = time.monotonic()
+    while time.monotonic() < started_s + 2 * loops.HEARTBEAT_S:
         pass
     n_before = len(reported)
     while len(reported) == n_before:  # noqa: ASYNC110 - the loop that is tested is this one
         await asyncio.sleep(0)
-    beating.cancel()
+    task.cancel()
     assert reported[-1].longest_gap_s > 0
     assert measured[-1][0] == reported[-1].longest_gap_s
 
 
-def test_the_longest_gap_is_forgotten_after_two_windows() -> None:
-    """A scrape twice a minute sees all gaps since the one before, and no old ones."""
+def test_longest_gap_is_forgotten_after_two_windows() -> None:
+    """A scrape twice a minute sees all gaps since the previous scrape, and no old ones."""
     gaps = LongestGap(0.0)
     gaps.add(3.0, 1.0)
     gaps.add(1.0, 2.0)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 SENDER = "import os, sys\nwhile True: os.kill(int(sys.argv[1]), 15)"
-ENDS_IN_A_STORM = f"""
+ENDS_UNDER_SIGNALS = f"""
 import os, signal, subprocess, sys
 from sluiceway.runtime.signals import ignore_signals
 
@@ -21,5 +21,5 @@ for _ in range(3_000):
 
 def test_signals_are_ignored_without_a_gap() -> None:
     """A second process sends the signal until the first has ended. With `signal.signal` alone, errors are printed."""
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", ENDS_IN_A_STORM], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", ENDS_UNDER_SIGNALS], capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

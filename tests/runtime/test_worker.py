@@ -1,4 +1,4 @@
-"""Worker pools with real children: each way in which a job can end, and the job after it."""
+"""Worker pools with real child processes: each way in which a job can end, and the job after it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ async def pool_of(entry: str = JOBS, init: bytes = b"", **limits: Any) -> AsyncI
         assert pool.pids == []
 
 
-def lives(pid: int) -> bool:
-    """False for a zombie too."""
+def is_running(pid: int) -> bool:
+    """Return whether the process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def lives(pid: int) -> bool:
 
 
 def locked(path: Path) -> TextIO:
-    """A new file, locked until it is closed."""
+    """Create a file that is locked until it is closed."""
     file = path.open("w")
     fcntl.flock(file, fcntl.LOCK_EX)
     return file
@@ -82,8 +82,8 @@ async def test_a_job_is_done_in_another_process() -> None:
         assert await pool.run(b"n") == b"4"
 
 
-async def test_many_megabytes_go_there_and_back() -> None:
-    """The socket takes a fraction of them at a time."""
+async def test_large_jobs_and_results_are_passed_whole() -> None:
+    """The socket takes only a part of them at a time."""
     payload = os.urandom(9 * MIB)
     async with pool_of(n_children=1) as pool:
         assert await pool.run(b"echo " + payload) == payload
@@ -127,7 +127,7 @@ async def test_a_result_over_its_size_is_refused() -> None:
 
 
 async def test_a_child_that_dies_is_replaced() -> None:
-    """In a job, or between two of them."""
+    """During a job, or between two jobs."""
     async with pool_of(n_children=1) as pool:
         with pytest.raises(WorkerDied):
             await pool.run(b"die")
@@ -137,7 +137,7 @@ async def test_a_child_that_dies_is_replaced() -> None:
         assert int(await pool.run(b"pid")) != first
 
 
-async def test_a_job_whose_child_dies_is_repeated_once_if_it_may_be(tmp_path: Path) -> None:
+async def test_a_job_whose_child_dies_is_repeated_once_if_the_limits_allow_it(tmp_path: Path) -> None:
     started = tmp_path / "started"
     async with pool_of(n_children=1) as pool:
         with pytest.raises(WorkerDied):
@@ -157,7 +157,7 @@ async def test_a_job_is_done_by_a_new_child_if_its_child_died_before_it_took_it(
         os.kill(first, signal.SIGSTOP)
         job = asyncio.ensure_future(pool.run(b"n"))
         await until(lambda: pool.n_running == 1)
-        for _ in range(3):  # the job is written
+        for _ in range(3):  # until the job is written
             await asyncio.sleep(0)
         os.kill(first, signal.SIGKILL)
         assert await job == b"1"
@@ -196,7 +196,7 @@ async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.
 
 
 async def test_a_small_job_does_not_wait_for_large_ones(tmp_path: Path) -> None:
-    """One child stays free for small jobs, however many large ones wait."""
+    """One child stays free for small jobs, however many large jobs wait."""
     gate = locked(tmp_path / "gate")
     large = b"wait %s" % gate.name.encode()
     async with pool_of(n_children=2, large_bytes=len(large)) as pool:
@@ -243,24 +243,24 @@ async def test_a_cancelled_caller_drops_its_job(tmp_path: Path) -> None:
 
 
 async def test_a_pool_that_closes_ends_all_jobs() -> None:
-    """Those that run, those that wait, and those that come later."""
+    """Running and waiting jobs end, and later ones are refused."""
     pool = WorkerPool(JOBS, limits=WorkerLimits(n_children=1))
     jobs = [asyncio.ensure_future(pool.run(b"loop")) for _ in range(3)]
     await until(lambda: pool.pids)
     (pid,) = pool.pids
     await pool.close()
     assert [type(error) for error in await asyncio.gather(*jobs, return_exceptions=True)] == [WorkerDied] * 3
-    assert not lives(pid)
+    assert not is_running(pid)
     with pytest.raises(WorkerDied):
         await pool.run(b"echo x")
 
 
-@pytest.mark.parametrize("n_turns", [0, 1, 2, 3])
-async def test_a_pool_that_closes_while_a_child_starts_leaves_none(n_turns: int) -> None:
+@pytest.mark.parametrize("n_loop_rounds", [0, 1, 2, 3])
+async def test_a_pool_that_closes_while_a_child_starts_leaves_none(n_loop_rounds: int) -> None:
     """The job that it was started for is not done."""
     pool = WorkerPool(JOBS, limits=WorkerLimits(n_children=1, deadline_s=3600.0))
     job = asyncio.ensure_future(pool.run(b"loop"))
-    for _ in range(n_turns):
+    for _ in range(n_loop_rounds):
         await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(WorkerDied):
@@ -315,18 +315,18 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("job", "deadline_s"), [("idle", "3600"), ("loop", "3600"), ("hold", "5")])
 async def test_children_do_not_outlive_their_parent(job: str, deadline_s: str) -> None:
-    """An idle child and one in Python code leave soon; one in C code leaves when the time of its job is over."""
+    """A child that is idle or runs Python code exits soon. A child in C code exits at the deadline of its job."""
     command = [sys.executable, "-c", PARENT, job, deadline_s]
     parent = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     child = int(await parent.stdout.readline())
-    assert lives(child)
+    assert is_running(child)
     parent.kill()
     await parent.wait()
-    await until(lambda: not lives(child))
+    await until(lambda: not is_running(child))
 
 
 def test_every_error_is_a_worker_error() -> None:
-    """So that one handler catches them all."""
+    """One handler can catch them all."""
     for error in (WorkerBusy, WorkerTimeout, WorkerMemoryError, WorkerResultError, WorkerDied, WorkerFault):
         assert issubclass(error, WorkerError)

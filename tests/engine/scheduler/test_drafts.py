@@ -101,14 +101,14 @@ def test_length_stays_the_greatest_while_all_drafts_are_accepted() -> None:
 
 @pytest.mark.parametrize(("n_accepted", "tokens"), [(0, 6), (2, 6), (3, 7), (4, 8), (7, 8), (8, 8)])
 def test_length_falls_by_a_quarter_when_a_draft_was_wrong(n_accepted: int, tokens: int) -> None:
-    """It stays above twice the number of accepted drafts."""
+    """It does not fall below one more than twice the number of accepted drafts."""
     length = DraftLength(8)
     length.observe(8, n_accepted)
     assert length.tokens == tokens
 
 
 def test_length_falls_to_one_and_recovers_when_all_drafts_are_accepted() -> None:
-    """One accepted draft is enough if there was one alone."""
+    """One accepted draft is enough if the step had no other."""
     length, lengths = DraftLength(8), []
     for _ in range(7):
         length.observe(length.tokens, 0)

@@ -303,7 +303,7 @@ def test_commit_raises_when_the_result_does_not_fit(result: StepResult) -> None:
 
 
 def test_check_raises_when_an_invariant_is_broken() -> None:
-    """The message is the one of the audit."""
+    """The message is that of the audit."""
 
     class DoubleScheduler(Scheduler):
         def finish(self, rid: Rid, reason: FinishReason, refusal: Refusal | None = None) -> bool:
@@ -373,7 +373,7 @@ def test_chunks_become_smaller_when_steps_take_too_long() -> None:
 
 
 def test_sequences_are_preempted_when_the_pool_is_too_small() -> None:
-    """The test of answers above proves something only if sequences are preempted."""
+    """Without preemption, the test of the answers above would prove nothing."""
     loop = SchedulerLoop(engine_config(n_blocks=12))
     submissions = [submission(rid, 8, sampling(max_tokens=30)) for rid in range(4)]
     loop.submit(*submissions)
@@ -641,7 +641,7 @@ def test_progress_of_a_watched_prompt_advances_by_chunks() -> None:
 
 
 def test_no_progress_is_reported_after_the_first_token() -> None:
-    """Progress that was delayed by the limit of its rate is dropped then."""
+    """A report that waits for the end of its interval is dropped then."""
     scheduler = Scheduler(engine_config())
     scheduler.submit([submission(1, 20)], is_watched=True)
     reported = []

@@ -1,4 +1,4 @@
-"""Each choice of a request has a seed of its own, and other seeds give other ones."""
+"""Each choice of a request gets its own seed, which no choice of another seed has."""
 
 from __future__ import annotations
 
