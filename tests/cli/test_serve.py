@@ -75,8 +75,8 @@ class Started:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     started = Started()
-    stand_in = SimpleNamespace(serve=started.serve)
-    monkeypatch.setitem(sys.modules, "sluiceway.supervisor.supervisor", stand_in)
+    supervisor = SimpleNamespace(serve=started.serve)
+    monkeypatch.setitem(sys.modules, "sluiceway.supervisor.supervisor", supervisor)
     return started
 
 

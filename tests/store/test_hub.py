@@ -51,7 +51,7 @@ def test_model_is_found_again_without_the_hub(endpoint: str, tmp_path: Path) -> 
 
 
 def test_name_is_refused_when_the_hub_does_not_allow_it(tmp_path: Path) -> None:
-    """By the hub's own rules, beyond those that are checked here."""
+    """The hub has more rules than the store checks."""
     with pytest.raises(ModelSourceError, match="org/tiny--model is not a name of a hub repository"):
         local_snapshot(HubName(repo="org/tiny--model"), tmp_path)
 

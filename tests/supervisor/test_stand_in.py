@@ -1,4 +1,4 @@
-"""Connections are answered while there is no API process."""
+"""The stand-in answers connections while there is no API process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_waiting_and_new_connections_are_answered(listener: socket.socket) -> No
     stand_in.stop()
 
 
-def test_a_silent_connection_delays_no_other_and_is_answered_too(listener: socket.socket) -> None:
+def test_silent_connection_is_answered_and_delays_no_other(listener: socket.socket) -> None:
     stand_in = StandIn(listener)
     stand_in.start()
     with socket.create_connection(listener.getsockname(), timeout=120.0) as silent:
@@ -130,7 +130,7 @@ def test_stand_in_does_not_spin_when_no_file_can_be_opened(exhausted: ExhaustedL
     other.stop()
 
 
-def test_other_faults_of_accept_are_ignored(exhausted: ExhaustedListener) -> None:
+def test_other_errors_of_accept_are_ignored(exhausted: ExhaustedListener) -> None:
     """The client may have gone, or the API process may have been quicker."""
     exhausted.failures.put(OSError(errno.ECONNABORTED, "aborted"))
     stand_in = StandIn(exhausted, accept_pause_s=3600.0)
