@@ -61,7 +61,7 @@ def test_first_model_of_the_server_answers_by_default(script: Script, root: str)
 @pytest.mark.parametrize(
     ("models", "sentence"), [(b'{"data": []}', "lists no model; name one"), (b"<html>", "is not a list of models")]
 )
-def test_server_without_models_is_a_sentence(script: Script, root: str, models: bytes, sentence: str) -> None:
+def test_server_without_models_is_a_clear_error(script: Script, root: str, models: bytes, sentence: str) -> None:
     """As with an empty list, or with another kind of server."""
     script.models = models
     with asking(root, model=None) as answers, pytest.raises(AnswerError, match=sentence):
@@ -118,7 +118,7 @@ def test_broken_answer_keeps_its_pieces(script: Script, root: str, end: list[str
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "gopher://127.0.0.1:9"])
-def test_unreachable_server_is_a_sentence(url: str) -> None:
+def test_unreachable_server_is_a_clear_error(url: str) -> None:
     """As when no server listens there, or one of another protocol."""
     with asking(url) as answers, pytest.raises(AnswerError, match=f"no answer from {url}/v1"):
         list(answers.stream(QUESTION))
@@ -180,14 +180,14 @@ def test_proxy_is_left_out_when_the_environment_exempts_the_server(proxied: pyte
     assert "proxy" not in str(caught.value)
 
 
-def test_proxy_of_an_unknown_kind_is_a_sentence(proxied: pytest.MonkeyPatch) -> None:
+def test_proxy_of_an_unknown_kind_is_a_clear_error(proxied: pytest.MonkeyPatch) -> None:
     proxied.setenv("all_proxy", "gopher://127.0.0.1:9")
     with pytest.raises(AnswerError, match=r"the proxy 127\.0\.0\.1:9, which the environment names, cannot be used"):
         RemoteAnswers("http://model.invalid", model="m", api_key=None, parameters={})
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a b", "http://x:port", "http://", "http://127.0.0.1:99999"])
-def test_invalid_url_is_a_sentence(proxied: pytest.MonkeyPatch, url: str) -> None:
+def test_invalid_url_is_a_clear_error(proxied: pytest.MonkeyPatch, url: str) -> None:
     """With and without a proxy."""
     for proxy in ("", NOWHERE):
         proxied.setenv("http_proxy", proxy)

@@ -96,7 +96,7 @@ def test_servers_name_of_the_model_has_a_variable_of_its_own(
     assert [body["model"] for body in server.bodies] == [asked]
 
 
-def test_unreachable_server_is_a_sentence() -> None:
+def test_unreachable_server_is_a_clear_error() -> None:
     """The exit code is 1, before the first question."""
     result = CliRunner().invoke(app, ["chat", "--url", "http://127.0.0.1:9"], input="hello\n")
     assert result.exit_code == 1

@@ -71,7 +71,7 @@ def test_program_is_silent_when_its_pipe_is_closed() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_full_disk_is_a_sentence() -> None:
+def test_full_disk_is_a_clear_error() -> None:
     """In a real process, whose last flush fails too."""
     code = (
         "import typer\nfrom sluiceway.cli.exits import command\n"

@@ -61,7 +61,7 @@ def test_json_is_one_object(script: Script) -> None:
     }
 
 
-def test_refused_prompt_is_a_sentence(script: Script) -> None:
+def test_refused_prompt_is_a_clear_error(script: Script) -> None:
     """The exit code is 1. Text that was written before stays."""
     script.fault = invalid("the prompt is too long")
     result = CliRunner().invoke(app, ["generate", "fake", "--prompt", "x"])

@@ -63,7 +63,7 @@ def test_source_is_passed_on(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("org/tiny", "error: org/tiny is not on this machine, and SLUICEWAY_OFFLINE forbids to fetch it"),
     ],
 )
-def test_unavailable_model_is_a_sentence(name: str, sentence: str, tmp_path: Path) -> None:
+def test_unavailable_model_is_a_clear_error(name: str, sentence: str, tmp_path: Path) -> None:
     """The exit code is 3."""
     offline = {"SLUICEWAY_OFFLINE": "1", "SLUICEWAY_CACHE_DIR": str(tmp_path)}
     result = CliRunner().invoke(app, ["pull", name], env=offline)

@@ -237,7 +237,7 @@ def test_foreign_address_is_refused(started: Started) -> None:
         (OSError(5, "Input/output error"), "error: --host: cannot listen on 127.0.0.1:80: Input/output error"),
     ],
 )
-def test_other_error_of_the_address_is_a_sentence(
+def test_other_error_of_the_address_is_a_clear_error(
     started: Started, monkeypatch: pytest.MonkeyPatch, fault: OSError, sentence: str
 ) -> None:
 

@@ -124,7 +124,7 @@ def test_incomplete_repository_is_refused(hub: Hub, endpoint: str, tmp_path: Pat
         (404, "RevisionNotFound", "org/tiny has no revision v9"),
     ],
 )
-def test_refusal_of_the_hub_is_a_sentence(
+def test_refusal_of_the_hub_is_a_clear_error(
     hub: Hub, endpoint: str, tmp_path: Path, status: int, code: str, sentence: str
 ) -> None:
     """It says what to do, if possible."""
@@ -168,14 +168,14 @@ def test_silent_hub_is_a_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     is_over.set()
 
 
-def test_download_that_fails_is_a_sentence(hub: Hub, endpoint: str, tmp_path: Path) -> None:
+def test_download_that_fails_is_a_clear_error(hub: Hub, endpoint: str, tmp_path: Path) -> None:
     """The cache cannot be written."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ModelSourceError, match="cannot write in"):
         pull(NAME, tmp_path / "file", endpoint)
 
 
-def test_unexpected_error_of_the_client_is_a_sentence(
+def test_unexpected_error_of_the_client_is_a_clear_error(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client raises the errors of its HTTP library."""

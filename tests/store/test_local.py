@@ -100,7 +100,7 @@ def test_path_is_refused_when_nothing_is_there(tmp_path: Path) -> None:
         inspect(tmp_path / "nowhere")
 
 
-def test_unreadable_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of the system becomes a `ModelSourceError`."""
     file = tmp_path / "tiny.gguf"
     file.write_bytes(b"GGUF")

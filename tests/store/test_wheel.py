@@ -173,7 +173,7 @@ def test_full_disk_is_an_error_before_the_download(
     assert index.ranges == []
 
 
-def test_cache_that_is_not_a_folder_is_a_sentence(tmp_path: Path) -> None:
+def test_cache_that_is_not_a_folder_is_a_clear_error(tmp_path: Path) -> None:
     """It is a file."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ModelSourceError, match="cannot write in"):
@@ -181,7 +181,7 @@ def test_cache_that_is_not_a_folder_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
-def test_forbidden_cache_is_a_sentence(tmp_path: Path) -> None:
+def test_forbidden_cache_is_a_clear_error(tmp_path: Path) -> None:
     """The folder belongs to another user."""
     tmp_path.chmod(0o500)
     with pytest.raises(ModelSourceError, match="no permission to write in"):
