@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, values_of
+from sluiceway_lab.experiments.experiment import Experiment, Lab, counted, values_of
 from sluiceway_lab.experiments.gauge import LIMIT_S, Gauge, gauging
 from sluiceway_lab.experiments.native import generate_request, stream_request
 from sluiceway_lab.experiments.readers import Habit, Reading, read
@@ -241,11 +241,10 @@ def _of_others(lab: Lab) -> Iterator[Verdict]:
             f"worst {max(steps):.2f} steps of {len(steps)}",
         )
     if deaf:
-        whole = [run for run in deaf if run.figures[_COMPUTED] == _n_tokens(lab)]
-        yield Verdict(
+        yield counted(
             "without listening, the whole answer is computed: the framework's plain answer, any that is only written",
-            len(whole) == len(deaf),
-            f"{len(whole)} of {len(deaf)} ran to their {_n_tokens(lab)} tokens",
+            [run.figures[_COMPUTED] == _n_tokens(lab) for run in deaf],
+            f"ran to their {_n_tokens(lab)} tokens",
         )
 
 

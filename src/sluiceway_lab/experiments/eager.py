@@ -8,7 +8,7 @@ import hashlib
 
 from msgspec.structs import replace
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, values_of
+from sluiceway_lab.experiments.experiment import Experiment, Lab, counted, values_of
 from sluiceway_lab.experiments.gauge import tokens_of
 from sluiceway_lab.experiments.readers import stalled
 from sluiceway_lab.load.client import LoadError, Target, dial, until
@@ -143,13 +143,9 @@ def verdicts(lab: Lab) -> list[Verdict]:
     made, written = (lab.median(_HELD, f"{PADDED}, {way}") for way in FORMAT_TIMES)
     early_s, late_s = (lab.median(_CPU, f"{KEPT_UP}, {way}") for way in FORMAT_TIMES)
     events_bytes = _PAD_BYTES * _PADDED_TOKENS
-    n_same = values_of(lab.runs, _SAME)
+    is_same = values_of(lab.runs, _SAME)
     return [
-        Verdict(
-            "both ways write the same bytes",
-            all(n_same),
-            f"in {sum(n_same):.0f} of {len(n_same)} pairs of runs",
-        ),
+        counted("both ways write the same bytes", [one == 1 for one in is_same], "pairs of runs"),
         lab.timed(
             "events that are formatted when made cost a slow reader their own bytes and little more",
             server <= _LITTLE * events_bytes,

@@ -26,6 +26,11 @@ def values_of(runs: Iterable[Run], name: str) -> list[float]:
     return [run.figures[name] for run in runs if name in run.figures]
 
 
+def counted(hypothesis: str, held: Sequence[bool], what: str = "") -> Verdict:
+    """Make a verdict about a hypothesis that must hold in all cases. The sentence counts them, and says `what`."""
+    return Verdict(hypothesis, all(held), f"{sum(held)} of {len(held)} {what}".rstrip())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lab:
     """Gives an experiment its servers, and collects its runs.

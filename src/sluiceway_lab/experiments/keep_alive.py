@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluiceway_lab.experiments.experiment import Experiment, Lab, values_of
+from sluiceway_lab.experiments.experiment import Experiment, Lab, counted, values_of
 from sluiceway_lab.experiments.readers import stalled
 from sluiceway_lab.load.client import LoadError, Recording, dial, parse_reply, record, until
 from sluiceway_lab.load.proxies import ProxyRules, own_proxy, require_nginx
@@ -205,10 +205,10 @@ def verdicts(lab: Lab, scale: SilenceScale) -> list[Verdict]:
     said = [run for run in idle if run not in mute]
     found = [
         _mute(mute, scale),
-        Verdict(
+        counted(
             "with comments none is cut, whatever nginx does with them",
-            all(run.figures["whole"] for run in said),
-            f"{sum(run.figures['whole'] for run in said):.0f} of {len(said)} came to their end",
+            [run.figures["whole"] == 1 for run in said],
+            "came to their end",
         ),
         *_heard(said),
         *_stops([run for run in lab.runs if run not in idle]),
@@ -218,15 +218,16 @@ def verdicts(lab: Lab, scale: SilenceScale) -> list[Verdict]:
 
 def _mute(runs: Sequence[Run], scale: SilenceScale) -> Verdict:
     mute = [run for run in runs if not run.figures["whole"] or run.figures["longest_silence_s"] > scale.timeout_s]
-    cut_s = [run.figures["cut_after_s"] for run in mute if not run.figures["whole"]]
-    return Verdict(
+    return counted(
         "without comments nginx cuts every stream that is silent for longer than its proxy_read_timeout",
-        len(cut_s) == len(mute),
-        f"{len(cut_s)} of {len(mute)} were cut{_after(cut_s)}, where it waits {scale.timeout_s:g} s",
+        [not run.figures["whole"] for run in mute],
+        f"were cut{_after(mute)}, where it waits {scale.timeout_s:g} s",
     )
 
 
-def _after(cut_s: Sequence[float]) -> str:
+def _after(runs: Sequence[Run]) -> str:
+    """Say when streams were cut, if that is known."""
+    cut_s = values_of(runs, "cut_after_s")
     return f", after {min(cut_s):.2f} to {max(cut_s):.2f} s" if cut_s else ""
 
 
@@ -260,13 +261,11 @@ def _through(hypothesis: str, runs: Sequence[Run]) -> Verdict:
 def _stops(stopped: Sequence[Run]) -> Iterator[Verdict]:
     """Judge readers that stop for longer than nginx waits."""
     computed = {run.scenario.split(", ")[1]: run.figures["computed_tokens"] for run in stopped}
-    n_cut = sum(not run.figures["whole"] for run in stopped)
-    cut_s = values_of(stopped, "cut_after_s")
     counts = ", ".join(f"{name} {n_tokens:.0f}" for name, n_tokens in computed.items())
-    yield Verdict(
+    yield counted(
         "a reader that takes nothing for longer than nginx's send_timeout is cut, comments or not",
-        n_cut == len(stopped),
-        f"{n_cut} of {len(stopped)} were cut{_after(cut_s)}",
+        [not run.figures["whole"] for run in stopped],
+        f"were cut{_after(stopped)}",
     )
     yield Verdict(
         "where nginx buffers, the server does not notice such a reader and computes the whole answer; else it pauses",

@@ -10,7 +10,7 @@ import httpx
 from httpx_sse import EventSource
 
 from sluiceway_lab.experiments import native
-from sluiceway_lab.experiments.experiment import Experiment, Lab
+from sluiceway_lab.experiments.experiment import Experiment, Lab, counted
 from sluiceway_lab.load.client import Reply, record
 from sluiceway_lab.load.record import Verdict
 from sluiceway_lab.load.tables import Column
@@ -52,7 +52,7 @@ async def _run(lab: Lab) -> list[Verdict]:
         max(n_bytes) < 100,
         f"{min(n_bytes):.0f} to {max(n_bytes):.0f} bytes of body for each token, start and done shared among them",
     )
-    found = [_counted(CLAIMS[claim], [one[claim] for one in held]) for claim in CLAIMS]
+    found = [counted(CLAIMS[claim], [one[claim] for one in held]) for claim in CLAIMS]
     return [*found, spread, by_another_decoder([reply for reply, _ in pairs])]
 
 
@@ -88,11 +88,7 @@ def by_another_decoder(replies: Sequence[Reply]) -> Verdict:
         theirs = [(event.event, event.data, event.id) for event in EventSource(response).iter_sse()]
         ours = [(event.event, event.data, event.last_event_id) for event in native.read_stream(reply).events]
         same.append(theirs == ours)
-    return _counted("a decoder that is not ours reads the same events", same)
-
-
-def _counted(hypothesis: str, held: Sequence[bool]) -> Verdict:
-    return Verdict(hypothesis, all(held), f"{sum(held)} of {len(held)}")
+    return counted("a decoder that is not ours reads the same events", same)
 
 
 EXPERIMENT = Experiment(
