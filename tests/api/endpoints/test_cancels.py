@@ -1,4 +1,4 @@
-"""Cancellations: carried out once, waited for, remembered; and what is no cancellation."""
+"""Cancellations: each is carried out once, waited for and remembered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATH = "/v1/completions"
 
 
 async def opened(api: Api, stream_id: str = "s", **fields: Any) -> AsgiDriver:
-    """A stream with this id that has had two tokens."""
+    """A stream with this id and two tokens."""
     driver = AsgiDriver(api.app, "POST", PATH, completion(stream=True, sluiceway={"stream_id": stream_id}, **fields))
     n_before = len(api.upstream.requests)
     driver.start()
@@ -40,7 +40,7 @@ def generate(api: Api) -> None:
 
 
 def release(api: Api, *held: Held | None) -> None:
-    """The engine ends what was cancelled last."""
+    """The engine confirms the last cancellation."""
     (cancel,) = api.upstream.cancels[-1:]
     for rid, one in zip(cancel.rids, held, strict=True):
         api.upstream.say(Finished(rid=rid, reason=FinishReason.CANCELLED, completion_tokens=2, held=one))
@@ -69,8 +69,8 @@ def cancels(api: Api) -> Cancels:
     return Cancels(api.dispatcher, max_receipts=2)
 
 
-async def test_receipt_comes_when_everything_is_given_back(api: Api, cancels: Cancels) -> None:
-    """And not before; it says what was found, and how long it took. The reader is told why its stream ended."""
+async def test_receipt_comes_when_everything_is_released(api: Api, cancels: Cancels) -> None:
+    """It has the earlier state and the time. The reader gets the reason."""
     driver = await opened(api, n=2)
     generate(api)
     await settle(lambda: len(driver.writes) > 1)
@@ -90,7 +90,7 @@ async def test_receipt_comes_when_everything_is_given_back(api: Api, cancels: Ca
 
 
 async def test_receipt_is_the_same_when_it_is_asked_for_again(api: Api, cancels: Cancels) -> None:
-    """Meanwhile, and after it; the engine hears of it once."""
+    """During the cancellation and after it. The engine gets one message."""
     driver = await opened(api)
     generate(api)
     asked = [asyncio.create_task(cancels.cancel("s", "")) for _ in range(3)]
@@ -105,7 +105,7 @@ async def test_receipt_is_the_same_when_it_is_asked_for_again(api: Api, cancels:
 
 
 async def test_stream_is_cancelled_when_it_has_no_token_yet(api: Api, cancels: Cancels) -> None:
-    """Its head had not been sent: it is an ordinary error."""
+    """Its head was not sent, so its client gets an error status."""
     driver = await opened(api)
     asked = asyncio.create_task(cancels.cancel("s", ""))
     await settle(lambda: api.upstream.cancels)
@@ -115,8 +115,8 @@ async def test_stream_is_cancelled_when_it_has_no_token_yet(api: Api, cancels: C
     assert await cancels.cancel("s", "") is asked.result()
 
 
-async def test_receipt_is_of_what_was_stopped_when_a_choice_had_ended_before(api: Api, cancels: Cancels) -> None:
-    """What that one held it gave back by itself."""
+async def test_receipt_leaves_out_choices_that_had_finished(api: Api, cancels: Cancels) -> None:
+    """They had released their blocks before."""
     driver = await opened(api, n=2)
     generate(api)
     rids = api.upstream.requests[-1].rids
@@ -126,8 +126,8 @@ async def test_receipt_is_of_what_was_stopped_when_a_choice_had_ended_before(api
     await driver.done()
 
 
-async def test_stream_is_told_to_have_ended_when_it_was_too_late(api: Api, cancels: Cancels) -> None:
-    """By itself, or because its client left: nothing was stopped by this."""
+async def test_an_ended_stream_cannot_be_cancelled(api: Api, cancels: Cancels) -> None:
+    """It had finished, or its client had left."""
     api.upstream.script = ["a"]
     await (await opened(api, "one")).done()
     assert await refused(cancels, "one") == (409, "stream_ended")
@@ -138,8 +138,8 @@ async def test_stream_is_told_to_have_ended_when_it_was_too_late(api: Api, cance
     assert await refused(cancels, "two") == (409, "stream_ended")
 
 
-async def test_stream_is_not_found_when_it_is_unknown_or_anothers(api: Api, cancels: Cancels) -> None:
-    """Nobody learns which of the two, and it goes on."""
+async def test_stream_of_another_caller_is_not_found(api: Api, cancels: Cancels) -> None:
+    """The answer is the same as for an unknown stream, and the stream goes on."""
     driver = await opened(api)
     assert await refused(cancels, "t") == await refused(cancels, "s", "somebody") == (404, "stream_not_found")
     assert api.upstream.cancels == []
@@ -147,8 +147,8 @@ async def test_stream_is_not_found_when_it_is_unknown_or_anothers(api: Api, canc
     await driver.done()
 
 
-async def test_timeout_is_told_when_the_engine_does_not_answer(api: Api) -> None:
-    """Who asks again later gets the receipt."""
+async def test_a_timeout_is_reported_when_the_engine_does_not_answer(api: Api) -> None:
+    """A later call gets the receipt."""
     cancels = Cancels(api.dispatcher, max_receipts=2, timeout_s=0.0)
     driver = await opened(api)
     generate(api)
@@ -160,7 +160,7 @@ async def test_timeout_is_told_when_the_engine_does_not_answer(api: Api) -> None
 
 
 async def test_receipt_is_of_the_later_stream_when_an_id_is_used_again(api: Api, cancels: Cancels) -> None:
-    """The first has ended and its id is free."""
+    """The first stream has ended, so its id is free."""
     receipts = list[Receipt]()
     for n in (1, 2):
         api.now_s = float(n)
@@ -171,7 +171,7 @@ async def test_receipt_is_of_the_later_stream_when_an_id_is_used_again(api: Api,
 
 
 async def test_oldest_receipt_is_forgotten_when_there_are_too_many(api: Api, cancels: Cancels) -> None:
-    """Then all that is known is that the stream has ended."""
+    """Then a call only learns that the stream has ended."""
     for stream_id in ("a", "b", "c"):
         driver = await opened(api, stream_id)
         generate(api)
@@ -181,8 +181,8 @@ async def test_oldest_receipt_is_forgotten_when_there_are_too_many(api: Api, can
     assert (await cancels.cancel("b", "")).record.stream_id == "b"
 
 
-async def test_receipt_says_encoding_when_the_engine_has_never_heard_of_it(api: Api, cancels: Cancels) -> None:
-    """The tokenizer answers by itself, though its thread goes on; what that comes to is nobody's."""
+async def test_receipt_says_encoding_when_the_engine_does_not_know_it(api: Api, cancels: Cancels) -> None:
+    """The tokenizer answers. The result of its thread is dropped."""
     encodings: list[Callable[[], None]] = []
     told: list[ToEngine] = []
 

@@ -1,4 +1,4 @@
-"""A request for tokens over its whole life. Whenever a client leaves, nothing is held afterwards."""
+"""A request for tokens, from its body to its end. Nothing is held after its client has left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start(api: Api, *, stream: bool = True, n: int = 1, chunks: bool = False) ->
 
 
 async def opened(api: Api, *, stream: bool = True, n: int = 1, chunks: bool = False) -> AsgiDriver:
-    """A request that has gone upstream."""
+    """A request that was sent to the tokenizer."""
     driver, before = start(api, stream=stream, n=n, chunks=chunks), len(api.upstream.requests)
     await settle(lambda: len(api.upstream.requests) > before)
     return driver
@@ -47,7 +47,7 @@ def api() -> Api:
 @chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_request_is_answered(api: Api, stream: bool, chunks: bool) -> None:
-    """All text, and nothing is left."""
+    """The answer has all text, and nothing is left."""
     api.upstream.script = ["Hel", "lo"]
     driver = await start(api, stream=stream, chunks=chunks).done()
     assert driver.status == 200 and driver.is_over
@@ -60,8 +60,8 @@ async def test_a_request_is_answered(api: Api, stream: bool, chunks: bool) -> No
     api.assert_quiet()
 
 
-async def test_the_head_goes_out_on_acceptance(api: Api) -> None:
-    """Not before, and without waiting for a token."""
+async def test_the_head_is_sent_on_acceptance(api: Api) -> None:
+    """Not earlier, and without waiting for a token."""
     driver = await opened(api)
     await settle()
     assert driver.sent == []
@@ -74,8 +74,8 @@ async def test_the_head_goes_out_on_acceptance(api: Api) -> None:
 
 
 @chunks_or_not
-async def test_a_token_goes_out_at_once(api: Api, chunks: bool) -> None:
-    """One step, one write."""
+async def test_a_token_is_written_immediately(api: Api, chunks: bool) -> None:
+    """Each step is one write."""
     driver = await opened(api, chunks=chunks)
     api.upstream.accept()
     await settle()
@@ -88,7 +88,7 @@ async def test_a_token_goes_out_at_once(api: Api, chunks: bool) -> None:
 
 
 async def test_a_step_is_one_write_for_each_stream_and_wakes_no_task(api: Api) -> None:
-    """Where the server lets the owner write, the events of a step have left when the step has been received."""
+    """If the server offers `chunks`, the events of a step are written while its message is handled."""
     drivers = [await opened(api, n=2, chunks=True) for _ in range(3)]
     rids = [rid for request in api.upstream.requests for rid in request.rids]
     api.upstream.accept(*rids)
@@ -103,8 +103,8 @@ async def test_a_step_is_one_write_for_each_stream_and_wakes_no_task(api: Api) -
         await driver.done()
 
 
-async def test_a_reader_that_lags_gets_what_waited_when_there_is_room(api: Api) -> None:
-    """Until then it is the outbox that holds it, and counts it; nothing is handed to a transport without room."""
+async def test_a_slow_reader_gets_waiting_events_when_there_is_room(api: Api) -> None:
+    """Until then they are in the backlog and count. A full transport gets nothing."""
     driver = await opened(api, chunks=True)
     api.upstream.accept()
     await settle()
@@ -122,7 +122,7 @@ async def test_a_reader_that_lags_gets_what_waited_when_there_is_room(api: Api) 
 
 
 async def test_nothing_is_written_to_a_client_that_has_just_left(api: Api) -> None:
-    """The server knows already; the owner has not had its turn."""
+    """The server knows it already, but the task of the response has not run yet."""
     driver = await opened(api, chunks=True)
     api.upstream.accept()
     await settle()
@@ -133,8 +133,8 @@ async def test_nothing_is_written_to_a_client_that_has_just_left(api: Api) -> No
     assert api.upstream.cancels == [Cancel((1,), FinishReason.DISCONNECTED)] and api.wasted_tokens == 1
 
 
-async def test_what_waits_goes_out_in_one_write(api: Api) -> None:
-    """A reader that lagged gets the events together, each of them whole."""
+async def test_waiting_events_are_written_together(api: Api) -> None:
+    """Each event is whole."""
     driver = await opened(api)
     api.upstream.accept()
     await settle()
@@ -150,8 +150,7 @@ async def test_what_waits_goes_out_in_one_write(api: Api) -> None:
 
 
 @chunks_or_not
-async def test_a_stalled_reader_delays_nobody_else(api: Api, chunks: bool) -> None:
-    """Others are answered while one does not read."""
+async def test_a_stalled_reader_does_not_delay_others(api: Api, chunks: bool) -> None:
     stalled = await opened(api, chunks=chunks)
     stalled.stall()
     api.upstream.accept()
@@ -164,16 +163,16 @@ async def test_a_stalled_reader_delays_nobody_else(api: Api, chunks: bool) -> No
 # Refusals.
 
 
-async def test_a_bad_request_is_refused_here(api: Api) -> None:
-    """Nothing goes upstream; it is counted and logged."""
+async def test_a_bad_request_is_refused_by_the_api_process(api: Api) -> None:
+    """Nothing is sent to the tokenizer. The refusal is counted and logged."""
     driver = await fetch(api.app, "POST", PATH, b"{")
     assert driver.status == 400 and driver.json()["error"]["code"] == "invalid_json"
     assert not api.upstream.pushed and api.metrics.stats()["rejected"] == {"invalid_json": 1}
     assert api.lines[-1]["event"] == "rejected" and api.lines[-1]["status"] == 400
 
 
-async def test_a_rejection_from_upstream_is_a_plain_error(api: Api) -> None:
-    """Also for a stream: its headers were not sent."""
+async def test_a_rejection_by_the_engine_is_an_error_status(api: Api) -> None:
+    """For a stream too, since its head was not sent."""
     driver = await opened(api)
     api.upstream.reject(TOO_LONG)
     await driver.done()
@@ -181,8 +180,8 @@ async def test_a_rejection_from_upstream_is_a_plain_error(api: Api) -> None:
     api.assert_quiet()
 
 
-async def test_a_request_is_refused_while_it_drains(api: Api) -> None:
-    """With advice when to come again."""
+async def test_a_request_is_refused_while_the_server_drains(api: Api) -> None:
+    """The answer says when to try again."""
     api.dispatcher.drain()
     driver = await fetch(api.app, "POST", PATH, completion())
     assert driver.status == 503 and driver.headers["retry-after"] == "1"
@@ -190,7 +189,7 @@ async def test_a_request_is_refused_while_it_drains(api: Api) -> None:
 
 
 async def test_a_body_over_the_limit_is_refused() -> None:
-    """Before it is read; the connection ends."""
+    """It is not read, and the connection is closed."""
     api = Api(limits=BodyLimits(max_bytes=20))
     driver = await fetch(api.app, "POST", PATH, completion())
     assert driver.status == 413 and driver.headers["connection"] == "close"
@@ -198,7 +197,7 @@ async def test_a_body_over_the_limit_is_refused() -> None:
 
 
 async def test_a_server_may_say_more_than_once_that_the_body_has_ended(api: Api) -> None:
-    """So does uvicorn when a body comes in chunks; it does not mean that the client has left."""
+    """Uvicorn does so for bodies in chunks. It does not mean that the client has left."""
     driver = AsgiDriver(api.app, "POST", PATH, completion())
     driver.pieces.append({"type": "http.request", "body": b"", "more_body": False})
     api.upstream.script = ["x"]
@@ -211,8 +210,8 @@ async def test_a_server_may_say_more_than_once_that_the_body_has_ended(api: Api)
 
 @chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_failure_is_told_in_the_form_that_is_left(api: Api, stream: bool, chunks: bool) -> None:
-    """An event in a stream, a status otherwise."""
+async def test_a_failure_is_an_event_or_a_status(api: Api, stream: bool, chunks: bool) -> None:
+    """An event in a stream, else a status."""
     driver = await opened(api, stream=stream, chunks=chunks)
     api.upstream.accept()
     api.upstream.speak("x")
@@ -230,7 +229,7 @@ async def test_a_failure_is_told_in_the_form_that_is_left(api: Api, stream: bool
 
 @chunks_or_not
 async def test_an_end_that_comes_during_a_write_is_written_too(api: Api, chunks: bool) -> None:
-    """The reader was slow to take what came before."""
+    """The reader was slow to take the events before."""
     driver = await opened(api, chunks=chunks)
     api.upstream.accept()
     await settle()
@@ -250,8 +249,8 @@ async def test_an_end_that_comes_during_a_write_is_written_too(api: Api, chunks:
 @chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("moment", ["queued", "prefill", "decoding", "stuck"])
-async def test_a_client_that_leaves_is_cancelled_at_once(api: Api, stream: bool, moment: str, chunks: bool) -> None:
-    """Whatever the writer waits for: acceptance, a token, the client itself."""
+async def test_a_client_that_leaves_is_cancelled(api: Api, stream: bool, moment: str, chunks: bool) -> None:
+    """The writer may wait for the acceptance, for a token, or for the client."""
     driver = await opened(api, stream=stream, n=2, chunks=chunks)
     if moment != "queued":
         api.upstream.accept()
@@ -269,8 +268,7 @@ async def test_a_client_that_leaves_is_cancelled_at_once(api: Api, stream: bool,
     api.assert_quiet()
 
 
-async def test_nothing_is_sent_upstream_when_the_client_leaves_before_its_body_is_whole(api: Api) -> None:
-    """Half a request is no request."""
+async def test_a_client_that_leaves_during_its_body_starts_nothing(api: Api) -> None:
     driver = AsgiDriver(api.app, "POST", PATH, [b'{"model"'], sends_all=False).start()
     await settle()
     driver.vanish()
@@ -278,8 +276,7 @@ async def test_nothing_is_sent_upstream_when_the_client_leaves_before_its_body_i
     assert driver.sent == [] and not api.upstream.pushed
 
 
-async def test_a_server_that_loses_the_connection_while_it_receives_is_a_client_that_left(api: Api) -> None:
-    """However the loss shows."""
+async def test_a_connection_lost_during_receive_counts_as_a_client_that_left(api: Api) -> None:
     driver = await opened(api)
     api.upstream.accept()
 
@@ -304,7 +301,7 @@ async def test_a_server_that_loses_the_connection_while_it_receives_is_a_client_
 
 
 async def run_for(api: Api, driver: AsgiDriver, n_turns: int) -> None:
-    """Let a scripted exchange go on for so many turns of the loop; upstream does one thing a turn."""
+    """Run a scripted exchange for this many turns of the loop. Upstream does one thing in each turn."""
     started = 0
     for _ in range(n_turns):
         await asyncio.sleep(0)
@@ -326,8 +323,8 @@ async def run_for(api: Api, driver: AsgiDriver, n_turns: int) -> None:
 @chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("stalls", [True, False])
-async def test_nothing_is_held_wherever_a_cancellation_lands(stream: bool, stalls: bool, chunks: bool) -> None:
-    """The task is cancelled at every turn of the loop that its life has, so at every await."""
+async def test_nothing_is_held_wherever_a_task_is_cancelled(stream: bool, stalls: bool, chunks: bool) -> None:
+    """The task is cancelled at every turn of the loop, and so at every await."""
     n_turns, seen = 0, set[str]()
     while True:
         api = Api()
@@ -352,8 +349,8 @@ async def test_nothing_is_held_wherever_a_cancellation_lands(stream: bool, stall
     assert {"not opened", "cancelled"} <= seen
 
 
-async def test_a_request_with_a_key_and_an_id_is_sent_anew_when_its_answer_broke(api: Api) -> None:
-    """The key is free then, and so is the id that came with it: no 409 for what is a repetition."""
+async def test_a_request_with_a_key_and_an_id_may_be_sent_again_after_a_fault(api: Api) -> None:
+    """The key and the id are free then, so there is no 409."""
     body = completion(stream=True, sluiceway={"stream_id": "mine"})
     key = {"idempotency-key": "k"}
     first = AsgiDriver(api.app, "POST", PATH, body, key).start()
@@ -371,7 +368,7 @@ async def test_a_request_with_a_key_and_an_id_is_sent_anew_when_its_answer_broke
 
 
 async def test_a_whole_answer_is_kept_from_its_end_on() -> None:
-    """However long it took: nobody reads while it is made, and its time is not over before it is there."""
+    """The time to generate it does not count."""
     api = Api(streams=StreamsConfig(replay_ttl_s=10.0))
     key = {"idempotency-key": "k", "x-stream-id": "s"}
     first = AsgiDriver(api.app, "POST", PATH, completion(), key).start()

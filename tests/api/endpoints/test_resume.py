@@ -1,4 +1,4 @@
-"""A stream is read on from any event that is kept, and never begun anew."""
+"""A stream can be read on from any event that is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
 
 
 async def posted(api: Api, *, is_done: bool = True) -> AsgiDriver:
-    """A stream with the id `s`, of the texts `a` and `b`."""
+    """A stream with the id `s` and the texts `a` and `b`."""
     body = completion(stream=True, sluiceway={"resumable": True, "stream_id": "s"})
     driver = AsgiDriver(api.app, "POST", PATH, body).start()
     await settle(lambda: api.upstream.requests)
@@ -44,8 +44,8 @@ def api() -> Api:
     return Api()
 
 
-async def test_what_was_missed_is_read(api: Api) -> None:
-    """All of it, or what comes after an event."""
+async def test_missed_events_are_read(api: Api) -> None:
+    """All of them, or those after an event."""
     whole = (await posted(api)).body
     assert whole.startswith(b"id: 1\n") and b"id: 4\ndata: [DONE]\n\n" in whole
     again = await twin(api)
@@ -54,8 +54,8 @@ async def test_what_was_missed_is_read(api: Api) -> None:
     assert rest.startswith(b"id: 3\n") and whole.endswith(rest)
 
 
-async def test_what_comes_is_followed(api: Api) -> None:
-    """To the end, beside the first reader."""
+async def test_new_events_are_read_too(api: Api) -> None:
+    """To the end, while the first reader reads too."""
     first = await posted(api, is_done=False)
     other = AsgiDriver(api.app, "GET", "/v1/streams/s", headers={"accept": "text/event-stream"}).start()
     await settle()
@@ -66,7 +66,7 @@ async def test_what_comes_is_followed(api: Api) -> None:
 
 
 async def test_nothing_follows_the_end(api: Api) -> None:
-    """204 stops an EventSource, also for an evicted stream whose record is still kept."""
+    """204 stops an EventSource. An evicted stream whose record is kept gets it too."""
     api = Api(streams=StreamsConfig(replay_ttl_s=1.0))
     await posted(api)
     assert (await twin(api, 4)).status == 204
@@ -85,22 +85,22 @@ async def test_an_event_that_is_not_kept_is_gone() -> None:
 
 
 @pytest.mark.parametrize(("after", "stream_id", "status"), [(9, "s", 400), ("x", "s", 400), (0, "t", 404)])
-async def test_what_never_was_is_refused(api: Api, after: int | str, stream_id: str, status: int) -> None:
-    """An event that was not sent, what is no id, a stream that nobody knows."""
+async def test_unknown_events_and_streams_are_refused(api: Api, after: int | str, stream_id: str, status: int) -> None:
+    """An event that was not sent, an invalid id, an unknown stream."""
     await posted(api)
     assert (await twin(api, after, stream_id)).status == status
 
 
-async def test_a_head_has_no_body(api: Api) -> None:
-    """And reads nothing."""
+async def test_head_has_no_body(api: Api) -> None:
+    """It adds no reader."""
     await posted(api)
     head = await twin(api, method="HEAD")
     assert head.status == 200 and head.body == b"" and head.headers["x-stream-id"] == "s"
     assert api.metrics.stream_actions["reattach"].value == 0
 
 
-def test_a_reader_that_has_got_nothing_begins_at_the_beginning() -> None:
-    """With an empty id, or with none."""
+def test_a_reader_without_an_event_id_begins_at_the_beginning() -> None:
+    """The id may be empty."""
     assert last_event_id_of(scope()) == last_event_id_of(scope((b"last-event-id", b""))) == 0
     assert last_event_id_of(scope((b"last-event-id", b"17"))) == 17
     with pytest.raises(RequestError):
@@ -110,7 +110,7 @@ def test_a_reader_that_has_got_nothing_begins_at_the_beginning() -> None:
 @pytest.mark.parametrize("after", [None, 0, 1, 4, 9])
 @pytest.mark.parametrize("moment", ["waiting", "accepted", "running", "ended"])
 async def test_a_stream_that_is_not_resumable_is_gone(api: Api, after: int | None, moment: str) -> None:
-    """Always: from its first moment on, wherever a reader wants to go on, and when it is remembered only."""
+    """At any time, for any event id, and also when only its record is left."""
     driver = AsgiDriver(api.app, "POST", PATH, completion(stream=True), {"x-stream-id": "s"}).start()
     await settle(lambda: api.upstream.requests)
     if moment != "waiting":
@@ -128,8 +128,8 @@ async def test_a_stream_that_is_not_resumable_is_gone(api: Api, after: int | Non
     await driver.done()
 
 
-async def test_a_whole_answer_has_no_twin(api: Api) -> None:
-    """Though it is kept under its key: it has no events."""
+async def test_a_whole_answer_cannot_be_resumed(api: Api) -> None:
+    """It is kept under its key, but has no events."""
     api.upstream.script = ["a"]
     headers = {"x-stream-id": "s", "idempotency-key": "k"}
     assert (await AsgiDriver(api.app, "POST", PATH, completion(), headers).start().done()).status == 200

@@ -1,4 +1,4 @@
-"""The account of the whole server shows what is held and what is wrong."""
+"""`/stats` shows what every process holds, and which rules are broken."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ def report(**fields: Any) -> AuditReport:
     return AuditReport(**(whole | fields))
 
 
-async def test_an_audit_is_answered_by_the_others() -> None:
-    """Through the pipe and back."""
+async def test_an_audit_is_answered_by_the_other_processes() -> None:
     api = Api()
     api.upstream.audit = report()
     answer = await ask_for_audit(api.dispatcher)
     assert answer is not None and answer.live[0].rid == 7
 
 
-async def test_an_audit_is_given_up_when_nobody_answers() -> None:
-    """After its time; an answer that comes later goes nowhere."""
+async def test_an_audit_ends_after_its_timeout() -> None:
+    """A later answer is ignored."""
     api = Api()
     assert await ask_for_audit(api.dispatcher, timeout_s=0.0) is None
     api.dispatcher.receive(report(query_id=1))
 
 
-async def test_an_audit_is_given_up_when_nobody_is_there() -> None:
-    """At once, whether that is known or shows now."""
+async def test_an_audit_ends_immediately_without_a_peer() -> None:
+    """The missing peer is known, or the push shows it."""
     api = Api()
     api.upstream.is_gone = True
     assert await ask_for_audit(api.dispatcher) is None
@@ -51,8 +50,8 @@ async def test_an_audit_is_given_up_when_nobody_is_there() -> None:
     assert loading.upstream.pushed == []
 
 
-async def test_an_answer_to_an_asker_that_left_is_ignored() -> None:
-    """The request for the statistics was cancelled while the answer was on its way."""
+async def test_an_answer_after_the_client_has_left_is_ignored() -> None:
+    """The request was cancelled meanwhile."""
     api = Api()
     asking = asyncio.create_task(ask_for_audit(api.dispatcher))
     await asyncio.sleep(0)
@@ -62,8 +61,7 @@ async def test_an_answer_to_an_asker_that_left_is_ignored() -> None:
         await asking
 
 
-def test_all_is_told_when_the_report_is_there() -> None:
-    """Each process' part."""
+def test_the_report_has_a_part_for_each_process() -> None:
     api = Api()
     told = account(api.dispatcher, api.metrics, report(), {"api": 1, "engine": 2})
     assert told["clean"] and not told["stale"] and told["violations"] == []
@@ -77,8 +75,8 @@ def test_all_is_told_when_the_report_is_there() -> None:
     assert told["processes"] == {"api": 1, "engine": 2}
 
 
-def test_the_last_snapshot_stands_in_when_there_is_no_report() -> None:
-    """Marked as such; nothing is invented for what is not known."""
+def test_the_last_snapshot_is_used_without_a_report() -> None:
+    """It is marked as stale. Unknown values are left out."""
     api = Api()
     assert account(api.dispatcher, api.metrics, None, {})["engine"] is None
     api.upstream.say(stats=engine_stats(waiting=1, accepted_total=1))
@@ -86,8 +84,8 @@ def test_the_last_snapshot_stands_in_when_there_is_no_report() -> None:
     assert told["stale"] and told["engine"]["waiting"] == 1 and told["tokenizer"] is None and told["live"] == []
 
 
-def test_every_violation_is_told() -> None:
-    """The engine's own, and what the numbers show."""
+def test_every_violation_is_listed() -> None:
+    """Those of the engine, and those that the numbers show."""
     api = Api()
     broken = report(engine=engine_stats(accepted_total=2, finished_total=2, blocks_total=4), violations=("I2: broken",))
     told = account(api.dispatcher, api.metrics, broken, {})
@@ -104,12 +102,12 @@ def test_every_violation_is_told() -> None:
     ],
 )
 def test_numbers_that_do_not_agree_are_named(fields: dict[str, int], says: str) -> None:
-    """One sentence each."""
+    """One sentence for each rule."""
     (sentence,) = engine_violations(engine_stats(**fields))
     assert says in sentence
 
 
-def test_numbers_that_agree_are_clean() -> None:
+def test_numbers_that_agree_are_no_violation() -> None:
     """Running, waiting and paused sequences are live."""
     stats = engine_stats(accepted_total=5, finished_total=2, released_total=1, running=1, waiting=1, paused=1)
     assert engine_violations(stats) == []

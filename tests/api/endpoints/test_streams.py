@@ -1,4 +1,4 @@
-"""The paths below `/v1/streams`."""
+"""The endpoints below `/v1/streams`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ async def page(api: Api, stream_id: str, **headers: str) -> AsgiDriver:
     return await fetch(api.app, "GET", f"/v1/streams/{stream_id}", b"", **headers)
 
 
-async def test_stream_can_be_asked_about_while_it_runs_and_when_it_has_ended(api: Api) -> None:
-    """Its id is in the head of its answer; times are by the wall clock."""
+async def test_the_record_of_a_stream_can_be_read_during_and_after_it(api: Api) -> None:
+    """The head of the response has its id. Times are of the wall clock."""
     driver = await opened(api, "mine")
     assert driver.headers["x-stream-id"] == "mine"
     running = (await page(api, "mine")).json()
@@ -61,7 +61,7 @@ async def test_stream_can_be_asked_about_while_it_runs_and_when_it_has_ended(api
 
 
 async def test_streams_are_listed_for_their_caller(api: Api) -> None:
-    """Those that run and those that have ended; never those of others."""
+    """Running and ended ones, but no streams of other callers."""
     first = await opened(api, "one")
     api.upstream.finish()
     await first.done()
@@ -77,8 +77,8 @@ async def test_streams_are_listed_for_their_caller(api: Api) -> None:
         await driver.done()
 
 
-async def test_last_streams_are_listed_when_there_are_many(api: Api) -> None:
-    """So many as are asked for: nobody waits for a list of thousands."""
+async def test_a_list_has_a_bounded_number_of_the_last_streams(api: Api) -> None:
+    """The caller may ask for fewer."""
     api.upstream.script = ["a"]
     for n in range(4):
         await fetch(api.app, "POST", "/v1/completions", completion(), x_stream_id=f"s{n}")
@@ -91,14 +91,14 @@ async def test_last_streams_are_listed_when_there_are_many(api: Api) -> None:
     "query",
     [b"limit=0", b"limit=1001", b"limit=-1", b"limit=ten", b"limit=" + b"9" * 5000, b"limit=", b"limit=5&limit=6"],
 )
-async def test_limit_is_refused_when_it_is_none(api: Api, query: bytes) -> None:
-    """By its name."""
+async def test_an_invalid_limit_is_refused(api: Api, query: bytes) -> None:
+    """The error names the field."""
     answer = await listing(api, query)
     assert (answer.status, answer.json()["error"]["param"]) == (400, "limit")
 
 
-async def test_stream_is_not_found_when_it_is_unknown_or_anothers(api: Api) -> None:
-    """The same words for both."""
+async def test_stream_of_another_caller_is_not_found(api: Api) -> None:
+    """The message is the same as for an unknown stream."""
     driver = await opened(api, "theirs", KEY)
     answers = [(await page(api, stream_id)) for stream_id in ("nobodys", "theirs")]
     assert [answer.status for answer in answers] == [404, 404]
@@ -108,8 +108,8 @@ async def test_stream_is_not_found_when_it_is_unknown_or_anothers(api: Api) -> N
     await driver.done()
 
 
-async def test_stream_itself_is_sent_when_events_are_accepted(api: Api) -> None:
-    """As an `EventSource` does: the whole of it, from the beginning."""
+async def test_a_client_that_accepts_events_gets_the_stream(api: Api) -> None:
+    """An `EventSource` gets it from the beginning."""
     driver = await opened(api, "mine", resumable=True)
     twin = AsgiDriver(api.app, "GET", "/v1/streams/mine", headers={"accept": "Text/Event-Stream"}).start()
     await settle(lambda: len(twin.sent) > 1)
@@ -120,7 +120,7 @@ async def test_stream_itself_is_sent_when_events_are_accepted(api: Api) -> None:
 
 
 async def test_receipt_is_given_when_a_stream_is_cancelled(api: Api) -> None:
-    """200 only when it has stopped."""
+    """200 means that it has stopped."""
     driver = await opened(api, "mine")
     cancel = AsgiDriver(api.app, "POST", "/v1/streams/mine/cancel").start()
     await settle(lambda: api.upstream.cancels)
@@ -147,8 +147,8 @@ async def test_cancellation_is_refused_when_there_is_nothing_to_stop(api: Api) -
     assert api.metrics.requests_rejected["stream_ended"].value == 1
 
 
-async def test_body_of_a_cancellation_is_read_and_means_nothing(api: Api) -> None:
-    """Many clients send one with every POST; the connection is not closed for it."""
+async def test_the_body_of_a_cancellation_is_ignored(api: Api) -> None:
+    """Many clients send one with every POST. The connection stays open."""
     answer = await fetch(api.app, "POST", "/v1/streams/none/cancel", b'{"why": "enough"}')
     assert answer.status == 404 and "connection" not in answer.headers
     long = AsgiDriver(api.app, "POST", "/v1/streams/none/cancel", [b"x" * 10_000] * 10)

@@ -1,4 +1,4 @@
-"""JsonPieces of a body, as chunks, while there is room and somebody reads."""
+"""Pieces of a body are written as chunks while there is room and a client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluiceway.api.http.chunks import ChunkWriter, KernelQueue, chunks_of, offer
 
 
 class Transport:
-    """Records."""
+    """Records what is written."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -35,7 +35,7 @@ class Transport:
 
 
 def cycle(**changes: object) -> Any:
-    """What the writer sees of uvicorn's."""
+    """The part of a cycle of uvicorn that the writer uses."""
     fields = {"transport": Transport(), "flow": SimpleNamespace(write_paused=False), "disconnected": False}
     fields |= {"chunked_encoding": True, "expected_content_length": 0}
     return SimpleNamespace(**(fields | changes))
@@ -49,7 +49,7 @@ def test_a_piece_is_one_chunk_in_one_write() -> None:
 
 
 def test_it_is_writable_while_there_is_room_and_a_client() -> None:
-    """Asked anew each time."""
+    """Each question looks again."""
     of = cycle()
     chunks = ChunkWriter(of)
     seen = []
@@ -61,14 +61,14 @@ def test_it_is_writable_while_there_is_room_and_a_client() -> None:
 
 @pytest.mark.parametrize("changes", [{"disconnected": True}, {"closes": True}])
 def test_it_is_not_writable_when_the_client_has_left(changes: dict[str, bool]) -> None:
-    """Whether the protocol has heard of it, or only the transport."""
+    """The protocol knows it, or only the transport."""
     of = cycle(disconnected=changes.get("disconnected", False))
     of.transport.closing = changes.get("closes", False)
     assert not ChunkWriter(of).is_writable
 
 
-def test_an_application_finds_what_the_server_offers() -> None:
-    """Other servers offer nothing, or something else."""
+def test_an_application_finds_the_extension() -> None:
+    """Other servers offer none, or another one."""
     chunks = ChunkWriter(cycle())
     scope: dict[str, Any] = {}
     assert chunks_of(scope) is None
@@ -77,13 +77,13 @@ def test_an_application_finds_what_the_server_offers() -> None:
     assert chunks_of(scope) is chunks
 
 
-def test_room_is_announced_to_nobody_while_nobody_writes() -> None:
-    """A server may tell it at any time."""
+def test_news_of_room_is_ignored_before_there_is_a_writer() -> None:
+    """A server may call at any time."""
     ChunkWriter(cycle()).on_writable()
 
 
-def test_what_a_transport_holds_is_told_where_that_says_something() -> None:
-    """After a write it holds what the loop has yet to hand on; only once it is full that is the fault of the client."""
+def test_held_bytes_count_only_when_the_transport_is_full() -> None:
+    """After any write the loop has yet to pass bytes on. Only a full transport shows a slow client."""
     of = cycle()
     chunks = ChunkWriter(of)
     assert (chunks.held_bytes, chunks.unsent_bytes) == (0, 7)
@@ -91,8 +91,8 @@ def test_what_a_transport_holds_is_told_where_that_says_something() -> None:
     assert chunks.held_bytes == 7
 
 
-async def test_there_is_no_room_while_the_kernel_has_not_sent_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes count as held; when it has sent them, the owner is told."""
+async def test_there_is_no_room_while_the_kernel_holds_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes count as held. The owner is called when they are sent."""
     unsent, told = iter([5000, 5000, 5000, 6000, 0, 0, 0]), asyncio.Event()
     monkeypatch.setattr(KernelQueue, "unsent_bytes", property(lambda queue: next(unsent)))
     of = cycle()
@@ -105,14 +105,14 @@ async def test_there_is_no_room_while_the_kernel_has_not_sent_what_it_has(monkey
 
 
 def test_a_connection_that_is_broken_off_holds_nothing() -> None:
-    """Neither here nor in the kernel, which is told not to linger: https://man7.org/linux/man-pages/man7/socket.7.html."""
+    """The kernel does not linger: https://man7.org/linux/man-pages/man7/socket.7.html."""
     of = cycle()
     ChunkWriter(of).abort()
     assert of.transport.closing and of.transport.written == [b"\x01\0\0\0\0\0\0\0"]
 
 
-def test_a_piece_of_a_body_whose_length_was_told_is_written_as_it_is() -> None:
-    """And counted against that length, as the server does it with what goes through `send`."""
+def test_a_body_with_a_length_is_written_without_chunks() -> None:
+    """Its bytes count against that length, as with `send`."""
     of = cycle(chunked_encoding=False, expected_content_length=10)
     piece = b"seven b"
     ChunkWriter(of).write(piece)

@@ -14,7 +14,7 @@ STREAM = {"type": "http.response.start", "status": 200, "headers": [(b"content-t
 PLAIN = {"type": "http.response.start", "status": 200, "headers": [(b"Content-Length", b"4")]}
 
 
-async def said(app: object, version: str, method: str = "GET") -> tuple[bytes, bytes]:
+async def answer_of(app: object, version: str, method: str = "GET") -> tuple[bytes, bytes]:
     """Head and body of the answer, when the server has closed."""
     async with live_http(app) as port:  # type: ignore[arg-type]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -26,7 +26,7 @@ async def said(app: object, version: str, method: str = "GET") -> tuple[bytes, b
 
 
 async def streams(scope: Scope, receive: Receive, send: Send) -> None:
-    """Through `send`, then by itself, then through `send` again."""
+    """An application that writes through `send`, then directly, then through `send`."""
     await send(STREAM)
     await send({"type": "http.response.body", "body": b"one ", "more_body": True})
     chunks = chunks_of(scope)
@@ -36,38 +36,38 @@ async def streams(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def test_stream_has_no_chunks_and_ends_with_the_connection() -> None:
-    """However its pieces are written."""
-    head, body = await said(streams, "1.0")
+    """For both ways to write."""
+    head, body = await answer_of(streams, "1.0")
     assert b"transfer-encoding" not in head and b"connection: close" in head
     assert body == b"one two three"
 
 
 async def test_stream_of_a_newer_client_has_chunks() -> None:
-    """They tell it that the body is whole."""
-    head, body = await said(streams, "1.1")
+    """They show that the body is whole."""
+    head, body = await answer_of(streams, "1.1")
     assert b"transfer-encoding: chunked" in head
     assert body == b"4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"
 
 
 @pytest.mark.parametrize("pieces", [[b"four"], [b"fo", b"ur"]])
-async def test_length_that_is_told_stands(pieces: list[bytes]) -> None:
-    """In one piece, or in several."""
+async def test_a_length_in_the_head_is_kept(pieces: list[bytes]) -> None:
+    """With one piece, or with several."""
 
     async def answers(scope: Scope, receive: Receive, send: Send) -> None:
         await send(PLAIN)
         for place, piece in enumerate(pieces, 1):
             await send({"type": "http.response.body", "body": piece, "more_body": place < len(pieces)})
 
-    head, body = await said(answers, "1.0")
+    head, body = await answer_of(answers, "1.0")
     assert b"content-length: 4" in head.lower() and body == b"four"
 
 
-async def test_empty_body_is_an_end_too() -> None:
-    """A stream's last message may have nothing in it; the answer to HEAD never has."""
+async def test_an_empty_last_message_ends_the_answer() -> None:
+    """The answer to HEAD is always empty."""
 
     async def answers(scope: Scope, receive: Receive, send: Send) -> None:
         await send(STREAM)
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         await send({"type": "http.response.body"})
 
-    assert (await said(answers, "1.0"))[1] == (await said(answers, "1.0", "HEAD"))[1] == b""
+    assert (await answer_of(answers, "1.0"))[1] == (await answer_of(answers, "1.0", "HEAD"))[1] == b""

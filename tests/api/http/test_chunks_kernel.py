@@ -1,4 +1,4 @@
-"""What the kernel has yet to send, of a connection whose reader does not read, and of one that begins to."""
+"""The unsent bytes in the kernel, for a reader that has stopped, and for one that reads again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EVENT = b"x" * 200
 TIMEOUT_S = 120.0
 
 
-class Line:
-    """A queue that is watched, the transport that fills it, and the reader at the other end."""
+class WatchedConnection:
+    """A watched queue, the transport that fills it, and the reader at the other end."""
 
     def __init__(self, transport: asyncio.Transport, reader: socket.socket, max_bytes: int) -> None:
         self.transport = transport
@@ -30,7 +30,7 @@ class Line:
         self.queue = KernelQueue(transport, max_bytes, self.sent.set)
 
     def fill(self) -> int:
-        """Events, until it is full or has taken a megabyte: their bytes."""
+        """Write events until it is full or has a megabyte. Returns their bytes."""
         n_bytes = 0
         while not self.queue.is_full and n_bytes < 1 << 20:
             self.transport.write(EVENT)
@@ -40,18 +40,18 @@ class Line:
 
 
 @asynccontextmanager
-async def line(max_bytes: int = LIMIT_BYTES) -> AsyncIterator[Line]:
+async def line(max_bytes: int = LIMIT_BYTES) -> AsyncIterator[WatchedConnection]:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as reader:
         reader.connect(listener.getsockname())
         transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=listener.accept()[0])
         try:
-            yield Line(transport, reader, max_bytes)
+            yield WatchedConnection(transport, reader, max_bytes)
         finally:
             transport.abort()
 
 
 async def test_it_is_full_when_a_reader_has_stopped() -> None:
-    """Soon: of all that was written, most is with the reader, and little more than the limit is here."""
+    """The reader has most of the bytes, and little more than the limit is unsent."""
     async with line() as one:
         n_bytes = one.fill()
         assert one.queue.is_full
@@ -59,8 +59,8 @@ async def test_it_is_full_when_a_reader_has_stopped() -> None:
         assert n_bytes < 1 << 20
 
 
-async def test_it_tells_when_it_is_full_no_more() -> None:
-    """As soon as the reader has made room, however long that takes."""
+async def test_it_calls_back_when_it_is_no_longer_full() -> None:
+    """However long the reader takes."""
     async with line() as one:
         n_bytes = one.fill()
         await asyncio.sleep(0)
@@ -88,8 +88,8 @@ async def test_without_a_limit_it_is_never_full() -> None:
         assert (one.queue.is_full, one.queue.unsent_bytes) == (False, 0)
 
 
-async def test_it_is_never_full_when_the_kernel_does_not_know_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some systems that call themselves Linux refuse the request: writing continues without the answer."""
+async def test_it_is_never_full_when_the_kernel_refuses_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems that call themselves Linux do."""
     monkeypatch.setattr(kernel_queue, "_SIOCOUTQNSD", 0x89F9)
     async with line() as one:
         assert one.fill() >= 1 << 20

@@ -1,4 +1,4 @@
-"""Status and headers."""
+"""The status and the headers of responses."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from sluiceway.api.http.head import json_head, refusal_head, stream_head
 from sluiceway.errors import Refusal
 
 
-def test_a_stream_passes_through_proxies_unheld() -> None:
-    """No length, no cache, no buffer; and its id is there before its first event."""
+def test_a_stream_passes_through_proxies_without_buffering() -> None:
+    """It has no length, and may not be cached. Its id is in the head."""
     headers = dict(stream_head("s-1").headers)
     assert headers == {
         b"content-type": b"text/event-stream; charset=utf-8",
@@ -17,14 +17,14 @@ def test_a_stream_passes_through_proxies_unheld() -> None:
     }
 
 
-def test_a_body_has_its_length() -> None:
-    """JSON, 200 unless told otherwise."""
+def test_a_json_body_has_its_length() -> None:
+    """The status is 200 unless another one is given."""
     head = json_head(12, more=((b"allow", b"GET"),))
     assert head.status == 200
     assert dict(head.headers) == {b"content-type": b"application/json", b"content-length": b"12", b"allow": b"GET"}
 
 
-def test_a_refusal_says_when_to_come_again_if_it_knows() -> None:
+def test_a_refusal_says_when_to_retry_if_that_is_known() -> None:
     """In whole seconds, rounded up."""
     refusal = Refusal(status=503, code="c", message="m", retry_after_s=0.2)
     head = refusal_head(5, refusal)
@@ -32,7 +32,7 @@ def test_a_refusal_says_when_to_come_again_if_it_knows() -> None:
     assert b"retry-after" not in dict(refusal_head(5, Refusal(status=400, code="c", message="m")).headers)
 
 
-def test_a_conflict_is_not_to_be_sent_again() -> None:
-    """It would be one again; SDKs that heed the header say so at once."""
+def test_a_conflict_tells_clients_not_to_retry() -> None:
+    """It would be a conflict again."""
     said = [dict(refusal_head(5, Refusal(status=status, code="c", message="m")).headers) for status in (409, 410, 503)]
     assert [headers.get(b"x-should-retry") for headers in said] == [b"false", None, None]

@@ -1,4 +1,4 @@
-"""Every answer has an id, every fault an envelope, every unread body an orderly end."""
+"""Every answer has an id, every fault an envelope, and an unread body is dropped in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def edge_around(app: ASGIApp) -> ASGIApp:
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers at once, whatever was asked."""
+    """An application that answers without reading."""
     await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"no"})
 
@@ -51,23 +51,22 @@ async def stream(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("given", ["x", "abc-123_~!", "z" * 128])
-async def test_a_sane_id_is_taken_over(given: str) -> None:
-    """Printable and short."""
+async def test_a_valid_id_of_the_client_is_used(given: str) -> None:
+    """It is printable and short."""
     driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
     await driver.run()
     assert driver.headers["x-request-id"] == given
 
 
 @pytest.mark.parametrize("given", ["", "z" * 129, "a b", "a\tb", "a\r\nset-cookie: x", "é", "\x7f"])
-async def test_another_id_is_replaced(given: str) -> None:
-    """It is never echoed."""
+async def test_an_invalid_id_is_replaced(given: str) -> None:
+    """It is never sent back."""
     driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
     await driver.run()
     assert driver.headers["x-request-id"] == "made-up"
 
 
 async def test_the_application_knows_the_id() -> None:
-    """For its log."""
     seen: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +81,7 @@ async def test_the_application_knows_the_id() -> None:
 
 
 async def test_an_unexpected_fault_is_a_500_in_the_envelope() -> None:
-    """It says nothing about the inside; the log does."""
+    """The answer has no details; the log has them."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise ValueError("/secret/path")
@@ -96,7 +95,7 @@ async def test_an_unexpected_fault_is_a_500_in_the_envelope() -> None:
 
 
 async def test_a_fault_in_an_answer_breaks_it_off() -> None:
-    """The server cuts the connection, so that what came is not taken for the whole."""
+    """The server closes the connection, so that the client does not take the part for the whole."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -129,7 +128,7 @@ async def test_nothing_changes_when_the_body_was_read() -> None:
 
 @pytest.mark.parametrize("app", [answer, stream])
 async def test_the_rest_of_an_unread_body_is_read_before_the_connection_ends(app: ASGIApp) -> None:
-    """The client has all of the answer by then."""
+    """The client has the whole answer by then."""
     driver = AsgiDriver(edge_around(app), "POST", body=[b"a"] * 5)
     await driver.run()
     assert driver.headers["connection"] == "close"
@@ -138,7 +137,7 @@ async def test_the_rest_of_an_unread_body_is_read_before_the_connection_ends(app
 
 
 async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounded in bytes."""
+    """The bytes are bounded."""
     monkeypatch.setattr(middleware, "LINGER_BYTES", 10)
     driver = AsgiDriver(edge_around(answer), "POST", body=[b"abcd"] * 9)
     await driver.run()
@@ -146,23 +145,23 @@ async def test_an_endless_body_is_not_read_for_ever(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounded in time; the answer is there meanwhile."""
+    """The time is bounded. The client has the answer meanwhile."""
     monkeypatch.setattr(middleware, "LINGER_S", 0.0)
     driver = AsgiDriver(edge_around(answer), "POST", body=[b"a"], sends_all=False)
     await driver.run()
     assert driver.is_over
 
 
-async def test_a_client_that_falls_silent_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less long than one that sends."""
+async def test_a_silent_client_is_waited_for_less_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is shorter than that of a client that sends."""
     monkeypatch.setattr(middleware, "LINGER_IDLE_S", 0.0)
     driver = AsgiDriver(edge_around(answer), "POST", body=[b"a"], sends_all=False)
     await driver.run()
     assert driver.is_over
 
 
-async def test_only_so_many_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are answered and closed."""
+async def test_the_number_of_lingering_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other clients are answered, and their connections closed."""
     monkeypatch.setattr(middleware, "MAX_LINGERING", 1)
     app = edge_around(answer)
     first = AsgiDriver(app, "POST", body=[b"a"], sends_all=False).start()
@@ -177,8 +176,8 @@ async def test_only_so_many_clients_are_waited_for(monkeypatch: pytest.MonkeyPat
     assert not third.pieces
 
 
-async def test_the_answer_is_whole_while_the_rest_is_awaited() -> None:
-    """The client reads it and leaves, which ends the waiting."""
+async def test_the_client_has_the_answer_while_the_rest_is_read() -> None:
+    """It reads the answer and leaves, which ends the wait."""
     driver = AsgiDriver(edge_around(answer), "POST", body=[b"a"], sends_all=False).start()
     await settle()
     assert driver.body == b"no"

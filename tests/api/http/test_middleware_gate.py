@@ -1,4 +1,4 @@
-"""Requests by other names, of other pages, and with two meanings do not come in."""
+"""The gate refuses requests for other hosts, from foreign pages, and with ambiguous headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERYWHERE = "0.0.0.0"
 async def refusal_of(
     headers: list[tuple[str, str]], *, listens_on: str = LOOPBACK, allowed: tuple[str, ...] = (), method: str = "POST"
 ) -> Refusal | None:
-    """None: it comes in."""
+    """The refusal of a request; None if it is admitted."""
     fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
     try:
         Gate(listens_on=listens_on, allowed=allowed).check({"type": "http", "method": method, "headers": fields})
@@ -79,7 +79,7 @@ async def test_loopback_answers_to_no_other_name(host: str) -> None:
         "[1.2]",
     ],
 )
-async def test_what_is_no_host_is_refused_everywhere(host: str) -> None:
+async def test_an_invalid_host_is_refused_everywhere(host: str) -> None:
     for listens_on in (LOOPBACK, EVERYWHERE):
         refusal = await refusal_of([("Host", host)], listens_on=listens_on, allowed=("*",))
         assert refusal is not None and (refusal.status, refusal.param) == (400, "Host")
@@ -134,21 +134,21 @@ async def test_server_of_a_network_answers_to_any_name_unless_some_are_given(
         ("a.example:0", "a.example", 421),
     ],
 )
-async def test_name_is_allowed_however_it_is_written(allowed: str, host: str, status: int) -> None:
+async def test_each_spelling_of_an_allowed_name_is_allowed(allowed: str, host: str, status: int) -> None:
     """Addresses have several spellings, and a name may end with a dot."""
     assert await status_of(host, allowed=(allowed,)) == status
     refusal = await refusal_of([("Host", "localhost"), ("Origin", f"http://{host}")], allowed=(allowed,))
     assert (refusal is None) == (status == 200)
 
 
-async def test_flag_that_an_error_proposes_is_one_that_is_taken() -> None:
-    """An address of IPv6 needs its brackets."""
+async def test_the_flag_in_the_error_message_works() -> None:
+    """An IPv6 address needs its brackets."""
     refusal = await refusal_of([("Host", "[fd00::1]:8000")])
     assert refusal is not None and "`--allowed-host [fd00::1]`" in refusal.message
     assert HOST.fullmatch("[fd00::1]")
 
 
-async def test_old_client_names_no_host() -> None:
+async def test_a_client_of_http_1_0_needs_no_host() -> None:
     assert await refusal_of([]) is None
 
 
@@ -187,7 +187,7 @@ async def test_page_of_another_origin_changes_nothing(
 @pytest.mark.parametrize(
     ("origin", "page"), [("http://localhost:5173", "of another origin"), ("null", "without an origin of its own")]
 )
-async def test_page_of_another_origin_learns_what_would_work(origin: str, page: str) -> None:
+async def test_a_page_of_another_origin_gets_advice(origin: str, page: str) -> None:
     """Not `--allowed-host`: without CORS headers its browser would hide the answer."""
     refusal = await refusal_of([("Host", "localhost:8000"), ("Origin", origin)])
     assert refusal is not None and page in refusal.message and "under one origin" in refusal.message
@@ -196,13 +196,13 @@ async def test_page_of_another_origin_learns_what_would_work(origin: str, page: 
 
 @pytest.mark.parametrize("name", SOLE_HEADERS.values())
 @pytest.mark.parametrize("values", [("a", "a"), ("a", "b")])
-async def test_header_that_means_one_thing_comes_once(name: str, values: tuple[str, str]) -> None:
+async def test_a_header_with_one_meaning_may_come_once(name: str, values: tuple[str, str]) -> None:
     assert await refusal_of([("Host", "localhost"), (name, values[0])], method="GET") is None
     refusal = await refusal_of([("Host", "localhost"), *((name, value) for value in values)])
     assert refusal is not None and (refusal.status, refusal.param) == (400, name)
 
 
-async def test_header_that_may_be_a_list_comes_twice() -> None:
+async def test_a_list_header_may_come_twice() -> None:
     assert await refusal_of([("Accept", "a"), ("Accept", "b"), ("Via", "c"), ("Via", "d")]) is None
 
 
@@ -218,14 +218,14 @@ async def test_every_route_of_the_application_is_behind_the_gate() -> None:
 @pytest.mark.parametrize(
     "label", ["application/x-www-form-urlencoded", "text/plain;charset=UTF-8", "multipart/form-data; boundary=x"]
 )
-async def test_form_cancels_nothing(label: str) -> None:
+async def test_a_form_cannot_cancel(label: str) -> None:
     api = Api()
     driver = await fetch(api.app, "POST", "/v1/streams/s/cancel", b"x=1", content_type=label)
     assert driver.status == 400 and driver.json()["error"]["code"] == "unsupported_media_type"
 
 
 @pytest.mark.parametrize(("target", "status"), [("http://attacker.example", 421), ("http://localhost:1", 200)])
-async def test_host_of_the_target_counts_more(target: str, status: int) -> None:
+async def test_the_host_of_the_target_counts(target: str, status: int) -> None:
     """As https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2 has it."""
     async with live_http(Api().app) as port:
         client = await LiveClient.connect(port)
