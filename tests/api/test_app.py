@@ -1,4 +1,4 @@
-"""Every route, and what is no route."""
+"""The routes of the application, and unknown paths."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def error_of(driver: AsgiDriver) -> dict[str, Any]:
 
 
 async def test_chat_is_answered(api: Api) -> None:
-    """With an id of its kind, the served name and the time."""
+    """With an id, the served name and the time."""
     answer = (await fetch(api.app, "POST", "/v1/chat/completions", chat())).json()
     assert answer["choices"][0]["message"]["content"] == "Hello"
     assert answer["id"].startswith("chatcmpl-") and answer["model"] == MODEL and answer["created"] == 1_700_000_000
 
 
 async def test_a_completion_is_answered(api: Api) -> None:
-    """Ids differ from answer to answer."""
+    """Each answer has another id."""
     answers = [(await fetch(api.app, "POST", "/v1/completions", completion())).json() for _ in range(2)]
     assert answers[0]["choices"][0]["text"] == "Hello"
     assert all(answer["id"].startswith("cmpl-") for answer in answers) and answers[0]["id"] != answers[1]["id"]
 
 
 async def test_a_native_request_is_answered_by_its_path(api: Api) -> None:
-    """`/v1/stream` with an event for each token, `/v1/generate` whole; both have the id of their stream."""
+    """`/v1/stream` sends an event for each token, `/v1/generate` a whole answer. Both have the id of their stream."""
     body = json.dumps({"prompt": "Hi", "stream_id": "mine"}).encode()
     plain = await fetch(api.app, "POST", "/v1/generate", body)
     assert (plain.json()["text"], plain.json()["id"], plain.headers["x-stream-id"]) == ("Hello", "mine", "mine")
@@ -64,7 +64,7 @@ async def test_a_native_request_is_answered_by_its_path(api: Api) -> None:
     ],
 )
 async def test_an_answer_has_the_id_of_its_stream(api: Api, path: str, prefix: str) -> None:
-    """A client that sees an answer without its headers can cancel it, and ask about it."""
+    """A client without access to headers can cancel it and ask about it."""
     body = {"/v1/chat/completions": chat(), "/v1/completions": completion()}.get(path, b'{"prompt": "Hi"}')
     answer = await fetch(api.app, "POST", path, body)
     stream_id = answer.json()["id"]
@@ -74,8 +74,8 @@ async def test_an_answer_has_the_id_of_its_stream(api: Api, path: str, prefix: s
     assert chosen.json()["id"] == chosen.headers["x-stream-id"] == "mine"
 
 
-async def test_an_id_that_is_none_is_refused(api: Api) -> None:
-    """By the header that held it."""
+async def test_an_invalid_id_is_refused(api: Api) -> None:
+    """The error names the header."""
     error = error_of(await fetch(api.app, "POST", "/v1/completions", completion(), x_stream_id="a/b"))
     assert (error["code"], error["param"]) == ("invalid_value", "x-stream-id")
 
@@ -94,7 +94,7 @@ def native(**fields: Any) -> bytes:
     ],
 )
 async def test_another_model_is_not_found(api: Api, path: str, body: Any) -> None:
-    """And makes no series of its own in the metrics."""
+    """Its name makes no new series in the metrics."""
     error = error_of(await fetch(api.app, "POST", path, body(model="other")))
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     assert not api.upstream.pushed
@@ -102,7 +102,7 @@ async def test_another_model_is_not_found(api: Api, path: str, body: Any) -> Non
 
 
 async def test_models_are_listed(api: Api) -> None:
-    """The one that is served; its card by its name."""
+    """The list has the served model, which also has a card."""
     listed = (await fetch(api.app, "GET", "/v1/models")).json()
     assert listed["object"] == "list" and [card["id"] for card in listed["data"]] == [MODEL]
     assert (await fetch(api.app, "GET", f"/v1/models/{MODEL}")).json() == listed["data"][0]
@@ -116,8 +116,7 @@ async def test_the_card_of_another_model_is_not_found(api: Api, name: str) -> No
 
 
 @pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{MODEL}", "/health", "/health/ready"])
-async def test_nothing_is_ready_while_the_model_is_loaded(path: str) -> None:
-    """Only life is certain."""
+async def test_the_server_is_live_but_not_ready_while_the_model_is_loaded(path: str) -> None:
     api = Api(is_serving=False)
     driver = await fetch(api.app, "GET", path)
     assert driver.status == 503 and error_of(driver)["code"] == "model_loading" and driver.headers["retry-after"] == "1"
@@ -125,19 +124,18 @@ async def test_nothing_is_ready_while_the_model_is_loaded(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/ready", "/health/live"])
-async def test_it_is_healthy_when_it_serves(api: Api, path: str) -> None:
-    """All three."""
+async def test_the_server_is_healthy_when_it_serves(api: Api, path: str) -> None:
     assert (await fetch(api.app, "GET", path)).status == 200
 
 
-async def test_it_lives_but_is_not_ready_when_the_engine_is_down(api: Api) -> None:
-    """A supervisor of containers must not restart what restarts itself."""
+async def test_the_server_is_live_but_not_ready_when_the_engine_is_down(api: Api) -> None:
+    """An orchestrator must not restart a server that restarts its processes itself."""
     api.dispatcher.peer_down(Role.ENGINE, hung=False)
     assert (await fetch(api.app, "GET", "/health/ready")).status == 503
     assert (await fetch(api.app, "GET", "/health/live")).status == 200
 
 
-async def test_numbers_are_given(api: Api) -> None:
+async def test_metrics_and_stats_are_served(api: Api) -> None:
     """As Prometheus text and as JSON."""
     metrics = await fetch(api.app, "GET", "/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -150,8 +148,8 @@ async def test_numbers_are_given(api: Api) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/v1", "/v1/nothing", "/v1/completions/", "//v1/completions", "/V1/models", "/docs", "/openapi.json"]
 )
-async def test_another_path_is_not_found(api: Api, path: str) -> None:
-    """In the envelope; near misses are not taken for what they may mean."""
+async def test_an_unknown_path_is_not_found(api: Api, path: str) -> None:
+    """The answer is in the envelope."""
     for method in ("GET", "POST"):
         driver = await fetch(api.app, method, path)
         assert driver.status == 404 and error_of(driver)["type"] == "invalid_request_error"
@@ -172,7 +170,7 @@ async def test_another_path_is_not_found(api: Api, path: str) -> None:
         ("/models", "/v1/models"),
     ],
 )
-async def test_path_that_was_meant_is_named(api: Api, path: str, meant: str) -> None:
+async def test_the_path_that_was_probably_meant_is_named(api: Api, path: str, meant: str) -> None:
     driver = await fetch(api.app, "POST", path)
     assert f"did you mean `{meant}`?" in error_of(driver)["message"]
 
@@ -181,8 +179,8 @@ async def test_path_that_was_meant_is_named(api: Api, path: str, meant: str) -> 
     ("path", "meant"),
     [("/v1/chat/completions/chat/completions", "/v1/chat/completions"), ("/v1/completions/models", "/v1/models")],
 )
-async def test_path_below_another_tells_how_the_base_url_ends(api: Api, path: str, meant: str) -> None:
-    """A client that was given the whole path appends its own."""
+async def test_a_path_below_another_one_shows_a_wrong_base_url(api: Api, path: str, meant: str) -> None:
+    """A client with the whole path as its base appends its own."""
     message = error_of(await fetch(api.app, "POST", path))["message"]
     assert f"did you mean `{meant}`? The base_url of a client must end in `/v1`." in message
 
@@ -202,24 +200,24 @@ async def test_path_below_another_tells_how_the_base_url_ends(api: Api, path: st
         ("/tokenize", "usage"),
     ],
 )
-async def test_path_of_another_server_is_said_not_to_be_served(api: Api, path: str, nearest: str) -> None:
-    """What comes nearest here is named."""
+async def test_the_path_of_another_server_gets_a_hint(api: Api, path: str, nearest: str) -> None:
+    """The nearest path of this server is named."""
     message = error_of(await fetch(api.app, "GET", path))["message"]
     assert f'"{path}" is not served' in message and nearest in message and "below" not in message
 
 
-async def test_list_of_models_is_meant_by_its_path_with_a_slash(api: Api) -> None:
+async def test_models_with_a_final_slash_is_meant_as_the_list(api: Api) -> None:
     error = error_of(await fetch(api.app, "GET", "/v1/models/"))
     assert error["code"] == "not_found" and "did you mean `/v1/models`?" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/nothing", "/" + "x" * 60_000])
-async def test_path_that_may_mean_anything_gets_a_hint(api: Api, path: str) -> None:
+async def test_an_ambiguous_path_gets_a_hint(api: Api, path: str) -> None:
     assert "below `/v1`" in error_of(await fetch(api.app, "GET", path))["message"]
 
 
-async def test_path_and_method_that_do_not_exist_are_in_the_log(api: Api) -> None:
-    """Shortened, and without anything that a terminal would obey."""
+async def test_unknown_paths_and_methods_are_logged(api: Api) -> None:
+    """Shortened, and without control characters."""
     await fetch(api.app, "GET", "/no\n\x1b" + "x" * 1000)
     await fetch(api.app, "GET", "/v1/completions")
     rejected = [line for line in api.lines if line["event"] == "rejected"]
@@ -241,7 +239,7 @@ async def test_path_and_method_that_do_not_exist_are_in_the_log(api: Api) -> Non
     ],
 )
 async def test_another_method_is_not_allowed(api: Api, method: str, path: str, allow: set[str]) -> None:
-    """The answer says which is."""
+    """The answer names the allowed one."""
     driver = await fetch(api.app, method, path)
     assert driver.status == 405 and error_of(driver)["code"] == "method_not_allowed"
     assert set(driver.headers["allow"].split(", ")) == allow
@@ -260,20 +258,19 @@ async def test_preflight_of_cors_is_not_served(api: Api) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/health/live", "/metrics", "/stats"])
-async def test_the_head_of_what_can_be_read_can_be_asked_for(api: Api, path: str) -> None:
-    """HEAD where GET is."""
+async def test_head_is_served_where_get_is(api: Api, path: str) -> None:
     api.upstream.is_gone = True
     driver = await fetch(api.app, "HEAD", path)
     assert driver.status == 200 and int(driver.headers["content-length"]) > 0
 
 
-async def test_a_browser_of_another_site_gets_no_leave(api: Api) -> None:
-    """No header that would let its page read the answer."""
+async def test_a_page_of_another_site_cannot_read_answers(api: Api) -> None:
+    """No header allows it."""
     driver = await fetch(api.app, "GET", "/v1/models", origin="https://evil.example")
     assert not [name for name in driver.headers if name.startswith("access-control")]
 
 
-async def test_a_client_accepts_compression_in_vain(api: Api) -> None:
+async def test_answers_are_never_compressed(api: Api) -> None:
     """A compressor would hold events back."""
     driver = await fetch(api.app, "POST", "/v1/completions", completion(stream=True), accept_encoding="gzip, br")
     assert "content-encoding" not in driver.headers

@@ -77,7 +77,7 @@ class Wary(AsgiDriver):
 
 @dataclass(frozen=True)
 class Scenario:
-    """A request, what was there before it, and what upstream does meanwhile."""
+    """A request, the state before it, and what the engine does meanwhile."""
 
     name: str
     request: tuple[Any, ...]
@@ -106,7 +106,7 @@ def scenario(
 
 
 async def _nothing(api: Api) -> None:
-    """There was nothing before."""
+    """No request came before."""
 
 
 async def _running(api: Api) -> None:
@@ -121,14 +121,14 @@ async def _running(api: Api) -> None:
 
 
 async def _ended(api: Api) -> None:
-    """The same, to its end."""
+    """The same stream after its end."""
     await _running(api)
     api.upstream.finish()
     await settle()
 
 
 async def _faulty(api: Api) -> None:
-    """A hub in which something is broken."""
+    """A dispatcher with a fault."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
@@ -168,7 +168,7 @@ SCENARIOS = [
 
 
 class Trial:
-    """One run of a scenario. Of its request, `driver.task` is the server's task, and others may watch its client."""
+    """One run of a scenario. `driver.task` is the task of the request."""
 
     def __init__(self, given: Scenario) -> None:
         self._given = given
@@ -190,7 +190,7 @@ class Trial:
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Of the request alone: the server's first."""
+        """The tasks of the request; the one that answers is the first."""
         assert self.driver.task is not None
         found = asyncio.all_tasks() - self._others - {self.driver.task}
         return [self.driver.task, *sorted(found, key=lambda task: task.get_name())]
@@ -252,7 +252,7 @@ class Trial:
 
 
 async def cancelled_everywhere(given: Scenario, place: int) -> set[Place]:
-    """Which awaits were met by cancelling the task of this place, at each turn."""
+    """Cancel the task of this place at each turn. Returns the awaits at which it was cancelled."""
     met: set[Place] = set()
     for n_turns in range(MOST_TURNS):
         trial = Trial(given)
@@ -272,7 +272,7 @@ async def cancelled_everywhere(given: Scenario, place: int) -> set[Place]:
 
 
 async def broken_everywhere(given: Scenario) -> set[Place]:
-    """Which awaits were met by breaking the connection, at each call of `receive` and `send`."""
+    """Break the connection at each call of `receive` and `send`. Returns the awaits at which it broke."""
     met: set[Place] = set()
     for n_calls in range(MOST_TURNS):
         trial = Trial(given)
@@ -291,28 +291,28 @@ async def broken_everywhere(given: Scenario) -> set[Place]:
 
 @pytest.fixture(scope="module")
 def cancelled_at() -> set[Place]:
-    """Those awaits of all scenarios at which a task was cancelled."""
+    """The awaits of all scenarios at which a task was cancelled."""
     return set()
 
 
 @pytest.mark.parametrize("given", SCENARIOS, ids=lambda given: given.name)
 @pytest.mark.parametrize("place", PLACES, ids=["task", "first helper", "second helper"])
-async def test_nothing_is_held_wherever_a_cancellation_lands(
+async def test_nothing_is_held_wherever_a_task_is_cancelled(
     given: Scenario, place: int, cancelled_at: set[Place]
 ) -> None:
-    """In the task that answers, or in one of the tasks that it has started."""
+    """The task that answers, or one of the tasks that it has started."""
     cancelled_at |= await cancelled_everywhere(given, place)
 
 
 @pytest.mark.parametrize("given", SCENARIOS, ids=lambda given: given.name)
 async def test_nothing_is_held_wherever_a_connection_breaks(given: Scenario) -> None:
-    """A server may say so by an exception, out of whichever call."""
+    """A server may raise an exception out of any call."""
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # it ends the watching task too
     assert await broken_everywhere(given)
 
 
-async def test_every_await_was_met(cancelled_at: set[Place]) -> None:
-    """A new one, at which nobody has tried what happens, is named here."""
+async def test_a_scenario_reaches_every_await(cancelled_at: set[Place]) -> None:
+    """The failure names an await that no scenario reaches."""
     if not cancelled_at:
         for given, place in itertools.product(SCENARIOS, PLACES):
             cancelled_at |= await cancelled_everywhere(given, place)

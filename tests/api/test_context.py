@@ -1,4 +1,4 @@
-"""What the endpoints share."""
+"""What all endpoints share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.asgi_driver import Api, AsgiDriver
 
 
 async def test_a_refusal_is_sent_counted_and_logged() -> None:
-    """Here by a request that comes before the engine: each refused request goes through `refuse`."""
+    """Each refused request goes through `refuse`."""
     api = Api(max_sequences=1)
     driver = AsgiDriver(api.app, "GET", "/v1/streams", headers={"x-request-id": "one"})
     driver.scope["query_string"] = b"limit=0"

@@ -1,4 +1,4 @@
-"""The API process carries out orders, says that it lives, and leaves when it is told to."""
+"""The API process carries out orders, sends heartbeats, and stops on order."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ PATIENCE_S = 120.0
 
 
 def listening() -> socket.socket:
-    """A socket as the supervisor hands it over."""
+    """A listening socket, as the supervisor passes it on."""
     listener = bind(CONFIG.host, CONFIG.port)
     listen(listener)
     return listener
 
 
-class Ends:
-    """Pipes and supervisor of a process under test, as queues."""
+class FakeLinks:
+    """The pipes and the supervisor of a process under test, as queues."""
 
     def __init__(self) -> None:
         self.pushed: asyncio.Queue[ToTokenizer] = asyncio.Queue()
@@ -70,7 +70,7 @@ class Ends:
 
 
 class _PipeEnd:
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: FakeLinks) -> None:
         self.push = ends.pushed.put_nowait
         self._events = ends.events
         self._task: asyncio.Task[None] | None = None
@@ -96,15 +96,15 @@ class _PipeEnd:
 
 
 class _ControlEnd:
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: FakeLinks) -> None:
         self.report = ends.reports.put_nowait
         self.take = ends.orders.get
 
 
 @asynccontextmanager
-async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> AsyncIterator[tuple[Ends, LiveClient]]:
-    """A process in this loop and a client of it; in the end the process is told to stop, and does."""
-    ends = Ends()
+async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> AsyncIterator[tuple[FakeLinks, LiveClient]]:
+    """A process in this loop, with a client. At the end it gets the order to stop, and stops."""
+    ends = FakeLinks()
     running_api = asyncio.create_task(run_api(config, ends.pipes, ends.control, listening()))
     ready = await ends.reported(Ready)
     assert isinstance(ready, Ready)
@@ -125,7 +125,7 @@ async def running(config: ServeConfig = CONFIG, *, serves: bool = True) -> Async
 
 
 async def status_becomes(client: LiveClient, status: int) -> None:
-    """Ask for readiness until it is so."""
+    """Ask for readiness until the status is this one."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await client.request("GET", "/health/ready")
@@ -140,7 +140,7 @@ def answer(request: Tokenize, *texts: str) -> Events:
     return Events(events=[Accepted(rid, 3, 0), *deltas, end])
 
 
-async def test_it_serves_what_upstream_answers() -> None:
+async def test_it_answers_a_request() -> None:
     """From the body to the pipe and back."""
     async with running() as (ends, client):
         await client.request("POST", PATH, completion())
@@ -148,8 +148,8 @@ async def test_it_serves_what_upstream_answers() -> None:
         assert (await client.read_answer()).json()["choices"][0]["text"] == "Hello"
 
 
-async def test_it_lives_from_the_first_moment_on() -> None:
-    """While the others load it answers, and says that it is not ready."""
+async def test_it_answers_while_other_processes_load() -> None:
+    """It says that it is not ready."""
     async with running(serves=False) as (ends, client):
         await client.request("GET", "/health/live")
         assert (await client.read_answer()).status == 200
@@ -159,7 +159,7 @@ async def test_it_lives_from_the_first_moment_on() -> None:
 
 
 async def test_open_requests_end_when_the_engine_dies() -> None:
-    """At once; then it is not ready, and knows no process id for it."""
+    """Then the process is not ready, and shows no process id of the engine."""
     async with running() as (ends, client):
         await client.request("POST", PATH, completion())
         await ends.request()
@@ -171,8 +171,8 @@ async def test_open_requests_end_when_the_engine_dies() -> None:
         assert set((await client.read_answer()).json()["processes"]) == {"api", "tokenizer"}
 
 
-async def test_a_hang_keeps_what_is_open() -> None:
-    """It is not ready meanwhile."""
+async def test_open_requests_go_on_when_the_engine_hangs() -> None:
+    """The process is not ready meanwhile."""
     async with running() as (ends, client):
         ends.orders.put_nowait(PeerDown(Role.ENGINE, hung=True))
         await status_becomes(client, 503)
@@ -180,8 +180,8 @@ async def test_a_hang_keeps_what_is_open() -> None:
         await status_becomes(client, 200)
 
 
-async def test_a_drain_lets_what_is_open_finish() -> None:
-    """New requests are refused, and the end is reported when the last answer is over."""
+async def test_a_drain_waits_for_open_requests() -> None:
+    """New requests are refused. The end is reported after the last answer."""
     async with running() as (ends, client):
         await client.request("POST", PATH, completion(stream=True))
         request = await ends.request()
@@ -198,8 +198,8 @@ async def test_a_drain_lets_what_is_open_finish() -> None:
         assert (await client.read_answer()).json()["error"]["code"] == "draining"
 
 
-async def test_a_drain_ends_what_does_not_finish() -> None:
-    """The client is told why, and so is upstream."""
+async def test_a_drain_ends_requests_after_its_timeout() -> None:
+    """The client gets the reason, and the engine too."""
     async with running() as (ends, client):
         await client.request("POST", PATH, completion())
         (rid,) = (await ends.request()).rids
@@ -209,8 +209,8 @@ async def test_a_drain_ends_what_does_not_finish() -> None:
         assert await ends.pushed.get() == Cancel((rid,), FinishReason.DRAINING)
 
 
-async def test_a_reader_that_does_not_read_holds_no_drain_up() -> None:
-    """The end was said; whether it is heard is the client's affair."""
+async def test_a_stopped_reader_does_not_delay_a_drain() -> None:
+    """Its last event is written, whether it reads it or not."""
     async with running() as (ends, client):
         await client.request("POST", PATH, completion(stream=True))
         (rid,) = (await ends.request()).rids
@@ -221,8 +221,8 @@ async def test_a_reader_that_does_not_read_holds_no_drain_up() -> None:
         await ends.reported(Drained)
 
 
-async def test_it_stops_at_once_when_it_is_told_to() -> None:
-    """What is open is told; nobody is waited for."""
+async def test_it_stops_immediately_on_order() -> None:
+    """Clients get an error. The process does not wait for them."""
     async with running() as (ends, client):
         await client.request("POST", PATH, completion())
         await ends.request()
@@ -231,7 +231,7 @@ async def test_it_stops_at_once_when_it_is_told_to() -> None:
 
 
 async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the tokenizer, from the supervisor, or when time passes: it is logged, and the next one is served."""
+    """In a message of the tokenizer, of the supervisor, or in a tick: it is logged, and the next one is handled."""
     with structlog.testing.capture_logs() as lines:
         async with running() as (ends, client):
             with monkeypatch.context() as broken:
@@ -249,7 +249,7 @@ async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.Monkey
 
 
 async def test_a_fault_at_a_roll_call_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sequences that it was about go on."""
+    """The sequences go on."""
     monkeypatch.setattr(process, "QUIET_S", 0.0)
     monkeypatch.setattr(Dispatcher, "call_roll", fail)
     with structlog.testing.capture_logs() as lines:
@@ -265,7 +265,7 @@ async def test_a_fault_at_a_roll_call_ends_no_process(monkeypatch: pytest.Monkey
 
 
 async def test_a_drain_and_a_stop_are_carried_out_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the server would wait for its time to be over."""
+    """Else the server would wait for its timeout."""
     with structlog.testing.capture_logs() as lines:
         async with running() as (ends, _):
             monkeypatch.setattr(Dispatcher, "drain", fail)
@@ -284,13 +284,13 @@ def faults(lines: Sequence[MutableMapping[str, Any]]) -> set[str]:
 
 
 @pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:80"), ("::1", "http://[::1]:80")])
-def test_address_can_be_pasted(host: str, url: str) -> None:
-    """IPv6 stands in brackets."""
+def test_the_url_can_be_pasted(host: str, url: str) -> None:
+    """An IPv6 address is in brackets."""
     assert url_of(host, 80) == url
 
 
-def test_it_speaks_to_real_pipes() -> None:
-    """In a thread, on the loop that it brings along."""
+def test_it_works_with_real_pipes() -> None:
+    """In a thread, with its own loop."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     addresses = Addresses.in_process("api-test")
     supervisor = ControlServer(context, addresses.control)

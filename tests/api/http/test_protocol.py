@@ -1,4 +1,4 @@
-"""The connection itself: limits for heads, an eye on the client, order on a connection that is used again."""
+"""The HTTP connection: limits of heads, clients that leave, and the order of answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def error_of(body: bytes) -> dict[str, Any]:
 def test_a_client_that_leaves_is_noticed(
     leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop], http: str | None, moment: str, stream: bool
 ) -> None:
-    """On every loop and protocol, streamed or whole, before the headers and after; nothing is left of it."""
+    """With every loop, streamed or whole, before the head and after it. Nothing is left."""
 
     async def scenario() -> None:
         api = Api()
@@ -92,7 +92,7 @@ def test_a_client_that_leaves_is_noticed(
 def test_a_client_that_does_not_read_and_leaves_is_noticed(
     leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """Bytes that wait for it do not hide it."""
+    """Bytes that wait for it do not hide that."""
 
     async def scenario() -> None:
         api = Api()
@@ -116,7 +116,7 @@ def test_a_client_that_does_not_read_and_leaves_is_noticed(
 def test_a_client_that_asked_ahead_and_leaves_is_noticed(
     leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop], n_ahead: int
 ) -> None:
-    """Requests that wait behind the one that is answered do not hide it, and are not begun."""
+    """Waiting requests do not hide that, and are not begun."""
 
     async def scenario() -> None:
         api = Api()
@@ -137,7 +137,7 @@ def test_a_client_that_asked_ahead_and_leaves_is_noticed(
 
 @loops
 def test_a_client_that_takes_nothing_of_an_answer_is_cut_off(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """It asks for much and never reads; one that reads slowly gets all of it."""
+    """A client that reads slowly gets the whole answer."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"20000000")]})
@@ -160,8 +160,8 @@ def test_a_client_that_takes_nothing_of_an_answer_is_cut_off(loop: Callable[[], 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels cannot be asked what they have not sent")
 @loops
-def test_a_reader_that_stops_is_felt_after_tens_of_events(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """As soon as its own kernel is full: little more waits between that and the owner of the stream."""
+def test_a_stopped_reader_is_noticed_after_tens_of_events(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """When its kernel is full, little more fits between it and the backlog."""
     full = asyncio.Event()
     event, limit_bytes = b"x" * 200, 1 << 20
     written: list[int] = []
@@ -190,10 +190,10 @@ def test_a_reader_that_stops_is_felt_after_tens_of_events(loop: Callable[[], asy
 
 
 @loops
-def test_a_kernel_without_a_bound_for_what_is_unsent_is_served_without_one(
+def test_a_kernel_without_the_bound_for_unsent_bytes_works(
     loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some that pass for Linux know no such option."""
+    """Some systems that call themselves Linux do not know the option."""
     monkeypatch.setattr(http_protocol, "_NOTSENT_LOWAT", 9999)
     faults: list[dict[str, Any]] = []
 
@@ -209,10 +209,10 @@ def test_a_kernel_without_a_bound_for_what_is_unsent_is_served_without_one(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the times of their probes differently")
 @loops
-def test_the_kernel_asks_for_a_client_that_may_be_gone_without_a_word(
+def test_the_kernel_probes_silent_connections(
     loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 30 s of silence, and three times: also where nothing is written that it could leave unanswered."""
+    """After 30 s of silence, and three times."""
     options: list[int] = []
     transports: list[asyncio.Transport] = []
     made = http_protocol.WatchfulProtocol.connection_made
@@ -242,8 +242,8 @@ def test_the_kernel_asks_for_a_client_that_may_be_gone_without_a_word(
     assert options == [1, 30, 10, 3]
 
 
-async def test_a_connection_that_is_not_used_again_is_closed_though_its_answer_was_not_taken() -> None:
-    """To close it in order would wait for the client."""
+async def test_an_idle_connection_with_an_untaken_answer_is_closed() -> None:
+    """An ordinary close would wait for the client."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4000000")]})
@@ -262,7 +262,7 @@ async def test_a_connection_that_is_not_used_again_is_closed_though_its_answer_w
 
 @protocols
 async def test_a_connection_is_used_again(http: str | None) -> None:
-    """After answers of every kind, errors among them."""
+    """After answers of every kind, and after errors."""
     api = Api()
     api.upstream.script = ["Hello"]
     async with connected(api, http) as client:
@@ -283,7 +283,7 @@ async def test_a_connection_is_used_again(http: str | None) -> None:
 
 
 @protocols
-async def test_a_head_has_no_body(http: str | None) -> None:
+async def test_an_answer_to_head_has_no_body(http: str | None) -> None:
     """The connection stays in order."""
     async with connected(Api(), http) as client:
         await client.request("HEAD", "/v1/models")
@@ -294,7 +294,6 @@ async def test_a_head_has_no_body(http: str | None) -> None:
 
 @protocols
 async def test_requests_sent_ahead_are_answered_in_order(http: str | None) -> None:
-    """Each after the one before it."""
     api = Api()
     api.upstream.script = ["Hello"]
     async with connected(api, http) as client:
@@ -308,7 +307,7 @@ async def test_requests_sent_ahead_are_answered_in_order(http: str | None) -> No
 @loops
 @pytest.mark.parametrize("n", [40, 1000])
 def test_requests_far_ahead_are_answered_in_order(loop: Callable[[], asyncio.AbstractEventLoop], n: int) -> None:
-    """However many they are: what cannot be begun yet waits, and nothing is cut."""
+    """Requests that cannot be begun yet wait, and none is dropped."""
 
     async def scenario() -> None:
         api = Api()
@@ -326,8 +325,8 @@ def test_requests_far_ahead_are_answered_in_order(loop: Callable[[], asyncio.Abs
     run(loop, scenario())
 
 
-async def test_a_large_body_that_waits_its_turn_is_read_then() -> None:
-    """It is whole, though reading had stopped within it."""
+async def test_a_large_body_that_waits_is_read_completely() -> None:
+    """Reading had stopped within it."""
     api = Api()
     body = completion(prompt="x" * 200_000)
     async with connected(api) as client:
@@ -353,7 +352,7 @@ async def test_a_large_body_that_waits_its_turn_is_read_then() -> None:
 def test_a_client_that_is_far_ahead_and_leaves_is_noticed(
     leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop], ahead: bytes
 ) -> None:
-    """Nothing is read of it any more, but the kernel knows."""
+    """The server reads nothing from it, but asks the kernel."""
 
     async def scenario() -> None:
         api = Api()
@@ -368,8 +367,7 @@ def test_a_client_that_is_far_ahead_and_leaves_is_noticed(
     run(loop, scenario())
 
 
-async def test_a_head_that_is_not_read_on_does_not_run_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time stands still while it is the server that does not read."""
+async def test_a_head_does_not_time_out_while_the_server_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
     api = Api()
     async with connected(api) as client:
@@ -385,7 +383,7 @@ async def test_a_head_that_is_not_read_on_does_not_run_out_of_time(monkeypatch: 
         assert (await client.read_answer()).status == 200
 
 
-async def test_what_came_before_a_bad_request_is_answered_first() -> None:
+async def test_requests_before_a_bad_one_are_answered_first() -> None:
     """Each answer belongs to its own request."""
     async with connected(Api()) as client:
         await client.send(head("GET", "/health") * 3 + b"\x00garbage\r\n\r\n")
@@ -410,8 +408,8 @@ async def test_every_answer_before_a_bad_request_has_its_own_time(monkeypatch: p
             assert (await client.read_answer()).status == status
 
 
-async def test_a_bad_request_among_those_that_wait_is_refused_in_its_place() -> None:
-    """Also where its head was in order and its body is not."""
+async def test_a_bad_request_in_the_queue_is_refused_in_order() -> None:
+    """Its head may be valid and only its body be bad."""
     bad = head("POST", PATH, "Transfer-Encoding: chunked") + b"zz\r\n"
     async with connected(Api()) as client:
         await client.send(head("GET", "/health") * 2 + bad + head("GET", "/health"))
@@ -420,7 +418,7 @@ async def test_a_bad_request_among_those_that_wait_is_refused_in_its_place() -> 
 
 
 async def test_an_idle_connection_is_closed_in_the_end() -> None:
-    """One that never asked, one that asked, and one that only sends blank lines."""
+    """After no request, after one, and after blank lines only."""
     async with live_http(Api().app, keep_alive_s=1.0) as port:
         clients = [await LiveClient.connect(port) for _ in range(3)]
         await clients[1].request("GET", "/health")
@@ -436,7 +434,7 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
 
 @protocols
 async def test_a_body_over_the_limit_is_refused(http: str | None) -> None:
-    """The answer comes at once, then the connection ends."""
+    """The answer comes immediately, and then the connection is closed."""
     async with connected(Api(), http) as client:
         await client.send(head("POST", PATH, f"Content-Length: {1 << 40}") + b"{")
         answer = await client.read_answer()
@@ -445,8 +443,8 @@ async def test_a_body_over_the_limit_is_refused(http: str | None) -> None:
 
 
 @protocols
-async def test_the_answer_survives_when_the_client_sends_on(http: str | None) -> None:
-    """It sees the refusal although it sent all of a body that nobody wanted."""
+async def test_the_refusal_arrives_while_the_client_sends_its_body(http: str | None) -> None:
+    """The client sends all of a body that the server does not want."""
     async with connected(Api(), http) as client:
         await client.send(head("POST", "/nothing", "Content-Length: 300000") + b"x" * 300_000)
         assert (await client.read_answer()).status == 404
@@ -455,7 +453,7 @@ async def test_the_answer_survives_when_the_client_sends_on(http: str | None) ->
 
 @pytest.mark.parametrize("path", [PATH, "/nothing"])
 async def test_answer_arrives_when_a_client_sends_all_of_a_large_body_first(path: str) -> None:
-    """Most clients read only when they have sent all (https://www.rfc-editor.org/rfc/rfc9112#section-9.6)."""
+    """Most clients read only when they have sent everything (https://www.rfc-editor.org/rfc/rfc9112#section-9.6)."""
     async with connected(Api()) as client:
         await client.request("POST", path, b"x" * 27_000_000)
         assert (await client.read_answer()).status == (413 if path == PATH else 404)
@@ -517,8 +515,8 @@ async def send_in_steps(client: LiveClient, raw: bytes, step: int) -> None:
 
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"01;a=b\r\nx\r\n"])
-async def test_a_body_in_tiny_chunks_is_taken(piece: bytes) -> None:
-    """As long as content comes, its framing may be many times as much."""
+async def test_a_body_in_tiny_chunks_is_accepted(piece: bytes) -> None:
+    """While content comes, its framing may be many times as large."""
     api = Api()
     api.upstream.script = ["Hello"]
     body = completion(prompt="x" * 30_000)
@@ -530,8 +528,8 @@ async def test_a_body_in_tiny_chunks_is_taken(piece: bytes) -> None:
 TINY = b"1\r\nx\r\n"
 
 
-class Turns:
-    """Counts what the parser is given, and how often the loop has its turn meanwhile."""
+class ParsedSlices:
+    """Counts the slices that are parsed, and the slices of the loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_slices = self.n_turns = self.most_in_a_turn = 0
@@ -555,11 +553,11 @@ class Turns:
 
 @loops
 @pytest.mark.parametrize("n_clients", [1, 3])
-def test_tiny_chunks_are_parsed_a_slice_in_a_turn_of_the_loop(
+def test_tiny_chunks_are_parsed_one_slice_in_each_turn_of_the_loop(
     loop: Callable[[], asyncio.AbstractEventLoop], n_clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many are read at once, and of however many clients. Content is parsed whole."""
-    turns = Turns(monkeypatch)
+    """For any number of chunks and clients. Content without framing is parsed without a pause."""
+    slices = ParsedSlices(monkeypatch)
 
     async def scenario() -> None:
         api = Api()
@@ -573,11 +571,11 @@ def test_tiny_chunks_are_parsed_a_slice_in_a_turn_of_the_loop(
             for client in clients:
                 assert (await client.read_answer()).status == 200
             n_tiny = n_clients * len(request) // http_protocol.SLICE_BYTES
-            assert turns.n_slices >= n_tiny and turns.most_in_a_turn <= 1 + n_clients
-            turns.most_in_a_turn = 0
+            assert slices.n_slices >= n_tiny and slices.most_in_a_turn <= 1 + n_clients
+            slices.most_in_a_turn = 0
             await clients[0].request("POST", PATH, completion(prompt="x" * 1_000_000))
             assert (await clients[0].read_answer()).status == 200
-            assert turns.most_in_a_turn > 4
+            assert slices.most_in_a_turn > 4
             for client in clients:
                 client.finish()
 
@@ -585,8 +583,8 @@ def test_tiny_chunks_are_parsed_a_slice_in_a_turn_of_the_loop(
 
 
 @loops
-def test_what_follows_tiny_chunks_is_answered_in_order(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Requests, one that offers another protocol, and what is no request at all."""
+def test_input_after_tiny_chunks_is_answered_in_order(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Requests, an offer of another protocol, and invalid input."""
 
     async def scenario() -> None:
         api = Api()
@@ -606,7 +604,7 @@ def test_what_follows_tiny_chunks_is_answered_in_order(loop: Callable[[], asynci
 def test_a_client_that_leaves_among_tiny_chunks_is_noticed(
     leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """Also while what it has sent still waits for its turn."""
+    """While its input waits for a turn too."""
 
     async def scenario() -> None:
         begun, left = asyncio.Event(), asyncio.Event()
@@ -630,8 +628,8 @@ def test_a_client_that_leaves_among_tiny_chunks_is_noticed(
     run(loop, scenario())
 
 
-async def test_reading_stops_while_an_application_takes_none_of_a_body_in_tiny_chunks() -> None:
-    """What has been read of it is bounded, as that of any other body."""
+async def test_reading_stops_while_an_application_reads_no_tiny_chunks() -> None:
+    """What is held of the body is bounded, as for any other body."""
     n_read = 0
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -657,8 +655,8 @@ async def test_reading_stops_while_an_application_takes_none_of_a_body_in_tiny_c
     assert 0 < n_read < 2 * 65536
 
 
-async def test_a_trailer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the time of a head."""
+async def test_a_trailer_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the same time as a head."""
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
     async with connected(Api()) as client:
         await client.send(CHUNKED + b"0\r\nX: ")
@@ -682,7 +680,7 @@ async def test_a_trailer_that_does_not_end_is_given_up(monkeypatch: pytest.Monke
     ids=["fields", "bytes", "path", "one-field-too-many", "whole-in-one-read"],
 )
 async def test_a_head_that_is_too_large_is_refused(raw: bytes) -> None:
-    """Before it is whole, or when it is; the others do not notice."""
+    """Before it is complete, or when it is. Other connections go on."""
     async with live_http(Api().app) as port:
         client = await LiveClient.connect(port)
         try:
@@ -698,15 +696,14 @@ async def test_a_head_that_is_too_large_is_refused(raw: bytes) -> None:
         other.finish()
 
 
-async def test_a_head_within_the_limits_is_taken() -> None:
-    """Large, but not too large."""
+async def test_a_large_head_within_the_limits_is_accepted() -> None:
     async with connected(Api()) as client:
         await client.request("GET", "/health", b"", *(f"X-{i}: {'x' * 400}" for i in range(100)))
         assert (await client.read_answer()).status == 200
 
 
-async def test_a_head_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time runs from its first byte."""
+async def test_a_head_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time counts from its first byte."""
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
     async with connected(Api()) as client:
         await client.send(b"GET /health HTTP/1.1\r\nX: ")
@@ -716,8 +713,8 @@ async def test_a_head_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("raw", [b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"POST / HTTP/1\r\n\r\n"])
-async def test_what_is_not_http_is_refused_in_the_envelope(raw: bytes) -> None:
-    """With an id, as everything has."""
+async def test_invalid_input_is_refused_in_the_envelope(raw: bytes) -> None:
+    """With a request id."""
     async with connected(Api()) as client:
         await client.send(raw)
         answer = await client.read_answer()
@@ -739,7 +736,6 @@ async def test_what_is_not_http_is_refused_in_the_envelope(raw: bytes) -> None:
     ],
 )
 async def test_another_version_is_refused_by_its_status(line: bytes) -> None:
-    """Nothing is guessed about what it would mean."""
     async with connected(Api()) as client:
         await client.send(line + b"\r\nHost: localhost\r\n\r\nSM\r\n\r\n")
         answer = await client.read_answer()
@@ -751,7 +747,7 @@ async def test_another_version_is_refused_by_its_status(line: bytes) -> None:
     "coding", ["gzip, chunked", "gzip", "identity", "xchunked", "deflate\r\nTransfer-Encoding: chunked"]
 )
 async def test_another_transfer_coding_is_refused_by_its_status(coding: str) -> None:
-    """It is not read as if it were plain."""
+    """It is not read as plain bytes."""
     api, body = Api(), completion()
     async with connected(api) as client:
         await client.send(
@@ -763,8 +759,8 @@ async def test_another_transfer_coding_is_refused_by_its_status(coding: str) -> 
         assert not api.upstream.pushed
 
 
-async def test_a_refusal_arrives_though_the_client_sends_on() -> None:
-    """What it sends is read and dropped, so that no reset overtakes the answer."""
+async def test_a_refusal_arrives_while_the_client_sends_more() -> None:
+    """The server reads and drops it, so that no reset overtakes the answer."""
     async with connected(Api()) as client:
         await client.send(head("POST", PATH, "Transfer-Encoding: gzip, chunked") + b"x" * 20_000_000)
         assert (await client.read_answer()).status == 501
@@ -772,15 +768,15 @@ async def test_a_refusal_arrives_though_the_client_sends_on() -> None:
 
 
 async def test_a_client_that_is_refused_and_stays_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is waited for only so long."""
+    """The wait for it is bounded."""
     monkeypatch.setattr(http_protocol, "LINGER_IDLE_S", 0.05)
     async with connected(Api()) as client:
         await client.send(b"\x00garbage\r\n\r\n")
         await client.cut_off()
 
 
-async def test_only_so_many_refused_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are answered and closed."""
+async def test_the_number_of_refused_clients_that_linger_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other clients are answered, and their connections closed."""
     monkeypatch.setattr(http_protocol, "MAX_LINGERING", 0)
     async with connected(Api()) as client:
         await client.send(b"GARBAGE\r\n\r\n")
@@ -789,8 +785,8 @@ async def test_only_so_many_refused_clients_are_waited_for(monkeypatch: pytest.M
         await client.cut_off()
 
 
-async def test_garbage_does_not_get_an_answer_into_the_midst_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection just ends, and what ran for it is cancelled."""
+async def test_no_refusal_is_written_inside_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is closed, and its request cancelled."""
     monkeypatch.setattr(http_protocol, "REFUSAL_GRACE_S", 0.05)
     api = Api()
     async with connected(api) as client:
@@ -805,8 +801,8 @@ async def test_garbage_does_not_get_an_answer_into_the_midst_of_another(monkeypa
         await api.upstream.until(lambda: api.upstream.cancels)
 
 
-async def test_garbage_is_refused_while_no_answer_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ran for the connection is cancelled; the client learns why."""
+async def test_invalid_input_is_refused_before_an_answer_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request of the connection is cancelled."""
     monkeypatch.setattr(http_protocol, "REFUSAL_GRACE_S", 0.05)
     api = Api()
     async with connected(api) as client:
@@ -818,8 +814,8 @@ async def test_garbage_is_refused_while_no_answer_has_begun(monkeypatch: pytest.
         await api.upstream.until(lambda: api.upstream.cancels)
 
 
-async def test_a_stream_that_breaks_inside_ends_without_its_last_chunk() -> None:
-    """A client must not take a part for the whole."""
+async def test_a_stream_with_a_fault_ends_without_its_last_chunk() -> None:
+    """So a client does not take a part for the whole."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -835,8 +831,8 @@ async def test_a_stream_that_breaks_inside_ends_without_its_last_chunk() -> None
 
 
 @protocols
-async def test_an_offer_of_another_protocol_is_passed_over(http: str | None) -> None:
-    """Clients that would rather speak HTTP/2 offer it with every request, and go on in HTTP/1.1 if that is ignored."""
+async def test_an_offer_of_another_protocol_is_ignored(http: str | None) -> None:
+    """Some clients offer HTTP/2 with every request, and go on with HTTP/1.1 if that is ignored."""
     api = Api()
     api.upstream.script = ["Hello"]
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
@@ -850,8 +846,8 @@ async def test_an_offer_of_another_protocol_is_passed_over(http: str | None) -> 
         assert (await client.read_answer()).headers["connection"] == "close"
 
 
-async def test_any_number_of_offers_is_passed_over() -> None:
-    """Each of them makes the parser begin again."""
+async def test_any_number_of_offers_is_ignored() -> None:
+    """Each offer makes the parser begin again."""
     async with connected(Api()) as client:
         offer = head("GET", "/health", "Connection: Upgrade", "Upgrade: h2c")
         sending = asyncio.create_task(client.send(offer * 1500))
@@ -860,8 +856,7 @@ async def test_any_number_of_offers_is_passed_over() -> None:
         await sending
 
 
-async def test_it_is_no_proxy() -> None:
-    """A tunnel is not opened."""
+async def test_a_tunnel_is_refused() -> None:
     async with connected(Api()) as client:
         await client.send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
         assert (await client.read_answer()).status == 400
@@ -869,7 +864,7 @@ async def test_it_is_no_proxy() -> None:
 
 @protocols
 @pytest.mark.parametrize(("n_bytes", "statuses"), [(1 << 40, [413]), (None, [100, 200])], ids=["too-long", "right"])
-async def test_a_client_that_asks_before_it_sends_is_answered(
+async def test_a_client_may_ask_before_it_sends_a_body(
     http: str | None, n_bytes: int | None, statuses: list[int]
 ) -> None:
     """`Expect: 100-continue`: a body that would be refused is never sent."""
@@ -928,8 +923,8 @@ async def test_a_client_that_asks_before_it_sends_is_answered(
         ),
     ],
 )
-async def test_a_request_in_doubt_is_refused(raw: bytes) -> None:
-    """Two readings of one request are how requests are smuggled past a proxy."""
+async def test_an_ambiguous_request_is_refused(raw: bytes) -> None:
+    """With two meanings it could be smuggled past a proxy."""
     api = Api()
     async with connected(api) as client:
         await client.send(raw)
@@ -939,15 +934,14 @@ async def test_a_request_in_doubt_is_refused(raw: bytes) -> None:
         assert not api.upstream.pushed
 
 
-async def test_an_old_client_need_not_name_the_host() -> None:
-    """HTTP/1.0 had no such field."""
+async def test_a_client_of_http_1_0_need_not_name_the_host() -> None:
     async with connected(Api()) as client:
         await client.send(b"GET /health/live HTTP/1.0\r\n\r\n")
         assert (await client.read_answer()).status == 200
 
 
-async def test_blanks_around_a_field_are_no_part_of_it() -> None:
-    """It is not part of the value (https://www.rfc-editor.org/rfc/rfc9110#section-5.5)."""
+async def test_blanks_around_a_value_are_removed() -> None:
+    """They are not part of the value (https://www.rfc-editor.org/rfc/rfc9110#section-5.5)."""
     api = Api()
     body = completion(stream=True, sluiceway={"stream_id": "s", "resumable": True})
     async with connected(api) as client:
@@ -971,8 +965,8 @@ async def test_blanks_around_a_field_are_no_part_of_it() -> None:
         assert (await client.read_answer()).headers["x-stream-id"] == "t"
 
 
-async def test_body_of_a_cancellation_does_not_cost_the_connection() -> None:
-    """It is read, wherever it arrives: with the head, or later."""
+async def test_the_body_of_a_cancellation_does_not_close_the_connection() -> None:
+    """It may arrive with the head, or later."""
     api = Api()
     async with connected(api) as client:
         for body in (b"", b"{}", b"x" * 10_000):

@@ -1,4 +1,4 @@
-"""A body is JSON, whole, small enough and in time, or it is refused."""
+"""A body must be JSON, complete, small enough and in time."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ async def refusal_of(driver: AsgiDriver, limits: BodyLimits = LIMITS) -> Refusal
 
 @pytest.mark.parametrize("body", [b"0123456789", [b"01234", b"", b"56789"], [bytes([c]) for c in b"0123456789"]])
 async def test_a_body_within_the_limit_is_read_whole(body: bytes | list[bytes]) -> None:
-    """In one piece or many, to the last byte that is allowed."""
+    """In one part or in many, up to the last byte of the limit."""
     assert await read(AsgiDriver(unused, "POST", body=body)) == b"0123456789"
 
 
 async def test_small_parts_of_a_body_are_joined() -> None:
-    """All of them are told as they come; a large one stays as it is, so that no byte is copied often."""
+    """Each part is reported when it comes. Large parts are not copied."""
     told: list[int] = []
     pieces = [b"ab"] * 10_000 + [b"x" * 9000, b"y" * 9000] + [b"c"] * 10
     driver = AsgiDriver(unused, "POST", body=pieces)
@@ -49,28 +49,26 @@ async def test_small_parts_of_a_body_are_joined() -> None:
 
 
 async def test_a_body_that_says_it_is_too_long_is_not_read() -> None:
-    """Its pieces stay where they are."""
     driver = AsgiDriver(unused, "POST", body=b"x", headers={"Content-Length": "11"})
     assert (await refusal_of(driver)).status == 413
     assert (await driver.receive())["body"] == b"x"
 
 
 async def test_a_body_of_unknown_length_is_read_up_to_the_limit() -> None:
-    """Not a piece further."""
+    """Not a part further."""
     driver = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
     refusal = await refusal_of(driver)
     assert (refusal.status, refusal.code) == (413, "body_too_large") and "10 bytes" in refusal.message
     assert len(driver.pieces) == 7
 
 
-async def test_a_body_that_trickles_is_given_up() -> None:
-    """The limit is for the whole."""
+async def test_a_slow_body_is_refused() -> None:
+    """The time is for the whole body."""
     driver = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
     assert (await refusal_of(driver, BodyLimits(10, timeout_s=0.0))).status == 408
 
 
 async def test_a_client_that_leaves_is_no_error() -> None:
-    """There is nobody to answer."""
     driver = AsgiDriver(unused, "POST", body=[b"x"], sends_all=False)
     reading = asyncio.create_task(read(driver))
     await settle()
@@ -80,14 +78,14 @@ async def test_a_client_that_leaves_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("label", ["application/json", "Application/JSON; charset=latin-1", "application/json ;x"])
-async def test_json_is_known_by_its_label(label: str) -> None:
+async def test_json_is_recognised_by_its_content_type(label: str) -> None:
     """In any case, with any parameters."""
     assert await read(AsgiDriver(unused, "POST", body=b"{}", headers={"Content-Type": label})) == b"{}"
 
 
 @pytest.mark.parametrize("label", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
-async def test_another_label_is_refused(label: str) -> None:
-    """Also none at all."""
+async def test_another_content_type_is_refused(label: str) -> None:
+    """A missing one too."""
     driver = AsgiDriver(unused, "POST", body=b"{}", headers={"Content-Type": label})
     if not label:
         driver.scope["headers"] = [(name, value) for name, value in driver.scope["headers"] if value]
@@ -99,7 +97,7 @@ async def test_another_label_is_refused(label: str) -> None:
     ("encoding", "is_taken"), [("identity", True), ("Identity", True), ("gzip", False), ("br, identity", False)]
 )
 async def test_a_compressed_body_is_refused(encoding: str, is_taken: bool) -> None:
-    """By what it is, and not as bad JSON."""
+    """The error says so, and does not call it bad JSON."""
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
     driver = AsgiDriver(unused, "POST", body=b"{}", headers=headers)
     if is_taken:
@@ -110,15 +108,15 @@ async def test_a_compressed_body_is_refused(encoding: str, is_taken: bool) -> No
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", [b"x" * 100] * 9])
-async def test_a_body_without_a_meaning_is_read_to_its_end(body: bytes | list[bytes]) -> None:
-    """So that nothing of it lies in the way of the next request."""
+async def test_an_ignored_body_is_read_to_its_end(body: bytes | list[bytes]) -> None:
+    """So the next request can follow."""
     driver = AsgiDriver(unused, "POST", body=body)
     await pass_over_body(driver.receive)
     assert driver.pieces == []
 
 
-async def test_a_body_without_a_meaning_is_left_when_it_is_too_much() -> None:
-    """Too long, too slow, or broken off: the request is carried out all the same."""
+async def test_an_ignored_body_is_left_if_it_is_too_large() -> None:
+    """Or too slow, or incomplete. The request is carried out all the same."""
     long = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
     await pass_over_body(long.receive, max_bytes=10)
     assert len(long.pieces) == 7
@@ -129,8 +127,8 @@ async def test_a_body_without_a_meaning_is_left_when_it_is_too_much() -> None:
     await pass_over_body(gone.receive)
 
 
-async def test_each_part_is_told_with_the_size_so_far() -> None:
-    """Empty ones are none."""
+async def test_each_part_is_reported_with_the_size_so_far() -> None:
+    """Empty parts are left out."""
     told: list[tuple[bytes, int]] = []
     driver = AsgiDriver(unused, "POST", body=[b"ab", b"", b"cde"])
     parts = await read_json_body(driver.scope, driver.receive, LIMITS, lambda part, n: told.append((part, n)))

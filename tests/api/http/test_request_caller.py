@@ -1,4 +1,4 @@
-"""Who is who."""
+"""Which caller a request belongs to."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ def caller(*headers: tuple[bytes, bytes]) -> str:
 
 
 def test_a_caller_is_known_by_its_credentials_which_are_not_kept() -> None:
-    """In either header; nothing can be read from the word, and it has no slash."""
+    """In either header. The name of a caller reveals nothing, and has no slash."""
     word = caller((b"authorization", b"Bearer secret"))
     assert word == caller((b"accept", b"x"), (b"authorization", b"Bearer secret"))
     assert word != caller((b"authorization", b"Bearer other")) != caller((b"x-api-key", b"Bearer secret"))
     assert "secret" not in word and "/" not in word
 
 
-def test_the_header_is_part_of_who_a_caller_is() -> None:
-    """Else one could be mistaken for another by the spelling of a scheme, or by the border between two values."""
+def test_the_name_of_the_header_is_part_of_a_caller() -> None:
+    """Else callers could be mixed up by the spelling of a scheme, or by the border of two values."""
     words = {
         caller((b"x-api-key", b"bearer T")),
         caller((b"authorization", b"Bearer T")),
@@ -30,13 +30,12 @@ def test_the_header_is_part_of_who_a_caller_is() -> None:
     assert len(words) == 6
 
 
-def test_all_that_send_none_are_one_caller() -> None:
-    """There is nothing to tell them apart by."""
+def test_requests_without_credentials_have_one_caller() -> None:
     assert caller() == caller((b"accept", b"x")) == ""
 
 
-def test_a_scheme_may_be_written_in_any_way() -> None:
-    """The credentials themselves may not."""
+def test_the_case_of_a_scheme_does_not_matter() -> None:
+    """The case of the credentials does."""
     words = {caller((b"authorization", value)) for value in (b"Bearer aB", b"bearer aB", b"BEARER  aB")}
     assert len(words) == 1
     assert caller((b"authorization", b"Bearer ab")) not in words

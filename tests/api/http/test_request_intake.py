@@ -1,4 +1,4 @@
-"""Bodies are read here or in a worker, by size and shape, and every way in which a worker fails has its answer."""
+"""Bodies are read in the loop or in a worker process, and every failure of a worker has its answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def api() -> Api:
     ],
     ids=["short", "full", "long", "values", "many values", "many lists", "many objects"],
 )
-async def test_a_body_is_read_elsewhere_when_it_is_long_or_has_many_values(api: Api, body: bytes, n_jobs: int) -> None:
+async def test_a_long_body_or_one_with_many_values_goes_to_a_worker(api: Api, body: bytes, n_jobs: int) -> None:
     """The answer is the same."""
     driver = await fetch(api.app, "POST", PATH, body)
     assert driver.status == 200 and driver.json()["choices"][0]["text"] == "hi"
@@ -62,8 +62,8 @@ async def test_a_body_is_read_elsewhere_when_it_is_long_or_has_many_values(api: 
     api.assert_quiet()
 
 
-async def test_a_long_conversation_goes_upstream_as_it_came(api: Api) -> None:
-    """Only encoded earlier."""
+async def test_a_long_conversation_is_passed_on_encoded(api: Api) -> None:
+    """The tokenizer gets the same messages."""
     messages = [{"role": "user", "content": "y" * QUICK_BYTES}]
     driver = await fetch(api.app, "POST", "/v1/chat/completions", chat(messages=messages))
     assert driver.status == 200 and api.worker.n_jobs == 1
@@ -72,7 +72,7 @@ async def test_a_long_conversation_goes_upstream_as_it_came(api: Api) -> None:
 
 
 async def test_a_long_body_that_is_wrong_is_refused(api: Api) -> None:
-    """By its field, and nothing goes upstream."""
+    """The error names the field. Nothing is sent to the tokenizer."""
     driver = await fetch(api.app, "POST", PATH, completion(prompt="x" * QUICK_BYTES, n=0))
     assert driver.status == 400 and driver.json()["error"]["param"] == "n"
     assert api.worker.n_jobs == 1 and not api.upstream.pushed
@@ -80,7 +80,7 @@ async def test_a_long_body_that_is_wrong_is_refused(api: Api) -> None:
 
 @pytest.mark.parametrize("prompt", [[1] * (QUICK_VALUES + 1), "\U0001f600" * QUICK_BYTES], ids=["ids", "text"])
 async def test_a_prompt_that_cannot_fit_is_refused_by_the_worker(api: Api, prompt: str | list[int]) -> None:
-    """Which is told how long a sequence may be, and how few tokens a text can become."""
+    """The worker knows how long a sequence may be, and how few tokens a text can become."""
     api.dispatcher.receive(EngineIsUp(FACTS, BYTES))
     driver = await fetch(api.app, "POST", PATH, completion(prompt=prompt))
     assert driver.status == 400 and driver.json()["error"]["code"] == "context_length_exceeded"
@@ -98,10 +98,10 @@ async def test_a_prompt_that_cannot_fit_is_refused_by_the_worker(api: Api, promp
         (WorkerResultError(), None),
     ],
 )
-async def test_a_worker_that_fails_is_told_in_words_for_clients(
+async def test_a_failure_of_a_worker_has_a_message_for_clients(
     api: Api, error: WorkerError, refusal: Refusal | None
 ) -> None:
-    """A traceback is for the log alone."""
+    """The traceback is only in the log."""
     api.worker.error = error
     driver = await fetch(api.app, "POST", PATH, LONG)
     code = driver.json()["error"]["code"]
@@ -115,7 +115,7 @@ async def test_a_worker_that_fails_is_told_in_words_for_clients(
 
 
 async def test_a_client_that_leaves_while_its_body_is_read_is_noticed(api: Api) -> None:
-    """The job is given up, and nothing goes upstream."""
+    """The job is dropped, and nothing is sent to the tokenizer."""
     api.worker.may_read.clear()
     driver = AsgiDriver(api.app, "POST", PATH, LONG).start()
     await settle(lambda: api.worker.n_jobs)
@@ -125,8 +125,8 @@ async def test_a_client_that_leaves_while_its_body_is_read_is_noticed(api: Api) 
     api.assert_quiet()
 
 
-async def test_a_request_that_is_cancelled_while_its_job_is_given_up_ends_so() -> None:
-    """A deadline or a shutdown that comes then is not lost."""
+async def test_a_cancellation_during_cleanup_is_not_lost() -> None:
+    """It may come from a deadline or a shutdown."""
     is_ending, may_end = asyncio.Event(), asyncio.Event()
 
     class SlowToLeave:
@@ -150,8 +150,8 @@ async def test_a_request_that_is_cancelled_while_its_job_is_given_up_ends_so() -
     assert intake.room.n_bytes == 0
 
 
-async def test_a_repetition_with_a_key_is_known_when_a_worker_reads_it(api: Api) -> None:
-    """The digest is of the body as it comes, in whatever parts."""
+async def test_a_repeated_request_is_recognised_when_a_worker_reads_it(api: Api) -> None:
+    """The digest is of the raw body, in any parts."""
     first = AsgiDriver(api.app, "POST", PATH, LONG, {"Idempotency-Key": "k"})
     await first.run()
     halves = [LONG[:1000], LONG[1000:]]
@@ -163,7 +163,7 @@ async def test_a_repetition_with_a_key_is_known_when_a_worker_reads_it(api: Api)
 
 
 async def test_long_bodies_of_all_requests_are_bounded_together() -> None:
-    """What is beyond is refused before it is read to its end; short ones are read all the same, and room comes back."""
+    """More is refused before it is read to its end. Short bodies are still read, and room becomes free again."""
     body = completion(prompt="x" * (12 * QUICK_BYTES))
     api = Api(limits=BodyLimits(max_bytes=len(body)))
     api.upstream.script = ["hi"]
@@ -182,7 +182,7 @@ async def test_long_bodies_of_all_requests_are_bounded_together() -> None:
 
 
 async def test_the_processes_of_the_server_read_bodies() -> None:
-    """Those that `serve` starts, within their limits."""
+    """With the worker processes and the limits of `serve`."""
     pool = worker_pool(MODEL, 16 << 20)
     try:
         async with asyncio.timeout(120.0):

@@ -1,4 +1,4 @@
-"""A server that leaves signals alone."""
+"""The server accepts connections within its file descriptors, and leaves signals alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.live_http import LiveClient, live_http
 loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 
 
-async def test_it_serves_until_it_is_told_to_stop() -> None:
-    """Signals go where they went before; the socket is closed in the end."""
+async def test_it_serves_until_it_is_stopped() -> None:
+    """Signal handlers stay as they were. The socket is closed at the end."""
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     async with live_http(Api().app) as port:
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
@@ -38,7 +38,7 @@ async def test_it_serves_until_it_is_told_to_stop() -> None:
 
 
 def free_file() -> int:
-    """The number that the next file gets."""
+    """The number of the next file descriptor."""
     with socket.socket() as probe:
         return probe.fileno()
 
@@ -46,7 +46,7 @@ def free_file() -> int:
 @loops
 @pytest.mark.parametrize("first", [b"GET /health HTTP/1.1\r\n", b"POST / HTTP/1.1\r\n\r\n" + b"x" * 1_000_000, b"x"])
 def test_connection_without_room_gets_a_503(loop: Callable[[], asyncio.AbstractEventLoop], first: bytes) -> None:
-    """Whatever it sends; it is served again when there is room."""
+    """For any input. The connection is served again when there is room."""
     told: list[str] = []
 
     async def scenario() -> None:
@@ -105,7 +105,7 @@ def test_connections_of_a_crowd_all_get_an_answer(loop: Callable[[], asyncio.Abs
 
 @loops
 def test_connection_beyond_the_last_file_is_closed(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """The process needs the rest for itself."""
+    """The process needs the other descriptors itself."""
     told: list[str] = []
 
     async def scenario() -> None:
@@ -119,8 +119,8 @@ def test_connection_beyond_the_last_file_is_closed(loop: Callable[[], asyncio.Ab
     assert told == ["EMFILE"]
 
 
-class Refusing(socket.socket):
-    """The system gives these errors first."""
+class FailingListener(socket.socket):
+    """A listener that first fails with these errors."""
 
     errors: list[int]
 
@@ -132,13 +132,13 @@ class Refusing(socket.socket):
 
 @loops
 def test_connections_wait_while_the_system_has_no_room(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Each error is told; one that is about a single client is passed over."""
+    """Each error is reported, but not one about a single client."""
     told: list[str] = []
     errors = [errno.EMFILE, errno.ECONNABORTED, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM]
 
     async def scenario() -> None:
         started = asyncio.Event()
-        with Refusing() as listener:
+        with FailingListener() as listener:
             listener.errors = errors
             listener.bind(("127.0.0.1", 0))
             server = HttpServer(
