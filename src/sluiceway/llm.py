@@ -53,7 +53,7 @@ __all__ = ["LLM", "Completion", "SamplingParams"]
 _POLL_MS = 100
 
 _DEFAULT = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name=""), max_waiting=1_000_000)
-"""The model is put in when the other settings are checked."""
+"""A configuration without a model, to check the other settings first."""
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, or one of both as vLLM writes it: `{"prompt": text}`, `{"prompt_token_ids": ids}`."""
@@ -125,7 +125,7 @@ class _Answer:
 
 
 class _Thread(threading.Thread):
-    """Keeps what ended it."""
+    """A thread that keeps the exception that ended it."""
 
     def __init__(self, name: str, target: Callable[[], None]) -> None:
         super().__init__(name=name, daemon=True)
@@ -141,10 +141,10 @@ class _Thread(threading.Thread):
 
 
 class LLM:
-    """A model in this process, batching whatever is asked at the same time. Close it, or use it in a `with`.
+    """Runs a model in this process, and batches calls that come at the same time. Close it, or use it in a `with`.
 
-    `model` is a name as on the command line, fetched if it is not here, or the path of a directory or a GGUF file, or
-    what `store.models.pull` gave. Methods may be called from several threads. A request that cannot be served raises
+    `model` is a name as on the command line (which is fetched if it is not here), the path of a directory or of a GGUF
+    file, or a result of `store.models.pull`. Methods may be called from several threads. A request that cannot be served raises
     `RequestError`, which names the argument, before anything is computed; a wrong setting raises `ConfigError`.
     """
 
@@ -174,7 +174,7 @@ class LLM:
         self._outlet: Outlet[FromApi] = Outlet(self._context, addresses.api_to_tokenizer, bind=True)
         self._inlet: Inlet[ToApi] = Inlet(self._context, addresses.tokenizer_to_api, Decoder(ToApi), bind=True)
         self._mailboxes: dict[Rid, queue.SimpleQueue[Event]] = {}
-        """Each is bounded by the tokens of its sequence."""
+        """The events for each sequence. Its tokens bound them."""
         self._rids = itertools.count()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -263,7 +263,7 @@ class LLM:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._reader.join()  # first: it reads the control socket, which only one thread may use
+        self._reader.join()  # it uses the control socket, which only one thread may use
         self._stop()
 
     def __enter__(self) -> LLM:
@@ -282,7 +282,7 @@ class LLM:
         groups: list[tuple[Rid, ...]] = []
         bar = counting_bar("answers", len(prompts)) if shows_bar else contextlib.nullcontext(lambda: None)
         try:
-            # One by one, so that those before a fault are known and cancelled.
+            # Submitted one by one, so that a fault leaves the earlier ones known, and they are cancelled.
             groups.extend(self._submit(prompt, want) for prompt, want in zip(prompts, wants, strict=True))
             answers = []
             with bar as count:
@@ -322,7 +322,7 @@ class LLM:
             except PeerGone:  # the tokenizer has closed its end, and its thread is about to end
                 self._loops[0].join()
                 self._require_threads()
-            # Not too late: nothing is handed over without the lock.
+            # In time for the first event, since events are passed on under the same lock.
             self._mailboxes.update((rid, queue.SimpleQueue()) for rid in rids)
         return rids
 
@@ -335,18 +335,18 @@ class LLM:
                 self._require_threads()
 
     def _release(self, rids: Sequence[Rid]) -> None:
-        """Cancel what has not ended; ids that have ended are ignored further down."""
+        """Cancel these sequences. Those that have finished are ignored."""
         with self._lock:
             for rid in rids:
                 self._mailboxes.pop(rid, None)
             if not self._is_closed:
-                with contextlib.suppress(PeerGone):  # then nothing runs any more
+                with contextlib.suppress(PeerGone):  # then no sequence runs any more
                     self._outlet.push(Cancel(tuple(rids), FinishReason.CANCELLED))
 
     # The threads.
 
     def _require_threads(self) -> None:
-        """Raises where a thread has ended: no call will be answered any more."""
+        """Raise `SluicewayError` if a thread has ended, since no call would be answered."""
         if self._is_closed:
             raise SluicewayError("this LLM is closed")
         for thread in (*self._loops, self._reader):
@@ -371,7 +371,7 @@ class LLM:
         """End both loops, whatever they are doing, and close every socket."""
         for thread in self._loops:
             while thread.is_alive():
-                # Again and again: what is sent to a loop that is not connected yet is lost.
+                # Repeated, since an order to a loop that is not connected yet is lost.
                 for role in (Role.ENGINE, Role.TOKENIZER):
                     self._control.send(role, Stop())
                 thread.join(_POLL_MS / 1000)
@@ -402,7 +402,7 @@ class LLM:
 
 
 def _config(dtype: str, speculation: str, max_model_len: int | None, **numbers: int) -> ServeConfig:
-    """Raises `ConfigError` for a setting of a wrong type too: the command line checks those of its own."""
+    """Make the configuration. Raises `ConfigError` for a wrong value or a wrong type."""
     for name, word, known in (("dtype", dtype, get_args(Dtype)), ("speculation", speculation, get_args(Speculation))):
         if word not in known:
             raise ConfigError(name, f"must be one of {', '.join(known)}, not {word!r}")
@@ -472,7 +472,7 @@ def _chat_of(messages: object, path: str) -> Prompt:
 def _lower_each(
     sampling_params: Sampling | Sequence[Sampling], sampling: Sampling, stop: Stops, n_prompts: int
 ) -> list[LoweredSampling]:
-    """One for each prompt."""
+    """The sampling parameters for each prompt."""
     if not isinstance(sampling_params, list | tuple):
         return [lower_sampling(_given_once(sampling_params, sampling), stop)] * n_prompts
     _given_once(sampling_params, sampling)

@@ -1,4 +1,4 @@
-"""Rows laid out as tensors."""
+"""A batch has the rows of a step as tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIG = tiny_config()
 
 
 def test_rows_stand_one_after_the_other() -> None:
-    """A chunk across a block border without a sample, a row that decodes, a whole prompt."""
+    """The rows are a chunk across a block border without a sample, a row that decodes, and a whole prompt."""
     known = list(range(100, 140))
     batch = build_batch(
         (row(known, 14, 4, 5, samples=False), row(known, 33, 1, 20), row(known[:2], 0, 2, 9)),

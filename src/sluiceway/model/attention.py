@@ -1,14 +1,14 @@
-"""Attention of a mixed batch over the paged cache: what is computed together, and why results do not depend on it.
+"""Attention of a mixed batch over the paged cache, with results that do not depend on the batch.
 
-A step's queries come from many rows: one each from rows that decode, hundreds from one that prefills. Every row is cut
-at the multiples of `SEGMENT_TOKENS` positions. All queries of one piece see the keys of the positions up to the end of
-their segment, the later ones masked. So the number of keys that a query is computed with is a function of its own
-position, and the order in which its sums are added depends neither on the chunk in which it came nor on other rows.
-Pieces with the same numbers of queries and keys form one `Group`, one call.
+The queries of a step come from many rows: one from each row that decodes, hundreds from a row that prefills. Each row
+is cut into pieces at the multiples of `SEGMENT_TOKENS` positions. All queries of a piece are computed with the keys up
+to the end of their segment; later keys are masked. So the number of keys of a query depends on its position only, and
+the order of its sums depends neither on its chunk nor on other rows. Pieces with the same numbers of queries and keys
+form a `Group`, which is computed in one call.
 
-What else changes the order of sums is the number of query vectors in one matrix product, since its kernel treats a
-remainder differently. So in float32 on the CPU, where results must not change by a bit, a piece is cut once more, into
-tiles of one fixed number of vectors. In bfloat16 a tile is the whole piece.
+The number of query vectors in a matrix product changes the order of sums too, since kernels treat a remainder
+differently. So in float32 on the CPU, where no bit may change, a piece is cut into tiles of a fixed number of vectors.
+In bfloat16 a tile is the whole piece.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SEGMENT_TOKENS = 128
 more calls."""
 
 _TILE_VECTORS = 6
-"""Query vectors of a tile in float32, or a multiple: whole tiles of MKL's kernels, both with AVX2 (6 rows) and with
-AVX-512. Measured with 3 to 32 vectors: 8, 16 and 32 change bits with the place in the tile under AVX2; 6 costs half as
-much again as one large tile at 128 keys, and 3 costs twice as much."""
+"""The number of query vectors of a tile in float32 (or a multiple of it): whole tiles of the kernels of MKL, with AVX2
+(6 rows) and with AVX-512. With 8, 16 or 32 vectors, bits depend on the place in the tile under AVX2. 6 vectors take 1.5
+times as long as one large tile at 128 keys, and 3 vectors twice as long."""
 
 _QUERY_MULTIPLE = 16
 """Without tiles, pieces of more than one token are padded to a multiple of this, so that more of them share a call."""
@@ -107,7 +107,7 @@ def plan_attention(
     pieces_of: defaultdict[tuple[Tiling, int, int], list[_Piece]] = defaultdict(list)
     for piece in (piece for span in spans for piece in _cut(span)):
         tiling = tiling_of(piece.n_tokens, config.group_size, is_tiled)
-        # Many tiles share their keys without a copy in a call of their own alone.
+        # A piece of many tiles has a call of its own, since only then its tiles share keys without a copy.
         own_call = piece.first if tiling.n_tiles > 1 else -1
         pieces_of[tiling, piece.n_keys, own_call].append(piece)
     groups = []
@@ -143,7 +143,7 @@ def _attend_group(queries: Tensor, cache: KVCache, layer: int, group: Group) -> 
         copies.view(group.n_pieces, n_kv_heads, group.n_keys, head_dim).expand(n_batch, -1, -1, -1)
         for copies in cache.gather(layer, group.runs)
     )
-    # The queries that share a key head stand side by side: one product for all of them, keys read once.
+    # Queries that share a key head are next to each other, so that one product reads the keys once.
     by_head = queries.index_select(0, group.tokens).view(n_batch, tiling.n_queries, n_kv_heads, group_size, head_dim)
     stacked = by_head.transpose(1, 2).flatten(2, 3)
     n_used = tiling.n_queries * group_size

@@ -19,7 +19,7 @@ def test_request_is_read_and_its_framer_made_when_it_is_whole(endpoint: Endpoint
 
 @pytest.mark.parametrize(("body", "param"), [(b"", None), (b"[]", None), (b"{}", "prompt"), (b'{"x": NaN}', "x")])
 def test_request_is_refused_when_any_stage_finds_a_fault(body: bytes, param: str | None) -> None:
-    """What is no JSON, and what is no request."""
+    """The body may be no JSON, or no request."""
     with pytest.raises(RequestError) as caught:
         STREAM.read(body, "served")
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)
