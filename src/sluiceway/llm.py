@@ -144,8 +144,9 @@ class LLM:
     """Runs a model in this process, and batches calls that come at the same time. Close it, or use it in a `with`.
 
     `model` is a name as on the command line (which is fetched if it is not here), the path of a directory or of a GGUF
-    file, or a result of `store.models.pull`. Methods may be called from several threads. A request that cannot be served raises
-    `RequestError`, which names the argument, before anything is computed; a wrong setting raises `ConfigError`.
+    file, or a result of `store.models.pull`. Methods may be called from several threads. A request that cannot be
+    served raises `RequestError`, which names the argument, before anything is computed. A wrong setting raises
+    `ConfigError`.
     """
 
     def __init__(
