@@ -18,7 +18,7 @@ from sluiceway.sse.decoder import EventDecoder
 from sluiceway.types import FinishReason, Held, Progress
 from support.asgi_driver import completion, finished
 from support.specs import PLAIN, NoWriter, RecordingUpstream, response_context, spec_of
-from support.told import told_text
+from support.token_logprobs import logprobs_of_characters
 
 REFUSAL = Refusal(status=503, code="engine_lost", message="Lost.")
 
@@ -85,7 +85,7 @@ def test_a_whole_answer_has_logprobs_if_the_request_asks_for_them() -> None:
     """They are those of all deltas whose text is in the answer."""
     answer = answer_of(logprobs=0)
     answer.accepted(0, Accepted(10, 1, 0))
-    answer.delta(0, Delta(10, "H", (1, 2), told_text("He")))
+    answer.delta(0, Delta(10, "H", (1, 2), logprobs_of_characters("He")))
     answer.delta(0, Delta(10, "e", ()))
     answer.finished(0, finished(10, completion_tokens=2))
     assert json.loads(written(answer))["choices"][0]["logprobs"]["tokens"] == ["H", "e"]

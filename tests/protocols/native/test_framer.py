@@ -15,7 +15,7 @@ from sluiceway.protocols.native.framer import NativeFramer
 from sluiceway.protocols.native.requests import parse_native
 from sluiceway.sse.decoder import EventDecoder
 from sluiceway.types import FinishReason
-from support.told import likely, told
+from support.token_logprobs import likely, logprobs_of
 
 USAGE = TokenUsage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
 USAGE_FIELDS = {"prompt_tokens": 5, "cached_tokens": 4, "completion_tokens": 3}
@@ -61,7 +61,7 @@ def test_each_token_is_an_event_when_a_step_gave_several() -> None:
     ]
 
 
-TOLD = (told(b"a", 0, 1, likely(b"a", -0.5), likely(b"\xc3", -1.5, 9)), told(b"", 1, None, logprob=-2.5))
+TOLD = (logprobs_of(b"a", 0, 1, likely(b"a", -0.5), likely(b"\xc3", -1.5, 9)), logprobs_of(b"", 1, None, logprob=-2.5))
 TOLD_FIELDS = [
     {"logprob": -0.5, "top": [{"id": 7, "token": "a", "logprob": -0.5}, {"id": 9, "token": "\\xc3", "logprob": -1.5}]},
     {"logprob": -2.5, "top": []},

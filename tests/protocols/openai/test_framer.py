@@ -1,4 +1,4 @@
-"""Streams and bodies: exact bytes once, the SDK's types for all, and no token late or lost."""
+"""Streams and bodies of chat and completions: exact bytes, the SDK's types, and no token late or lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluiceway.protocols.common.pieces import PIECE_BYTES
 from sluiceway.protocols.openai.framer import ChatFramer, CompletionFramer
 from sluiceway.sse.decoder import EventDecoder
 from sluiceway.types import FinishReason, SamplingParams
-from support.told import told, told_text
+from support.token_logprobs import logprobs_of, logprobs_of_characters
 
 USAGE = TokenUsage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
 USAGE_FIELDS = {
@@ -42,13 +42,13 @@ def request(
     *,
     include_usage: bool = False,
     return_token_ids: bool = False,
-    tells_logprobs: bool = False,
+    has_logprobs: bool = False,
 ) -> GenerationRequest:
     return GenerationRequest(
         model="m",
         prompts=(TextPrompt("hi"),),
         n=n_choices,
-        sampling=SamplingParams(max_tokens=max_tokens, logprobs=0 if tells_logprobs else None),
+        sampling=SamplingParams(max_tokens=max_tokens, logprobs=0 if has_logprobs else None),
         stop=(),
         stream=True,
         include_usage=include_usage,
@@ -83,13 +83,12 @@ def choices(raw: bytes) -> list[dict[str, Any]]:
 
 
 def entries(choice: dict[str, Any]) -> list[str]:
-    """The tokens that a choice tells of, in either shape."""
+    """The tokens that have logprobs in this choice, of chat or of a completion."""
     logprobs = choice["logprobs"]
     return logprobs["tokens"] if "tokens" in logprobs else [entry["token"] for entry in logprobs["content"]]
 
 
-def test_chat_stream_is_exact_when_written() -> None:
-    """The whole of the format once, byte for byte."""
+def test_chat_stream_has_these_bytes() -> None:
     framer = chat()
     head = 'data: {"id":"id-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,'
     assert framer.start(USAGE).decode() == (
@@ -102,8 +101,8 @@ def test_chat_stream_is_exact_when_written() -> None:
     assert framer.end(USAGE) == b"data: [DONE]\n\n"
 
 
-def test_completion_stream_is_exact_when_written() -> None:
-    """No first chunk without text, and the finish reason beside a text."""
+def test_completion_stream_has_these_bytes() -> None:
+    """It starts with the first text. Its finish reason is in a chunk that has text, which may be empty."""
     framer = completion()
     head = 'data: {"id":"id-1","object":"text_completion","created":7,"model":"m","choices":[{"index":0,'
     assert framer.start(USAGE) == b""
@@ -115,76 +114,81 @@ def test_completion_stream_is_exact_when_written() -> None:
 MAKERS: list[Callable[..., Framer]] = [chat, completion]
 
 
-def test_chat_stream_tells_logprobs_with_their_text_when_asked() -> None:
-    """Of what is held back with the next text; of what was cut, or has no text, with the finish. No empty lists."""
-    framer = chat(tells_logprobs=True)
-    one, half, cut, end = told(b"one", 0, 3), told(b"\xc3", 3, 4), told(b"\xa9STOP", 3, 8), told(b"", 8, None)
+def test_chat_stream_sends_logprobs_with_the_text_of_their_tokens() -> None:
+    """Those of a token without complete text wait for the next text, those of a cut token for the finish reason."""
+    framer = chat(has_logprobs=True)
+    one, half, cut, end = (
+        logprobs_of(b"one", 0, 3),
+        logprobs_of(b"\xc3", 3, 4),
+        logprobs_of(b"\xa9STOP", 3, 8),
+        logprobs_of(b"", 8, None),
+    )
     raw = (
         framer.start(USAGE)
         + framer.delta(0, Delta(1, "one", (1,), (one,)))
         + framer.delta(0, Delta(1, "", (2,), (half,)))
     )
     raw += framer.delta(0, Delta(1, "", (3,), (cut,))) + framer.delta(0, Delta(1, "é", (4,), (end,)))
-    told_choices = choices(raw + framer.finish(0, finished()))
-    assert [choice["logprobs"] and entries(choice) for choice in told_choices] == [
+    streamed = choices(raw + framer.finish(0, finished()))
+    assert [choice["logprobs"] and entries(choice) for choice in streamed] == [
         None,
         ["one"],
         ["\\xc3"],
         ["\\xa9STOP"],
     ]
-    assert [choice["delta"].get("content") for choice in told_choices] == ["", "one", "é", None]
-    assert told_choices[3]["logprobs"]["content"][0]["bytes"] == [0xA9]
+    assert [choice["delta"].get("content") for choice in streamed] == ["", "one", "é", None]
+    assert streamed[3]["logprobs"]["content"][0]["bytes"] == [0xA9]
     for chunk in chunks(raw):
         ChatCompletionChunk.model_validate(chunk)
 
 
-def test_chat_chunk_has_null_when_no_token_is_out_with_its_text() -> None:
-    """As where nobody asked."""
-    framer = chat(tells_logprobs=True)
-    raw = framer.delta(0, Delta(1, "a", (1,), (told(b"aS", 0, 2),))) + framer.finish(0, finished(FinishReason.LENGTH))
+def test_chat_chunk_has_null_for_logprobs_when_no_token_is_complete() -> None:
+    """As in a stream without logprobs: clients read the first entry of any list."""
+    framer = chat(has_logprobs=True)
+    raw = framer.delta(0, Delta(1, "a", (1,), (logprobs_of(b"aS", 0, 2),))) + framer.finish(
+        0, finished(FinishReason.LENGTH)
+    )
     first, last = choices(raw)
     assert first["logprobs"] is None and entries(last) == ["aS"]
-    assert choices(chat(tells_logprobs=True).finish(0, finished()))[0]["logprobs"] is None
+    assert choices(chat(has_logprobs=True).finish(0, finished()))[0]["logprobs"] is None
 
 
-def test_completion_stream_tells_logprobs_in_every_chunk_when_asked() -> None:
-    """Also in one without; the text that is kept for the finish keeps its tokens. Offsets go on from chunk to chunk."""
-    framer = completion(2, max_tokens=3, tells_logprobs=True)
-    a, b, c = told_text("abc")
-    raw = framer.delta(0, Delta(1, "a", (1,), (a,))) + framer.delta(1, Delta(2, "x", (9,), (told(b"xS", 0, 2),)))
+def test_completion_stream_has_logprobs_in_every_chunk() -> None:
+    """The lists are empty when no token is complete. Text offsets count from the start of the answer."""
+    framer = completion(2, max_tokens=3, has_logprobs=True)
+    a, b, c = logprobs_of_characters("abc")
+    raw = framer.delta(0, Delta(1, "a", (1,), (a,))) + framer.delta(1, Delta(2, "x", (9,), (logprobs_of(b"xS", 0, 2),)))
     raw += framer.delta(0, Delta(1, "bc", (2, 3), (b, c)))
     raw += framer.finish(0, finished(FinishReason.LENGTH)) + framer.finish(1, finished())
-    told_choices = choices(raw)
-    assert [(choice["index"], choice["text"], choice["logprobs"]["tokens"]) for choice in told_choices] == [
+    streamed = choices(raw)
+    assert [(choice["index"], choice["text"], choice["logprobs"]["tokens"]) for choice in streamed] == [
         (0, "a", ["a"]),
         (1, "x", []),
         (0, "bc", ["b", "c"]),
         (1, "", ["xS"]),
     ]
-    assert [offset for choice in told_choices for offset in choice["logprobs"]["text_offset"]] == [0, 1, 2, 0]
+    assert [offset for choice in streamed for offset in choice["logprobs"]["text_offset"]] == [0, 1, 2, 0]
 
 
-def test_kept_text_takes_its_logprobs_along_when_the_stream_breaks() -> None:
-    """Before the error."""
-    framer = completion(max_tokens=1, tells_logprobs=True)
-    framer.delta(0, Delta(1, "a", (1,), told_text("a")))
+def test_text_that_waits_for_the_finish_is_sent_with_its_logprobs_before_an_error() -> None:
+    framer = completion(max_tokens=1, has_logprobs=True)
+    framer.delta(0, Delta(1, "a", (1,), logprobs_of_characters("a")))
     kept, _ = chunks(framer.error(REFUSAL, USAGE))
     assert kept["choices"][0]["logprobs"]["tokens"] == ["a"]
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_token_ids_and_logprobs_may_both_be_asked_for(make: Callable[..., Framer]) -> None:
-    """Each in its key."""
-    framer = make(return_token_ids=True, tells_logprobs=True)
-    (choice,) = choices(framer.delta(0, Delta(1, "a", (1,), told_text("a"))))
+def test_a_chunk_may_have_token_ids_and_logprobs(make: Callable[..., Framer]) -> None:
+    framer = make(return_token_ids=True, has_logprobs=True)
+    (choice,) = choices(framer.delta(0, Delta(1, "a", (1,), logprobs_of_characters("a"))))
     assert choice["token_ids"] == [1] and choice["logprobs"]
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_body_tells_what_the_stream_tells_when_asked(make: Callable[..., Framer]) -> None:
-    """The token that ended it is not told, the one that was cut is told as far as it goes; whole lists, if empty."""
-    tokens = [*told_text("ab"), told(b"cSTOP", 2, 7), told(b"", 7, None)]
-    framer, empty = make(tells_logprobs=True), make(tells_logprobs=True)
+def test_body_has_the_logprobs_of_each_token_of_its_text(make: Callable[..., Framer]) -> None:
+    """The token that ended the answer has none. A token that a stop string cuts has its own. Lists may be empty."""
+    tokens = [*logprobs_of_characters("ab"), logprobs_of(b"cSTOP", 2, 7), logprobs_of(b"", 7, None)]
+    framer, empty = make(has_logprobs=True), make(has_logprobs=True)
     framer.gather(0, Delta(1, "a", (1, 2), tuple(tokens[:2])))
     framer.gather(0, Delta(1, "bc", (3, 4), tuple(tokens[2:])))
     (choice,) = json.loads(body_of(framer, finished()))["choices"]
@@ -196,25 +200,25 @@ def test_body_tells_what_the_stream_tells_when_asked(make: Callable[..., Framer]
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_body_is_the_same_when_its_logprobs_come_one_by_one(make: Callable[..., Framer]) -> None:
-    """And each choice has its own; one that wants none gathers none."""
+    """Each choice has the logprobs of its own tokens. Without logprobs in the request, each choice has null."""
     texts = ("ab\u2028é", "xyz")
-    at_once, one_by_one, plain = make(2, tells_logprobs=True), make(2, tells_logprobs=True), make(2)
+    whole, split, plain = make(2, has_logprobs=True), make(2, has_logprobs=True), make(2)
     for index, text in enumerate(texts):
-        tokens = told_text(text)
-        at_once.gather(index, Delta(1, text, (), tokens))
+        tokens = logprobs_of_characters(text)
+        whole.gather(index, Delta(1, text, (), tokens))
         for character, token in zip(text, tokens, strict=True):
-            one_by_one.gather(index, Delta(1, character, (), (token,)))
+            split.gather(index, Delta(1, character, (), (token,)))
         plain.gather(index, Delta(1, text, ()))
     ends = [finished() for _ in texts]
-    raw = body_of(one_by_one, *ends)
-    assert raw == body_of(at_once, *ends)
+    raw = body_of(split, *ends)
+    assert raw == body_of(whole, *ends)
     assert ["".join(entries(choice)) for choice in json.loads(raw)["choices"]] == list(texts)
     assert [choice["logprobs"] for choice in json.loads(body_of(plain, *ends))["choices"]] == [None, None]
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_usage_is_null_until_the_end_when_asked_for(make: Callable[..., Framer]) -> None:
-    """In every chunk but the last, which has no choices."""
+def test_usage_is_null_in_every_chunk_but_the_last(make: Callable[..., Framer]) -> None:
+    """The last chunk has the usage and no choices."""
     framer = make(include_usage=True)
     raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
     *before, last = chunks(raw)
@@ -226,23 +230,22 @@ def test_usage_is_null_until_the_end_when_asked_for(make: Callable[..., Framer])
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_usage_has_no_key_when_not_asked_for(make: Callable[..., Framer]) -> None:
-    """And no chunk is without choices."""
+def test_without_usage_no_chunk_has_its_key_and_each_has_choices(make: Callable[..., Framer]) -> None:
     framer = make()
     raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.finish(0, finished()) + framer.end(USAGE)
     assert all("usage" not in chunk and chunk["choices"] for chunk in chunks(raw))
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_delta_is_no_chunk_when_its_text_is_empty(make: Callable[..., Framer]) -> None:
-    """Clients count chunks, and render each."""
+def test_delta_without_text_makes_no_chunk(make: Callable[..., Framer]) -> None:
+    """Clients count chunks, and display each of them."""
     assert make().delta(0, delta("", 1, 2)) == b""
     assert make(return_token_ids=True).delta(0, delta("", 1, 2)) == b""
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_token_ids_ride_on_the_next_chunk_when_their_text_is_empty(make: Callable[..., Framer]) -> None:
-    """Each choice has its own; none is lost, none is told twice."""
+def test_token_ids_without_text_are_sent_with_the_next_chunk(make: Callable[..., Framer]) -> None:
+    """Each is sent once, in a chunk of its own choice."""
     framer = make(2, return_token_ids=True)
     raw = b"".join(
         (
@@ -255,21 +258,21 @@ def test_token_ids_ride_on_the_next_chunk_when_their_text_is_empty(make: Callabl
             framer.finish(1, finished()),
         )
     )
-    told = [(choice["index"], choice["token_ids"]) for choice in choices(raw)]
-    assert [entry for entry in told if entry[1]] == [(1, [9]), (0, [1, 2, 3]), (0, [4])]
-    assert told[-1] == (1, [])
+    written = [(choice["index"], choice["token_ids"]) for choice in choices(raw)]
+    assert [entry for entry in written if entry[1]] == [(1, [9]), (0, [1, 2, 3]), (0, [4])]
+    assert written[-1] == (1, [])
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_token_ids_have_no_key_when_not_asked_for(make: Callable[..., Framer]) -> None:
-    """They are an extension."""
+def test_token_ids_have_no_key_when_the_request_does_not_ask_for_them(make: Callable[..., Framer]) -> None:
+    """They are an extension of the protocol."""
     framer = make()
     assert b"token_ids" not in framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.finish(0, finished())
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_end_by_the_server_is_no_finish_reason_when_framed(make: Callable[..., Framer]) -> None:
-    """It must be told as an error: a client would take any word for success."""
+def test_only_stop_and_length_are_written_as_finish_reasons(make: Callable[..., Framer]) -> None:
+    """The others must be sent as errors: to a client, an answer with any finish reason is a success."""
     for reason in set(FinishReason) - {FinishReason.STOP, FinishReason.LENGTH}:
         with pytest.raises(InvariantError, match=reason.value):
             make().finish(0, finished(reason))
@@ -277,8 +280,8 @@ def test_end_by_the_server_is_no_finish_reason_when_framed(make: Callable[..., F
             make().body([finished(reason)], USAGE)
 
 
-def test_roles_come_first_and_once_when_there_are_several_choices() -> None:
-    """One chunk per choice, content a string from the start."""
+def test_each_choice_of_a_chat_begins_with_one_chunk_for_its_role() -> None:
+    """Its content is an empty string, so that clients can always join the contents."""
     framer = chat(3)
     first = choices(framer.start(USAGE))
     assert [choice["index"] for choice in first] == [0, 1, 2]
@@ -286,18 +289,22 @@ def test_roles_come_first_and_once_when_there_are_several_choices() -> None:
     assert choices(framer.delta(1, delta("a", 1)))[0]["delta"] == {"content": "a"}
 
 
-def test_last_token_comes_with_the_finish_when_the_limit_is_reached() -> None:
-    """As many chunks as tokens, not one more."""
+def test_last_token_of_a_completion_and_its_finish_reason_share_a_chunk_at_the_limit() -> None:
+    """So there are as many chunks as tokens."""
     framer = completion(max_tokens=3)
     raws = [framer.delta(0, delta("a", 1)), framer.delta(0, delta("b", 2)), framer.delta(0, delta("c", 3))]
     raws.append(framer.finish(0, finished(FinishReason.LENGTH)))
-    told = choices(b"".join(raws))
-    assert [(choice["text"], choice["finish_reason"]) for choice in told] == [("a", None), ("b", None), ("c", "length")]
+    written = choices(b"".join(raws))
+    assert [(choice["text"], choice["finish_reason"]) for choice in written] == [
+        ("a", None),
+        ("b", None),
+        ("c", "length"),
+    ]
     assert raws[2] == b""
 
 
-def test_text_that_was_held_back_joins_the_last_when_the_limit_is_reached() -> None:
-    """The decoder may flush after the last token."""
+def test_text_that_comes_after_the_last_token_is_sent_with_it() -> None:
+    """The detokenizer may hold back text until the sequence finishes."""
     framer = completion(max_tokens=2, return_token_ids=True)
     raw = framer.delta(0, delta("a", 1, 2)) + framer.delta(0, delta("\ufffd"))
     assert raw == b""
@@ -306,20 +313,20 @@ def test_text_that_was_held_back_joins_the_last_when_the_limit_is_reached() -> N
 
 
 @pytest.mark.parametrize("has_ids", [True, False], ids=["with ids", "without ids"])
-def test_kept_text_goes_out_when_the_stream_breaks_before_the_finish(has_ids: bool) -> None:
-    """Only the choices that keep text have such a chunk."""
+def test_text_that_waits_for_the_finish_is_sent_before_an_error(has_ids: bool) -> None:
+    """Choices without such text have no further chunk."""
     framer = completion(3, max_tokens=1, return_token_ids=has_ids)
     framer.delta(0, delta("a", 1))
     framer.delta(2, delta("c", 3))
     *kept, error = chunks(framer.error(REFUSAL, USAGE))
-    told = [(c["choices"][0]["index"], c["choices"][0]["text"], c["choices"][0].get("token_ids")) for c in kept]
-    assert told == ([(0, "a", [1]), (2, "c", [3])] if has_ids else [(0, "a", None), (2, "c", None)])
+    written = [(c["choices"][0]["index"], c["choices"][0]["text"], c["choices"][0].get("token_ids")) for c in kept]
+    assert written == ([(0, "a", [1]), (2, "c", [3])] if has_ids else [(0, "a", None), (2, "c", None)])
     assert error["error"]["code"] == "engine_died"
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_usage_is_told_before_an_error_when_asked_for(make: Callable[..., Framer]) -> None:
-    """A client that raises at the error reads no further."""
+def test_usage_is_sent_before_an_error(make: Callable[..., Framer]) -> None:
+    """A client that raises an exception for the error reads no further."""
     framer = make(include_usage=True)
     *_, usage, error = chunks(framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE))
     assert (usage["choices"], usage["usage"]) == ([], USAGE_FIELDS)
@@ -331,16 +338,16 @@ DELTAS = st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 2)), max_s
 
 @settings(max_examples=200, derandomize=True)
 @given(deltas=DELTAS, max_tokens=st.integers(1, 12))
-def test_completion_has_no_more_chunks_than_tokens_allowed_when_streamed(
-    deltas: list[tuple[str, int]], max_tokens: int
-) -> None:
-    """And all text, all ids, all that is told, in order, with one finish at the end; nothing waits before the limit."""
-    framer = completion(max_tokens=max_tokens, return_token_ids=True, tells_logprobs=True)
+def test_completion_stream_has_at_most_max_tokens_chunks(deltas: list[tuple[str, int]], max_tokens: int) -> None:
+    """They have all text, ids and logprobs in order, and one finish reason. Until the limit, no text waits."""
+    framer = completion(max_tokens=max_tokens, return_token_ids=True, has_logprobs=True)
     raw, text, n_tokens = b"", "", 0
     for piece, n_new in deltas:
         if not n_new or n_tokens + n_new > max_tokens:
             continue
-        new = [told(b"", len(text), len(text))] * (n_new - 1) + [told(piece.encode(), len(text), len(text + piece))]
+        new = [logprobs_of(b"", len(text), len(text))] * (n_new - 1) + [
+            logprobs_of(piece.encode(), len(text), len(text + piece))
+        ]
         raw += framer.delta(0, Delta(1, piece, tuple(range(n_tokens, n_tokens + n_new)), tuple(new)))
         text, n_tokens = text + piece, n_tokens + n_new
         if n_tokens < max_tokens:
@@ -355,16 +362,17 @@ def test_completion_has_no_more_chunks_than_tokens_allowed_when_streamed(
 
 
 def body_of(framer: Framer, *ends: Finished) -> bytes:
-    """Joined."""
     return b"".join(framer.body(ends, USAGE))
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_large_body_comes_in_pieces_of_a_bounded_size(make: Callable[..., Framer]) -> None:
-    """Each byte of it was counted when it was gathered, but for the few that do not grow with its tokens."""
-    framer = make(2, tells_logprobs=True, return_token_ids=True)
+    """`gather` has counted all its bytes, except the few that do not grow with the number of tokens."""
+    framer = make(2, has_logprobs=True, return_token_ids=True)
     text = "abcdefgh" * 1_000
-    n_gathered = sum(framer.gather(index, Delta(1, text, (7,) * 8_000, told_text(text))) for index in range(2))
+    n_gathered = sum(
+        framer.gather(index, Delta(1, text, (7,) * 8_000, logprobs_of_characters(text))) for index in range(2)
+    )
     pieces = framer.body([finished(), finished()], USAGE)
     assert len(pieces) > 4 and all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
     assert n_gathered < sum(map(len, pieces)) < n_gathered + 1_000
@@ -374,8 +382,8 @@ def test_a_large_body_comes_in_pieces_of_a_bounded_size(make: Callable[..., Fram
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_nothing_is_kept_of_a_body_that_was_dropped_or_handed_over(make: Callable[..., Framer]) -> None:
-    """An answer may live on for long after either."""
+def test_framer_keeps_nothing_of_a_body_that_it_dropped_or_returned(make: Callable[..., Framer]) -> None:
+    """The framer may live for a long time after that."""
     framer = make()
     empty = body_of(framer, finished())
     framer.gather(0, Delta(1, "x", (1,)))
@@ -385,8 +393,8 @@ def test_nothing_is_kept_of_a_body_that_was_dropped_or_handed_over(make: Callabl
     assert b"x" in body_of(framer, finished()).replace(b"text", b"") and body_of(framer, finished()) == empty
 
 
-def test_chat_body_is_a_completion_to_the_sdk_when_written() -> None:
-    """All required keys, null where there is nothing."""
+def test_sdk_accepts_the_chat_body() -> None:
+    """It has all required keys, with null where there is no value."""
     framer = chat(2)
     framer.gather(0, Delta(1, "a\u2028", (1, 2)))
     framer.gather(1, Delta(2, "", (3,)))
@@ -406,8 +414,8 @@ def test_chat_body_is_a_completion_to_the_sdk_when_written() -> None:
     assert body["usage"] == USAGE_FIELDS
 
 
-def test_completion_body_is_a_completion_to_the_sdk_when_written() -> None:
-    """With the ids where they are wanted."""
+def test_sdk_accepts_the_completion_body() -> None:
+    """Token ids are an additional key."""
     framer = completion(return_token_ids=True)
     framer.gather(0, Delta(1, "a", (1, 2)))
     body = json.loads(body_of(framer, finished()))
@@ -419,15 +427,15 @@ def test_completion_body_is_a_completion_to_the_sdk_when_written() -> None:
 
 
 def sdk(raw: bytes) -> tuple[httpx.Client, openai.OpenAI]:
-    """The official client, to which every request is answered with this stream."""
+    """The official client, with a transport that answers every request with this stream."""
     headers = {"content-type": "text/event-stream"}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=raw))
     http: Any = httpx.Client(transport=transport)  # the SDK's type for it differs between its versions
     return http, openai.OpenAI(api_key="k", base_url="http://server/v1", http_client=http, max_retries=0)
 
 
-def test_sdk_reads_the_chat_stream_when_it_is_whole() -> None:
-    """Strict types, one finish reason a choice, the same id throughout, the text as it was."""
+def test_sdk_reads_a_whole_chat_stream() -> None:
+    """Its types fit, each choice has one finish reason, all chunks have the same id, and no text is changed."""
     framer = chat(2, include_usage=True)
     texts = ["Hi", " \u2028😀\r\n", "\x85 \v\f", "data: [DONE]"]
     raw = framer.start(USAGE) + b"".join(framer.delta(i % 2, delta(text, 1)) for i, text in enumerate(texts))
@@ -437,17 +445,16 @@ def test_sdk_reads_the_chat_stream_when_it_is_whole() -> None:
     http, client = sdk(raw)
     with http, client:
         read = list(client.chat.completions.create(model="m", messages=[], stream=True, n=2))
-    told = [choice for chunk in read for choice in chunk.choices]
+    written = [choice for chunk in read for choice in chunk.choices]
     assert {chunk.id for chunk in read} == {"id-1"}
-    assert "".join(choice.delta.content or "" for choice in told if choice.index == 0) == texts[0] + texts[2]
-    assert "".join(choice.delta.content or "" for choice in told if choice.index == 1) == texts[1] + texts[3]
-    assert [(c.index, c.finish_reason) for c in told if c.finish_reason] == [(1, "stop"), (0, "length")]
+    assert "".join(choice.delta.content or "" for choice in written if choice.index == 0) == texts[0] + texts[2]
+    assert "".join(choice.delta.content or "" for choice in written if choice.index == 1) == texts[1] + texts[3]
+    assert [(c.index, c.finish_reason) for c in written if c.finish_reason] == [(1, "stop"), (0, "length")]
     assert read[-1].usage is not None
     assert read[-1].usage.total_tokens == 8
 
 
-def test_sdk_reads_the_completion_stream_when_it_is_whole() -> None:
-    """The same for the older endpoint."""
+def test_sdk_reads_a_whole_completion_stream() -> None:
     framer = completion(max_tokens=2)
     raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.delta(0, delta("b", 2))
     raw += framer.finish(0, finished(FinishReason.LENGTH)) + framer.end(USAGE)
@@ -458,8 +465,7 @@ def test_sdk_reads_the_completion_stream_when_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_sdk_raises_our_words_when_the_stream_breaks(make: Callable[..., Framer]) -> None:
-    """After the text that was sent; never a clean end."""
+def test_sdk_raises_the_message_of_an_error_in_a_stream(make: Callable[..., Framer]) -> None:
     framer = make()
     raw = framer.start(USAGE) + framer.delta(0, delta("a", 1)) + framer.error(REFUSAL, USAGE)
     assert raw.endswith(b'"type":"server_error","param":null,"code":"engine_died"}}\n\ndata: [DONE]\n\n')
@@ -472,17 +478,17 @@ def test_sdk_raises_our_words_when_the_stream_breaks(make: Callable[..., Framer]
 
 
 @pytest.mark.parametrize("make", [chat, partial(completion, max_tokens=500)])
-def test_tokens_without_text_do_not_wait_for_ever_to_be_told(make: Callable[..., Framer]) -> None:
-    """Special ones, say: many of them go out with no text, so that no chunk gets huge. Those of text to come wait."""
-    framer = make(tells_logprobs=True)
-    raw = b"".join(framer.delta(0, Delta(1, "", (7,), (told(b"", 0, 0),))) for _ in range(70))
+def test_logprobs_of_many_tokens_without_text_are_sent_in_chunks_of_32(make: Callable[..., Framer]) -> None:
+    """Special tokens have no text, and one chunk for all of them would be too large. Tokens of unsent text wait."""
+    framer = make(has_logprobs=True)
+    raw = b"".join(framer.delta(0, Delta(1, "", (7,), (logprobs_of(b"", 0, 0),))) for _ in range(70))
     assert [
         (len(entries(one)), one.get("text") or one.get("delta", {}).get("content", "")) for one in choices(raw)
     ] == [
         (32, ""),
         (32, ""),
     ]
-    (choice,) = choices(framer.delta(0, Delta(1, "a", (1,), (told(b"a", 0, 1),))))
+    (choice,) = choices(framer.delta(0, Delta(1, "a", (1,), (logprobs_of(b"a", 0, 1),))))
     assert len(entries(choice)) == 7
-    held = b"".join(framer.delta(0, Delta(1, "", (7,), (told(b"S", 1, 2),))) for _ in range(70))
+    held = b"".join(framer.delta(0, Delta(1, "", (7,), (logprobs_of(b"S", 1, 2),))) for _ in range(70))
     assert held == b""

@@ -1,4 +1,4 @@
-"""What is told of tokens: with the text that they are part of, all of it, and nothing else."""
+"""Logprobs are sent with the text of their tokens, and only for tokens that are part of the answer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from sluiceway.tokenizer.text.sequence_text import SequenceText
 from sluiceway.tokenizer.text.stops import StopMatcher
 from sluiceway.types import Logprobs as OfToken
 from sluiceway.types import TokenLogprobs
-from support.told import likely, told, told_text
+from support.token_logprobs import likely, logprobs_of, logprobs_of_characters
 
 
 def data_of(tokens: list[TokenLogprobs]) -> bytes:
     return b"".join(one.token.data for one in tokens)
 
 
-def test_token_comes_with_its_text() -> None:
-    """Not before all of it is out."""
+def test_token_is_taken_with_the_end_of_its_text() -> None:
     text = PendingLogprobs()
-    one, two = told(b"one", 0, 3), told(b" two", 3, 7)
+    one, two = logprobs_of(b"one", 0, 3), logprobs_of(b" two", 3, 7)
     text.add((one, two))
     assert text.take("on") == []
     assert text.take("e") == [one]
@@ -33,41 +32,40 @@ def test_token_comes_with_its_text() -> None:
     assert text.take_last("o") == [two]
 
 
-def test_tokens_of_one_character_come_together() -> None:
-    """Each begins where it does."""
-    halves = [told("é".encode()[:1], 0, 1), told("é".encode()[1:], 0, 1)]
+def test_tokens_of_one_character_are_taken_together() -> None:
+    """Each of them begins where the character begins."""
+    halves = [logprobs_of("é".encode()[:1], 0, 1), logprobs_of("é".encode()[1:], 0, 1)]
     text = PendingLogprobs(halves)
     assert text.take("") == []
     assert text.take("é") == halves
     assert text.take_last("") == []
 
 
-def test_token_without_text_comes_with_the_text_before_it() -> None:
-    """Its place is reached."""
-    text = PendingLogprobs([told(b"a", 0, 1), told(b"", 1, 1)])
+def test_token_without_text_is_taken_with_the_text_before_it() -> None:
+    text = PendingLogprobs([logprobs_of(b"a", 0, 1), logprobs_of(b"", 1, 1)])
     assert len(text.take("a")) == 2
 
 
-def test_many_tokens_without_text_are_overdue_unless_text_is_to_come() -> None:
-    """Not 31, not those that wait for their own text, and not once they were taken."""
-    taken = PendingLogprobs([told(b"", 0, 0)] * 32)
+def test_32_tokens_without_text_are_overdue() -> None:
+    """But not 31, not tokens that wait for their own text, and not tokens that were taken."""
+    taken = PendingLogprobs([logprobs_of(b"", 0, 0)] * 32)
     assert len(taken.take("")) == 32
     texts = (
-        PendingLogprobs([told(b"", 0, 0)] * 32),
-        PendingLogprobs([told(b"", 0, 0)] * 31),
-        PendingLogprobs([told(b"S", 0, 1)] * 99),
+        PendingLogprobs([logprobs_of(b"", 0, 0)] * 32),
+        PendingLogprobs([logprobs_of(b"", 0, 0)] * 31),
+        PendingLogprobs([logprobs_of(b"S", 0, 1)] * 99),
         taken,
     )
     assert [text.is_overdue for text in texts] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("data", [b"DE", b"", "é".encode()])
-def test_token_is_not_told_when_it_is_no_part_of_the_text(data: bytes) -> None:
-    """One of a stop string, and one that ended the answer, whatever its text."""
-    text = PendingLogprobs([told(b"ab", 0, 2), told(data, 2, 4), told(data, 4, None)])
+def test_token_that_is_not_part_of_the_text_is_not_taken(data: bytes) -> None:
+    """A token of a stop string, and the token that ended the answer."""
+    text = PendingLogprobs([logprobs_of(b"ab", 0, 2), logprobs_of(data, 2, 4), logprobs_of(data, 4, None)])
     assert data_of(text.take("ab")) == b"ab"
     assert text.take_last("") == []
-    assert PendingLogprobs([told(data, 0, None)]).take_last("any") == []
+    assert PendingLogprobs([logprobs_of(data, 0, None)]).take_last("any") == []
 
 
 @pytest.mark.parametrize(
@@ -79,21 +77,21 @@ def test_token_is_not_told_when_it_is_no_part_of_the_text(data: bytes) -> None:
         ("😀".encode()[:2], "😀".encode()[2:] + "éSTOP".encode(), "😀é"),
     ],
 )
-def test_token_is_told_with_the_bytes_before_a_stop_string_when_that_cuts_it(
-    before: bytes, data: bytes, text: str
-) -> None:
-    """Whole characters, of which the first may have begun earlier."""
+def test_token_that_a_stop_string_cuts_has_the_bytes_before_it(before: bytes, data: bytes, text: str) -> None:
+    """They are whole characters. The first of them may have begun in the token before."""
     n_characters = len((before + data).decode())
-    tokens = [told(before, 0, 1)] if before else []
-    one = PendingLogprobs([*tokens, told(data, 0, n_characters), told(b"x", n_characters, n_characters + 1)])
+    tokens = [logprobs_of(before, 0, 1)] if before else []
+    one = PendingLogprobs(
+        [*tokens, logprobs_of(data, 0, n_characters), logprobs_of(b"x", n_characters, n_characters + 1)]
+    )
     out = one.take_last(text)
     assert data_of(out) == text.encode()
-    assert out[-1].token.shown == likely(data).shown, "it is still that token"
+    assert out[-1].token.shown == likely(data).shown, "the token has another name"
 
 
 def test_token_is_dropped_when_only_the_broken_bytes_before_it_are_sent() -> None:
-    """Bytes that are no UTF-8 become a character when the next token comes, and a stop string may begin right there."""
-    pending = PendingLogprobs([told(b"\xc3", 0, 1), told(b"STO", 0, 4), told(b"P", 4, 5)])
+    """Bytes that are not UTF-8 become a character when the next token comes. A stop string may begin there."""
+    pending = PendingLogprobs([logprobs_of(b"\xc3", 0, 1), logprobs_of(b"STO", 0, 4), logprobs_of(b"P", 4, 5)])
     assert data_of(pending.take_last("\ufffd")) == b"\xc3"
 
 
@@ -108,8 +106,8 @@ TABLE = TokenBytes(TOKENS)
     ends=st.booleans(),
     stop=st.sampled_from(["STOP", "ba", "éb"]),
 )
-def test_bytes_are_the_text_and_streams_tell_the_same_for_any_tokens(ids: list[int], ends: bool, stop: str) -> None:
-    """Cut by a stop string or not, with and without a token that ends it; and all that was told goes with its text."""
+def test_bytes_of_any_tokens_are_the_text_in_streams_and_bodies(ids: list[int], ends: bool, stop: str) -> None:
+    """With and without a stop string, and a token that ends the answer. A stream sends no token before its text."""
     sequence = SequenceText(Detokenizer(TABLE), StopMatcher((stop,)), 0)
     streamed, everything, whole, out = PendingLogprobs(), list[TokenLogprobs](), "", list[TokenLogprobs]()
     for place, token_id in enumerate(ids):
@@ -130,9 +128,8 @@ def test_bytes_are_the_text_and_streams_tell_the_same_for_any_tokens(ids: list[i
     assert data_of(out).decode("utf-8", "replace") == whole + rest
 
 
-def test_chat_has_the_shape_of_the_sdk() -> None:
-    """All keys, bytes as numbers, the likeliest in their order."""
-    tokens = [told(b"a", 0, 1, likely(b"b", -0.25), likely(b"\xf0\x9f", -1.5)), told(b"", 1, 1)]
+def test_chat_logprobs_have_the_types_of_the_sdk() -> None:
+    tokens = [logprobs_of(b"a", 0, 1, likely(b"b", -0.25), likely(b"\xf0\x9f", -1.5)), logprobs_of(b"", 1, 1)]
     fields = chat_logprobs(tokens)
     assert fields == {
         "content": [
@@ -152,9 +149,13 @@ def test_chat_has_the_shape_of_the_sdk() -> None:
     assert ChoiceLogprobs.model_validate(fields, strict=True).content
 
 
-def test_completion_has_the_shape_of_the_sdk() -> None:
-    """Lists side by side; the token is among the likeliest, whether it is one of them or not."""
-    tokens = [told(b"a", 0, 1, likely(b"b", -0.25)), told(b"c", 1, 2, likely(b"c", -0.5)), told(b"d", 2, 3)]
+def test_completion_logprobs_have_the_types_of_the_sdk() -> None:
+    """`top_logprobs` always has the token itself, in addition to the likeliest ones if it is not one of them."""
+    tokens = [
+        logprobs_of(b"a", 0, 1, likely(b"b", -0.25)),
+        logprobs_of(b"c", 1, 2, likely(b"c", -0.5)),
+        logprobs_of(b"d", 2, 3),
+    ]
     fields = completion_logprobs(tokens)
     assert fields == {
         "text_offset": [0, 1, 2],
@@ -165,20 +166,19 @@ def test_completion_has_the_shape_of_the_sdk() -> None:
     assert Logprobs.model_validate(fields, strict=True).tokens == ["a", "c", "d"]
 
 
-def test_completion_keeps_the_likeliest_of_tokens_that_look_the_same() -> None:
-    """An object has each key once."""
-    (top,) = completion_logprobs([told(b"x", 0, 1, likely(b"a", -1.0), likely(b"a", -2.0))])["top_logprobs"]
+def test_completion_has_the_likeliest_of_several_tokens_with_the_same_text() -> None:
+    """Their texts are the keys of an object, which has each key once."""
+    (top,) = completion_logprobs([logprobs_of(b"x", 0, 1, likely(b"a", -1.0), likely(b"a", -2.0))])["top_logprobs"]
     assert top == {"a": -1.0, "x": -0.5}
 
 
-def test_nothing_is_told_of_nothing() -> None:
-    """Both shapes stay whole."""
+def test_logprobs_of_no_tokens_have_all_keys() -> None:
     assert chat_logprobs([]) == {"content": [], "refusal": None}
     assert all(value == [] for value in completion_logprobs([]).values())
 
 
-def test_text_of_many_tokens_is_told_in_one_go() -> None:
-    """A step may give several."""
-    tokens = told_text("hello")
+def test_several_tokens_are_taken_with_one_text() -> None:
+    """A step may generate several tokens of a sequence."""
+    tokens = logprobs_of_characters("hello")
     assert PendingLogprobs(tokens).take("hello") == list(tokens)
     assert ByteTokenizer().decode(byte for one in tokens for byte in one.token.data) == "hello"

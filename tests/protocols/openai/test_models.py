@@ -1,4 +1,4 @@
-"""Cards of models, as the SDK reads them."""
+"""The description of the served model, as the SDK reads it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sluiceway.protocols.openai.models import ModelCard, card_body, list_body
 CARD = ModelCard(id="org/model", created=1_700_000_000, max_model_len=2048)
 
 
-def test_card_is_a_model_to_the_sdk_when_written() -> None:
-    """With the length of the context beside the usual keys."""
+def test_sdk_reads_the_card_of_a_model() -> None:
+    """It has one key more than in OpenAI's API: the length of the context."""
     body = json.loads(card_body(CARD))
     assert Model.model_validate(body, strict=True).id == "org/model"
     assert body == {
@@ -24,8 +24,7 @@ def test_card_is_a_model_to_the_sdk_when_written() -> None:
     }
 
 
-def test_list_holds_the_cards_in_order_when_written() -> None:
-    """Also when there are none."""
+def test_list_has_the_cards_in_order() -> None:
     body = json.loads(list_body([CARD, ModelCard(id="b", created=1, max_model_len=2)]))
     assert body["object"] == "list"
     assert [card["id"] for card in body["data"]] == ["org/model", "b"]

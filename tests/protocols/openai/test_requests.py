@@ -1,4 +1,4 @@
-"""Ranges, defaults and types of the served fields, for both endpoints."""
+"""Ranges, defaults and types of the fields of chat and completions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ def sampling(**fields: Any) -> SamplingParams:
     return chat(**fields).request(()).sampling
 
 
-def test_defaults_are_those_of_the_protocol_when_nothing_is_given() -> None:
-    """Chat runs to the end of the context, completions for sixteen tokens."""
-    lowered = chat().request(())
-    assert lowered.sampling == SamplingParams()
-    assert (lowered.model, lowered.n, lowered.stop, lowered.stream) == ("m", 1, (), False)
+def test_defaults_are_those_of_the_protocol() -> None:
+    """A chat may use the whole context; a completion has 16 tokens."""
+    request = chat().request(())
+    assert request.sampling == SamplingParams()
+    assert (request.model, request.n, request.stop, request.stream) == ("m", 1, (), False)
     assert completion().request(()).sampling == SamplingParams(max_tokens=COMPLETION_MAX_TOKENS)
 
 
-def test_required_field_is_named_when_it_is_missing() -> None:
-    """With a code of its own."""
+def test_missing_field_is_named_in_the_refusal() -> None:
     for fields, body, param in (
         (ChatFields, {"messages": CHAT["messages"]}, "model"),
         (ChatFields, {"model": "m"}, "messages"),
@@ -46,30 +45,29 @@ def test_required_field_is_named_when_it_is_missing() -> None:
         assert caught.value.refusal.code == "missing_required_parameter"
 
 
-def test_newer_limit_wins_when_both_are_given() -> None:
-    """`max_tokens` is the deprecated name; it must be valid all the same."""
+def test_max_completion_tokens_is_used_when_both_limits_are_given() -> None:
+    """`max_tokens` is its deprecated name, but must be valid too."""
     assert sampling(max_tokens=5, max_completion_tokens=7).max_tokens == 7
     assert sampling(max_tokens=5).max_tokens == 5
     assert sampling(max_completion_tokens=7).max_tokens == 7
     assert refusal_of(chat, max_tokens=0, max_completion_tokens=7).param == "max_tokens"
 
 
-def test_stream_options_are_taken_when_the_answer_is_streamed() -> None:
-    """Usage is told only if it is asked for."""
+def test_a_stream_includes_its_usage_only_when_the_request_asks_for_it() -> None:
     assert chat(stream=True, stream_options={"include_usage": True}).request(()).include_usage
     for options in ({}, None, {"include_usage": False}, {"include_usage": None}, {"other": 1}):
         assert not chat(stream=True, stream_options=options).request(()).include_usage
 
 
-def test_running_usage_is_refused_by_name_when_it_is_asked_for() -> None:
-    """Served by others, not here; asking for none of it is fine."""
+def test_usage_in_every_chunk_is_refused() -> None:
+    """Other servers have this option. Its value false asks for nothing, and is accepted."""
     chat(stream=True, stream_options={"continuous_usage_stats": False})
     refusal = refusal_of(chat, stream=True, stream_options={"continuous_usage_stats": True})
     assert (refusal.param, refusal.code) == ("stream_options.continuous_usage_stats", "unsupported_parameter")
 
 
-def test_best_of_is_refused_when_it_is_not_n() -> None:
-    """Equal to n it asks for nothing."""
+def test_best_of_is_refused_unless_it_equals_n() -> None:
+    """When it equals `n`, it asks for nothing more."""
     completion(best_of=1)
     completion(best_of=3, n=3)
     assert refusal_of(completion, best_of=2).param == "best_of"
@@ -89,37 +87,35 @@ def test_best_of_is_refused_when_it_is_not_n() -> None:
         ({"logprobs": True, "top_logprobs": MAX_LOGPROBS}, MAX_LOGPROBS),
     ],
 )
-def test_chat_has_one_field_that_asks_for_logprobs_and_one_that_says_how_many(given: dict[str, Any], n: int) -> None:
-    """Zero of the likeliest still is the token's own."""
+def test_chat_asks_for_logprobs_by_a_flag_and_a_number(given: dict[str, Any], n: int) -> None:
+    """With the number 0, each token has its own logprob, but no likeliest tokens."""
     assert chat(**given).request(()).sampling.logprobs == n
 
 
 @pytest.mark.parametrize("n", [None, 0, MAX_COMPLETION_LOGPROBS])
 def test_completion_asks_for_logprobs_by_their_number(n: int | None) -> None:
-    """Zero is not none."""
+    """With 0, each token has its own logprob; with null, it has none."""
     assert completion(logprobs=n).request(()).sampling.logprobs == n
 
 
 @pytest.mark.parametrize("value", [True, False, -1, MAX_COMPLETION_LOGPROBS + 1, "3"])
-def test_completion_names_the_field_when_it_is_no_number_of_logprobs(value: Any) -> None:
-    """It is not chat's flag."""
+def test_completion_refuses_other_values_of_logprobs(value: Any) -> None:
+    """True and false are values of the field in chat."""
     assert refusal_of(completion, logprobs=value).param == "logprobs"
 
 
 @pytest.mark.parametrize("value", [21, 10**400, True])
-def test_top_logprobs_are_bounded_when_logprobs_are_asked_for(value: Any) -> None:
-    """By twenty."""
+def test_top_logprobs_above_20_are_refused(value: Any) -> None:
     assert refusal_of(chat, logprobs=True, top_logprobs=value).param == "top_logprobs"
 
 
-def test_choices_are_bounded_when_prompts_and_n_multiply() -> None:
-    """Before anything is allocated for them."""
+def test_prompts_times_n_are_at_most_128_choices() -> None:
     completion(prompt=["x"] * 64, n=2)
     assert refusal_of(completion, prompt=["x"] * 64, n=3).param == "n"
 
 
-def test_an_object_of_thresholds_has_a_bounded_size() -> None:
-    """Names that are none are refused where the policies are known; only so many get there."""
+def test_slow_client_has_at_most_32_keys() -> None:
+    """Unknown keys are refused later, where the policies are known."""
     refusal = refusal_of(chat, sluiceway={"slow_client": {f"k{i}": 0 for i in range(33)}})
     assert refusal.param == "sluiceway.slow_client" and "at most 32 keys" in refusal.message
 
@@ -132,5 +128,5 @@ def test_an_object_of_thresholds_has_a_bounded_size() -> None:
         ({"sluiceway": {"progress": "comments"}}, "sluiceway.progress"),
     ],
 )
-def test_a_field_is_refused_when_another_one_that_it_needs_is_missing(fields: dict[str, Any], param: str) -> None:
+def test_a_field_is_refused_without_the_field_that_it_needs(fields: dict[str, Any], param: str) -> None:
     assert refusal_of(chat, **fields).param == param

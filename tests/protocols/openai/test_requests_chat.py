@@ -1,4 +1,4 @@
-"""Chat requests from their bytes: whole ones, and anything else."""
+"""Parses the bodies of chat requests: correct ones, wrong ones, and any JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse(**fields: Any) -> GenerationRequest:
     return parse_chat(json.dumps({**BODY, **fields}).encode())
 
 
-def test_request_is_lowered_when_it_is_whole() -> None:
+def test_body_becomes_a_generation_request() -> None:
     request = parse(stream=True, stream_options={"include_usage": True}, stop="x", n=2, seed=1, user="u")
     prompt = ChatPrompt((ChatMessage(role="user", content="hi"),))
     assert request == GenerationRequest(
@@ -37,7 +37,7 @@ def test_request_is_lowered_when_it_is_whole() -> None:
     )
 
 
-def test_framer_follows_the_request_when_made() -> None:
+def test_framer_uses_the_options_of_its_request() -> None:
     framer = CHAT.framer(parse(n=2, return_token_ids=True), "chatcmpl-1", 5)
     start = framer.start(TokenUsage(3, 0, 0))
     assert start.count(b'"id":"chatcmpl-1"') == 2
@@ -58,8 +58,8 @@ def test_framer_follows_the_request_when_made() -> None:
         (b'{"x": ' + b"[" * 1_000_000, "x"),
     ],
 )
-def test_request_is_refused_when_any_stage_finds_a_fault(body: bytes, param: str | None) -> None:
-    """Bytes, JSON, fields, and what is not served."""
+def test_a_wrong_body_is_refused(body: bytes, param: str | None) -> None:
+    """It may be no JSON, lack a field, have a wrong value, or ask for something that is not served."""
     with pytest.raises(RequestError) as caught:
         parse_chat(body)
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)
@@ -68,10 +68,8 @@ def test_request_is_refused_when_any_stage_finds_a_fault(body: bytes, param: str
 @pytest.mark.parametrize("field", ["tools", "response_format", "brand_new", "metadata"])
 @pytest.mark.parametrize("levels", [100, 3_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_nesting_is_refused_by_name_when_it_is_in_any_field(
-    field: str, levels: int, opening: str, closing: str
-) -> None:
-    """Also where nobody would look."""
+def test_a_field_with_deep_nesting_is_refused(field: str, levels: int, opening: str, closing: str) -> None:
+    """Fields that the server does not read are refused for it too."""
     deep = f'"{field}": ' + opening * levels + "1" + closing * levels
     body = (json.dumps(BODY)[:-1] + ", " + deep + "}").encode()
     with pytest.raises(RequestError) as caught:
@@ -102,8 +100,8 @@ FIELDS = st.sampled_from(sorted({*ChatFields.model_fields, *unserved.CHAT, "user
 
 @settings(max_examples=400, derandomize=True)
 @given(fields=st.dictionaries(FIELDS, VALUES, max_size=3))
-def test_request_gives_a_generation_or_a_refusal_when_fields_are_anything(fields: dict[str, Any]) -> None:
-    """Nothing else comes out, and a refusal always says something."""
+def test_any_fields_make_a_request_or_a_refusal(fields: dict[str, Any]) -> None:
+    """No other exception is raised, and each refusal has a message of a bounded length."""
     try:
         request = parse(**fields)
     except RequestError as error:

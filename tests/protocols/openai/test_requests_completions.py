@@ -1,4 +1,4 @@
-"""Completion requests from their bytes: whole ones, and anything else."""
+"""Parses the bodies of completion requests: correct ones, wrong ones, and any JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def parse(**fields: Any) -> GenerationRequest:
     return parse_completion(json.dumps({**BODY, **fields}).encode())
 
 
-def test_request_is_lowered_when_it_is_whole() -> None:
-    """With the default limit."""
+def test_body_becomes_a_generation_request() -> None:
     request = parse(prompt=[[1], [2, 3]], n=2, return_token_ids=True)
     sampling = SamplingParams(max_tokens=16)
     prompts = (TokenPrompt((1,)), TokenPrompt((2, 3)))
@@ -34,16 +33,16 @@ def test_request_is_lowered_when_it_is_whole() -> None:
     )
 
 
-def test_framer_follows_the_request_when_made() -> None:
-    """It has a place for every choice, and keeps the token that reaches the limit for the finish."""
+def test_framer_uses_the_options_of_its_request() -> None:
+    """It knows all choices, and keeps back the token that reaches the limit."""
     framer = COMPLETIONS.framer(parse(prompt=["a", "b"], n=2, max_tokens=2), "cmpl-1", 5)
     assert b'"id":"cmpl-1"' in framer.delta(3, Delta(1, "x", (1,)))
     assert framer.delta(3, Delta(1, "y", (2,))) == b""
 
 
 @pytest.mark.parametrize("prompt", [" ", "\0", "\ufeff"])
-def test_prompt_is_served_when_it_is_odd_but_text(prompt: str) -> None:
-    """Blanks and NUL are characters."""
+def test_a_prompt_may_be_any_character(prompt: str) -> None:
+    """A blank, NUL or a byte order mark too."""
     assert parse(prompt=prompt).prompts == (TextPrompt(prompt),)
 
 
@@ -63,8 +62,7 @@ def test_prompt_is_served_when_it_is_odd_but_text(prompt: str) -> None:
         ({"n": 10**9}, "n"),
     ],
 )
-def test_field_is_named_when_it_cannot_be_served(fields: dict[str, Any], param: str) -> None:
-    """Always 400."""
+def test_a_field_that_cannot_be_served_is_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse(**fields)
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)
@@ -73,7 +71,7 @@ def test_field_is_named_when_it_cannot_be_served(fields: dict[str, Any], param: 
 @pytest.mark.parametrize(
     "fields", [{"echo": False}, {"suffix": ""}, {"suffix": None}, {"logprobs": None}, {"best_of": 1}, {"user": "u"}]
 )
-def test_field_is_accepted_when_it_asks_for_nothing(fields: dict[str, Any]) -> None:
+def test_a_field_that_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
     """Clients send their defaults."""
     assert parse(**fields) == parse()
 
@@ -93,8 +91,8 @@ FIELDS = st.sampled_from(sorted({*CompletionFields.model_fields, *unserved.COMPL
 
 @settings(max_examples=400, derandomize=True)
 @given(fields=st.dictionaries(FIELDS, VALUES, max_size=3))
-def test_request_gives_a_generation_or_a_refusal_when_fields_are_anything(fields: dict[str, Any]) -> None:
-    """Nothing else comes out, and a refusal always says something."""
+def test_any_fields_make_a_request_or_a_refusal(fields: dict[str, Any]) -> None:
+    """No other exception is raised, and each refusal has a message of a bounded length."""
     try:
         request = parse(**fields)
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""What is known and not served: accepted when it asks for nothing, refused by name when it asks."""
+"""Fields that are known but not served: refused by name, but accepted with a value that asks for nothing."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ OPPOSITE: list[tuple[str, Any]] = [("enable_thinking", False), ("think", False),
 
 
 @pytest.mark.parametrize(("field", "value"), ASKING)
-def test_field_is_refused_by_name_when_it_asks(field: str, value: Any) -> None:
-    """Whatever it asks, unless the value is listed as neutral for just this field."""
+def test_unserved_field_is_refused_by_name(field: str, value: Any) -> None:
+    """Unless the value is listed as neutral for this field."""
     with pytest.raises(RequestError) as caught:
         refuse_unserved({field: value}, CHAT)
     refusal = caught.value.refusal
@@ -46,8 +46,8 @@ def test_field_is_refused_by_name_when_it_asks(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("field", sorted(CHAT))
-def test_field_is_accepted_when_it_asks_for_nothing(field: str) -> None:
-    """Null, false unless true asks for nothing, an empty list, and the field's own neutral values."""
+def test_unserved_field_is_accepted_with_a_neutral_value(field: str) -> None:
+    """Null, an empty list, the neutral values of the field, and false unless true is one of these."""
     off = () if any(neutral is True for neutral in CHAT[field]) else (False,)
     for value in (None, [], *off, *CHAT[field]):
         if (field, value) not in OPPOSITE:
@@ -56,7 +56,7 @@ def test_field_is_accepted_when_it_asks_for_nothing(field: str) -> None:
 
 @pytest.mark.parametrize(("field", "value"), OPPOSITE)
 def test_empty_value_is_refused_when_it_asks_for_something(field: str, value: Any) -> None:
-    """Without an answer that thinks, or without the samplers."""
+    """These values switch off reasoning or all samplers."""
     with pytest.raises(RequestError) as caught:
         refuse_unserved({field: value}, CHAT)
     assert (caught.value.refusal.param, caught.value.refusal.code) == (field, "unsupported_parameter")
@@ -75,22 +75,21 @@ def test_empty_value_is_refused_when_it_asks_for_something(field: str, value: An
         "trim_stop",
     ],
 )
-def test_false_is_refused_when_the_field_is_usually_true(field: str) -> None:
-    """Without sampling an answer is another one; so is one with special tokens in it."""
+def test_false_is_refused_for_a_field_whose_default_is_true(field: str) -> None:
+    """False would change the answer: no sampling, or special tokens in the text."""
     with pytest.raises(RequestError) as caught:
         refuse_unserved({field: False}, CHAT)
     assert caught.value.refusal.param == field
 
 
 @pytest.mark.parametrize("field", ["maxTokens", "stopSequences", "topK", "topP", "num_return_sequences", "p", "k"])
-def test_served_field_is_told_when_another_api_names_it_otherwise(field: str) -> None:
-    """In camel case, or shorter."""
+def test_refusal_of_a_name_from_another_api_names_the_served_field(field: str) -> None:
     with pytest.raises(RequestError, match=f"the field for it is `{SERVED_AS[field]}`"):
         refuse_unserved({field: 3}, CHAT)
 
 
-def test_best_of_is_refused_when_a_chat_asks_for_it() -> None:
-    """Only completions have it in OpenAI's API."""
+def test_best_of_is_refused_in_chat() -> None:
+    """In OpenAI's API, only completions have it."""
     with pytest.raises(RequestError, match="`best_of` is not served"):
         refuse_unserved({"best_of": 2}, CHAT)
     refuse_unserved({"best_of": 2}, COMPLETIONS)
@@ -110,16 +109,16 @@ def test_best_of_is_refused_when_a_chat_asks_for_it() -> None:
         ("reasoning_effort", "low"),
     ],
 )
-def test_field_is_refused_when_the_value_only_looks_like_nothing(field: str, value: Any) -> None:
-    """Zero is not false, and an empty object is something."""
+def test_values_that_only_look_neutral_are_refused(field: str, value: Any) -> None:
+    """Zero is not false, and an empty object asks for something."""
     with pytest.raises(RequestError):
         refuse_unserved({field: value}, COMPLETIONS)
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 @pytest.mark.parametrize("option", sorted(SluicewayOptions.model_fields))
-def test_our_own_option_is_refused_when_it_is_not_in_its_object(endpoint: str, option: str) -> None:
-    """Who believes that a stream can be resumed must not find out when it is cut."""
+def test_an_option_of_sluiceway_at_the_top_level_is_refused(endpoint: str, option: str) -> None:
+    """If it were ignored, a client that wants to resume its stream would notice only after the stream broke."""
     parse = {"chat": parse_chat, "completions": parse_completion}[endpoint]
     body = {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "p"}]}
     with pytest.raises(RequestError, match="belongs into the object `sluiceway`") as caught:
@@ -127,37 +126,36 @@ def test_our_own_option_is_refused_when_it_is_not_in_its_object(endpoint: str, o
     assert caught.value.refusal.param == option
 
 
-def test_all_options_are_named_when_several_are_not_in_their_object() -> None:
+def test_all_options_at_the_top_level_are_named() -> None:
     """In the order in which they are documented."""
     with pytest.raises(RequestError, match="`resumable` and `stream_id` belong into"):
         refuse_misplaced({"stream_id": "s", "resumable": True}, ("resumable", "stream_id"))
 
 
-def test_our_own_option_is_no_mistake_when_it_is_null() -> None:
-    """As with every field."""
+def test_an_option_at_the_top_level_is_accepted_when_it_is_null() -> None:
     refuse_misplaced({"resumable": None, "else": 1}, ("resumable", "stream_id"))
 
 
-def test_one_is_neutral_when_written_as_integer_or_float() -> None:
-    """JSON has one kind of number."""
+def test_a_neutral_number_may_be_an_integer_or_a_float() -> None:
+    """JSON has only one type for both."""
     refuse_unserved({"length_penalty": 1}, CHAT)
     refuse_unserved({"length_penalty": 1.0}, CHAT)
 
 
-def test_special_tokens_are_neutral_by_endpoint_when_given() -> None:
-    """A template has written them already; a plain prompt gets them from the tokenizer."""
+def test_add_special_tokens_is_neutral_for_completions_only() -> None:
+    """The tokenizer adds them to a plain prompt. A chat has them from its template already."""
     refuse_unserved({"add_special_tokens": True}, COMPLETIONS)
     with pytest.raises(RequestError):
         refuse_unserved({"add_special_tokens": True}, CHAT)
 
 
-def test_unknown_field_is_ignored_when_it_is_in_no_table() -> None:
+def test_a_field_in_no_table_is_ignored() -> None:
     """SDKs send new fields every month."""
     refuse_unserved({"brand_new": {"x": 1}, "user": "u", "metadata": {}}, CHAT)
 
 
-def test_all_fields_are_named_when_several_ask() -> None:
-    """Alphabetical, so that the answer does not depend on the order in the body."""
+def test_all_unserved_fields_are_named_in_alphabetical_order() -> None:
+    """So the error does not depend on their order in the body."""
     with pytest.raises(RequestError) as caught:
         refuse_unserved({"tools": [{}], "audio": {}, "echo": True, "user": "u"}, CHAT)
     assert caught.value.refusal.param == "audio"
@@ -183,10 +181,7 @@ def test_all_fields_are_named_when_several_ask() -> None:
     ],
 )
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_field_of_another_server_is_refused_when_it_would_change_the_answer(
-    endpoint: str, field: str, value: Any
-) -> None:
-    """Whichever server its client was written for."""
+def test_fields_of_other_servers_that_change_the_answer_are_refused(endpoint: str, field: str, value: Any) -> None:
     parse = {"chat": parse_chat, "completions": parse_completion}[endpoint]
     body = {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "p"}], field: value}
     with pytest.raises(RequestError) as caught:
@@ -194,23 +189,21 @@ def test_field_of_another_server_is_refused_when_it_would_change_the_answer(
     assert (caught.value.refusal.code, caught.value.refusal.param) == ("unsupported_parameter", field)
 
 
-def test_the_field_that_is_served_is_told_when_only_the_name_differs() -> None:
-    """Each of them is in the table, and leads to a field that both endpoints serve."""
+def test_every_other_name_leads_to_a_field_that_both_endpoints_serve() -> None:
     assert SERVED_AS.keys() <= COMPLETIONS.keys()
     assert set(SERVED_AS.values()) <= ChatFields.model_fields.keys() & CompletionFields.model_fields.keys()
     with pytest.raises(RequestError, match="the field for it is `stop`"):
         refuse_unserved({"stop_sequences": ["x"]}, CHAT)
 
 
-def test_tables_are_disjoint_when_fields_are_served() -> None:
-    """A field that is served is not refused, and none is harmless and refused at once."""
+def test_no_field_is_in_two_of_the_tables_served_unserved_and_harmless() -> None:
     assert not HARMLESS & CHAT.keys()
     assert not ChatFields.model_fields.keys() & (CHAT.keys() | HARMLESS)
     assert not CompletionFields.model_fields.keys() & (COMPLETIONS.keys() | HARMLESS)
 
 
-def test_prediction_is_refused_when_there_is_one() -> None:
-    """A client that sends it expects a faster answer, and no answer could tell it that the field has no effect."""
+def test_prediction_is_refused() -> None:
+    """A client that sends it expects a faster answer, and could not notice that the field has no effect."""
     prediction = {"type": "content", "content": "def f(): pass"}
     for fields in (CHAT, COMPLETIONS):
         with pytest.raises(RequestError) as caught:
