@@ -1,4 +1,4 @@
-"""An endpoint is one value: nothing else has to know its path."""
+"""An endpoint is one value: no other code has to know its path."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_worker_process_knows_every_endpoint(endpoint: Endpoint) -> None:
     try:
         assert read_result(build(b"m")(job_head(endpoint, PromptRoom()) + body)).n_choices == 1
     finally:
-        gc.enable()  # a worker process does without
+        gc.enable()  # `build` has disabled it for the worker process
 
 
 @pytest.mark.parametrize(

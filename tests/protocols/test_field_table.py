@@ -1,4 +1,4 @@
-"""Every field that the official SDK can send is decided: served, harmless, or refused by name."""
+"""Every field that the official SDK can send is served, ignored as harmless, or refused by name."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ COMPLETION_BODY = {"model": "m", "prompt": "hi"}
 
 
 @pytest.mark.parametrize("field", CHAT_FIELDS)
-def test_chat_field_is_decided_when_the_sdk_has_it(field: str) -> None:
-    """Nothing is ignored in silence."""
-    assert _decided(field, ChatFields.model_fields, unserved.CHAT, parse_chat, CHAT_BODY)
+def test_every_chat_field_of_the_sdk_is_in_one_table(field: str) -> None:
+    assert _behaves_as_its_table(field, ChatFields.model_fields, unserved.CHAT, parse_chat, CHAT_BODY)
 
 
 @pytest.mark.parametrize("field", COMPLETION_FIELDS)
-def test_completion_field_is_decided_when_the_sdk_has_it(field: str) -> None:
-    """The same for the older endpoint."""
-    assert _decided(field, CompletionFields.model_fields, unserved.COMPLETIONS, parse_completion, COMPLETION_BODY)
+def test_every_completion_field_of_the_sdk_is_in_one_table(field: str) -> None:
+    assert _behaves_as_its_table(
+        field, CompletionFields.model_fields, unserved.COMPLETIONS, parse_completion, COMPLETION_BODY
+    )
 
 
-def _decided(
+def _behaves_as_its_table(
     field: str,
     served: Mapping[str, Any],
     refused: Mapping[str, Any],
     parse: Callable[[bytes], object],
     body: dict[str, Any],
 ) -> bool:
-    """Whether just one table has it, and the request behaves as the table says."""
+    """True when exactly one table has the field, and a request with it behaves as the table says."""
     tables = [field in served, field in refused, field in unserved.HARMLESS]
-    # No field takes an object with this key as a value, but the harmless ones, which take anything.
+    # Only harmless fields accept an object with this key as their value.
     raw = json.dumps({**body, field: {"no such key": 1}}).encode()
     try:
         parse(raw)

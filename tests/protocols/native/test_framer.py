@@ -1,4 +1,4 @@
-"""Native streams and bodies: an event for each token, and one end."""
+"""Native streams and bodies: a stream has one event for each token, and one for its end."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def events(raw: bytes) -> list[tuple[str, Any]]:
     return [(event.event, json.loads(event.data)) for event in EventDecoder().feed(raw)]
 
 
-def test_stream_is_exact_when_written() -> None:
-    """The whole of the format once, byte for byte."""
+def test_stream_has_these_bytes() -> None:
     one = framer()
     assert one.start(USAGE) == (
         b'event: start\ndata: {"id":"s-1","model":"m","created":7,"prompt_tokens":5,"cached_tokens":4}\n\n'
@@ -48,8 +47,8 @@ def test_stream_is_exact_when_written() -> None:
     )
 
 
-def test_each_token_is_an_event_when_a_step_gave_several() -> None:
-    """Their text is in the last; a token may have none, and text may come late."""
+def test_each_token_of_a_step_has_its_own_event() -> None:
+    """The last one has the text of all of them. A token may have no text, and text may come without a token."""
     one = framer()
     raw = one.delta(0, delta("abc", 1, 2, 3)) + one.delta(0, delta("", 4)) + one.delta(0, delta("tail"))
     assert [tuple(fields.values()) for _, fields in events(raw)] == [
@@ -61,35 +60,36 @@ def test_each_token_is_an_event_when_a_step_gave_several() -> None:
     ]
 
 
-TOLD = (logprobs_of(b"a", 0, 1, likely(b"a", -0.5), likely(b"\xc3", -1.5, 9)), logprobs_of(b"", 1, None, logprob=-2.5))
-TOLD_FIELDS = [
+LOGPROBS = (
+    logprobs_of(b"a", 0, 1, likely(b"a", -0.5), likely(b"\xc3", -1.5, 9)),
+    logprobs_of(b"", 1, None, logprob=-2.5),
+)
+LOGPROBS_FIELDS = [
     {"logprob": -0.5, "top": [{"id": 7, "token": "a", "logprob": -0.5}, {"id": 9, "token": "\\xc3", "logprob": -1.5}]},
     {"logprob": -2.5, "top": []},
 ]
 
 
-def test_each_token_has_its_logprob_when_asked_for() -> None:
-    """At once, also one that ends the answer; text without a token has none."""
+def test_event_of_a_token_has_its_logprob() -> None:
+    """The event of the token that ended the answer too. An event of text without a token has none."""
     one = framer()
-    raw = one.delta(0, Delta(1, "a", (7, 256), TOLD)) + one.delta(0, delta("tail"))
+    raw = one.delta(0, Delta(1, "a", (7, 256), LOGPROBS)) + one.delta(0, delta("tail"))
     assert [fields for _, fields in events(raw)] == [
-        {"index": 0, "id": 7, "text": "", **TOLD_FIELDS[0]},
-        {"index": 1, "id": 256, "text": "a", **TOLD_FIELDS[1]},
+        {"index": 0, "id": 7, "text": "", **LOGPROBS_FIELDS[0]},
+        {"index": 1, "id": 256, "text": "a", **LOGPROBS_FIELDS[1]},
         {"index": 1, "id": None, "text": "tail"},
     ]
 
 
-def test_body_has_a_logprob_for_each_token_when_asked_for() -> None:
-    """Beside the ids."""
+def test_body_has_a_logprob_for_each_token() -> None:
     one = framer()
-    for told_token, token_id in zip(TOLD, (7, 256), strict=True):
-        one.gather(0, Delta(1, "", (token_id,), (told_token,)))
+    for token, token_id in zip(LOGPROBS, (7, 256), strict=True):
+        one.gather(0, Delta(1, "", (token_id,), (token,)))
     body = json.loads(b"".join(one.body([STOPPED], USAGE)))
-    assert (body["token_ids"], body["logprobs"]) == ([7, 256], TOLD_FIELDS)
+    assert (body["token_ids"], body["logprobs"]) == ([7, 256], LOGPROBS_FIELDS)
 
 
-def test_error_is_the_last_event_when_the_stream_breaks() -> None:
-    """With what it has cost, and a reason that programs can act on."""
+def test_error_event_has_a_code_and_the_usage() -> None:
     refusal = Refusal(status=408, code="slow_client", message="Too slow.")
     assert events(framer().error(refusal, USAGE)) == [
         (
@@ -107,8 +107,7 @@ def test_error_is_the_last_event_when_the_stream_breaks() -> None:
     ]
 
 
-def test_body_has_text_and_tokens_when_the_answer_is_plain() -> None:
-    """And says why it ended."""
+def test_body_has_the_text_the_token_ids_and_the_finish_reason() -> None:
     finished = Finished(rid=1, reason=FinishReason.LENGTH, completion_tokens=3)
     one = framer()
     n_gathered = one.gather(0, Delta(1, "ab", (1, 2))) + one.gather(0, Delta(1, "c", (3,)))
@@ -127,19 +126,19 @@ def test_body_has_text_and_tokens_when_the_answer_is_plain() -> None:
 
 
 def test_a_large_body_comes_in_pieces_of_a_bounded_size() -> None:
-    """And is handed over: nothing of it is kept."""
+    """The framer keeps nothing of a body that it returned or dropped."""
     one = framer()
     for _ in range(2):
-        n_bytes = one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, TOLD * 2_000))
+        n_bytes = one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, LOGPROBS * 2_000))
         assert sum(map(len, one.drop())) == n_bytes > 5 * PIECE_BYTES
-    one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, TOLD * 2_000))
+    one.gather(0, Delta(1, "x" * 100_000, (7,) * 50_000, LOGPROBS * 2_000))
     pieces = one.body([STOPPED], USAGE)
     assert len(pieces) > 4 and all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
-    assert len(json.loads(b"".join(pieces))["logprobs"]) == 2_000 * len(TOLD)
+    assert len(json.loads(b"".join(pieces))["logprobs"]) == 2_000 * len(LOGPROBS)
     assert json.loads(b"".join(one.body([STOPPED], USAGE)))["text"] == ""
 
 
-def test_end_raises_when_its_sequence_has_not_ended() -> None:
-    """There is no reason to tell."""
+def test_end_raises_before_the_sequence_has_finished() -> None:
+    """There is no finish reason yet."""
     with pytest.raises(InvariantError):
         framer().end(USAGE)

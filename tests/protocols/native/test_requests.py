@@ -1,4 +1,4 @@
-"""Native requests from their bytes."""
+"""Reads the bodies of native requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluiceway.protocols.native.requests import GENERATE, STREAM
 
 
 @pytest.mark.parametrize("endpoint", [STREAM, GENERATE])
-def test_request_is_read_and_its_framer_made_when_it_is_whole(endpoint: Endpoint) -> None:
+def test_body_becomes_a_request_and_its_framer(endpoint: Endpoint) -> None:
     request = endpoint.read(b'{"prompt": "hi"}', "served")
     assert (request.model, request.stream) == ("served", endpoint is STREAM)
     start = endpoint.framer(request, "s-1", 7).start(TokenUsage(3, 0, 0))
@@ -18,8 +18,7 @@ def test_request_is_read_and_its_framer_made_when_it_is_whole(endpoint: Endpoint
 
 
 @pytest.mark.parametrize(("body", "param"), [(b"", None), (b"[]", None), (b"{}", "prompt"), (b'{"x": NaN}', "x")])
-def test_request_is_refused_when_any_stage_finds_a_fault(body: bytes, param: str | None) -> None:
-    """The body may be no JSON, or no request."""
+def test_a_body_that_is_no_json_or_no_request_is_refused(body: bytes, param: str | None) -> None:
     with pytest.raises(RequestError) as caught:
         STREAM.read(body, "served")
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)

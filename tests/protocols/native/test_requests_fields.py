@@ -1,4 +1,4 @@
-"""The fields of a native request: one prompt or one conversation, nothing unknown, and wishes among the rest."""
+"""The fields of a native request: one prompt or one chat, options at the top level, and no unknown fields."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from sluiceway.protocols.openai.requests import CompletionFields
 from sluiceway.types import SamplingParams
 
 
-def lowered(*, is_streamed: bool = True, **given: Any) -> GenerationRequest:
+def request_of(*, is_streamed: bool = True, **given: Any) -> GenerationRequest:
     return check(NativeFields, given).request("served", is_streamed=is_streamed)
 
 
 def refusal_of(*, is_streamed: bool = True, **given: Any) -> Refusal:
     with pytest.raises(RequestError) as caught:
-        lowered(is_streamed=is_streamed, **given)
+        request_of(is_streamed=is_streamed, **given)
     assert caught.value.refusal.status == 400
     return caught.value.refusal
 
 
-def test_little_is_needed_when_the_defaults_will_do() -> None:
-    """The server has one model, and an answer may go to the end of the context."""
-    assert lowered(prompt="hi") == GenerationRequest(
+def test_only_the_prompt_is_required() -> None:
+    """The server has only one model, and an answer may use the whole context."""
+    assert request_of(prompt="hi") == GenerationRequest(
         model="served", prompts=(TextPrompt("hi"),), n=1, sampling=SamplingParams(), stop=(), stream=True
     )
 
 
-def test_fields_are_lowered_when_all_are_given() -> None:
-    """Each in its place."""
-    generation = lowered(
+def test_every_field_reaches_the_generation_request() -> None:
+    generation = request_of(
         is_streamed=False,
         model="other",
         prompt=[1, 2],
@@ -54,9 +53,9 @@ def test_fields_are_lowered_when_all_are_given() -> None:
     assert generation.stream_options == StreamOptions(stream_id="mine", slow_client="drop")
 
 
-def test_conversation_is_lowered_when_there_are_messages() -> None:
-    """Null is the same as leaving a field out."""
-    generation = lowered(messages=[{"role": "user", "content": "hi"}], prompt=None, model=None)
+def test_messages_become_a_chat_prompt() -> None:
+    """A field that is null counts as left out."""
+    generation = request_of(messages=[{"role": "user", "content": "hi"}], prompt=None, model=None)
     assert generation.prompts == (ChatPrompt((ChatMessage(role="user", content="hi"),)),)
 
 
@@ -88,14 +87,13 @@ def test_conversation_is_lowered_when_there_are_messages() -> None:
         ({"prompt": "a", "on_disconnect": "detach"}, "on_disconnect"),
     ],
 )
-def test_field_is_named_when_it_is_wrong(given: dict[str, Any], param: str) -> None:
-    """Nothing is ignored."""
+def test_wrong_and_unknown_fields_are_refused_by_name(given: dict[str, Any], param: str) -> None:
     assert refusal_of(**given).param == param
 
 
-def test_wish_for_a_stream_is_refused_when_the_answer_is_plain() -> None:
-    """The path of the request says which of the two it is."""
-    assert lowered(prompt="a", resumable=True).stream_options == StreamOptions(resumable=True)
+def test_an_option_for_streams_is_refused_for_an_answer_that_is_sent_whole() -> None:
+    """The path of the request decides which of the two it is."""
+    assert request_of(prompt="a", resumable=True).stream_options == StreamOptions(resumable=True)
     assert refusal_of(is_streamed=False, prompt="a", resumable=True).param == "resumable"
 
 
@@ -110,8 +108,8 @@ def test_wish_for_a_stream_is_refused_when_the_answer_is_plain() -> None:
         ("num_return_sequences", "is not an option of this server."),
     ],
 )
-def test_field_of_another_protocol_is_refused_with_what_to_write(field: str, hint: str) -> None:
-    """Only a field that is served here is named."""
+def test_refusal_of_a_name_from_another_protocol_names_the_served_field(field: str, hint: str) -> None:
+    """Only if there is such a field here."""
     with pytest.raises(RequestError) as caught:
         check(NativeFields, {"prompt": "x", field: 1}, HINTS)
     refusal = caught.value.refusal
@@ -119,8 +117,8 @@ def test_field_of_another_protocol_is_refused_with_what_to_write(field: str, hin
     assert refusal.message.startswith(f"`{field}` is not an option") and hint in refusal.message
 
 
-def test_options_are_refused_without_the_hints_of_the_fields() -> None:
-    """In the object `sluiceway` of other protocols they would not fit."""
+def test_unknown_options_in_an_object_are_refused_without_a_hint() -> None:
+    """The hints are about top-level fields, and would be wrong inside the object `sluiceway`."""
     body = {"model": "m", "prompt": "x", "sluiceway": {"stream": True}}
     with pytest.raises(RequestError, match="`sluiceway.stream` is not an option of this server\\.$"):
         check(CompletionFields, body, HINTS)

@@ -1,4 +1,4 @@
-"""What is told of streams."""
+"""The JSON that describes streams: records, lists, receipts of cancellations, and refusals."""
 
 from __future__ import annotations
 
@@ -53,26 +53,25 @@ FIELDS = {
 }
 
 
-def test_stream_is_told_of_when_it_runs_and_when_it_has_ended() -> None:
-    """By the wall clock, with what it cost so far."""
+def test_record_of_a_stream_has_its_state_times_and_usage() -> None:
+    """Its times are those of the wall clock. While it runs, it has neither a reason nor an end."""
     assert json.loads(record_body(record(), 1000.0)) == FIELDS
     running = json.loads(record_body(record(None, None), 1000.0))
     assert running == {**FIELDS, "reason": None, "ended": None}
 
 
-def test_times_have_three_digits() -> None:
+def test_times_are_rounded_to_milliseconds() -> None:
     fields = json.loads(record_body(record(ended_s=12.34567), 0.0004))
     assert (fields["created"], fields["ended"]) == (10.251, 12.346)
 
 
-def test_list_is_of_whole_entries_when_there_are_any() -> None:
-    """In the form of other lists."""
+def test_list_has_the_records_in_the_form_of_lists_of_openai() -> None:
     assert json.loads(list_body([record(), record()], 1000.0)) == {"object": "list", "data": [FIELDS, FIELDS]}
     assert json.loads(list_body([], 1000.0)) == {"object": "list", "data": []}
 
 
-def test_receipt_says_what_was_given_back_when_a_stream_was_cancelled() -> None:
-    """By each choice, and in all."""
+def test_receipt_of_a_cancellation_has_the_released_blocks() -> None:
+    """Of each choice, and in total."""
     receipt = Receipt("open", record("cancelled"), [Held("running", 3), Held("waiting", 0)], 0.00423456)
     assert json.loads(receipt_body(receipt)) == {
         "object": "stream.cancellation",
@@ -87,14 +86,14 @@ def test_receipt_says_what_was_given_back_when_a_stream_was_cancelled() -> None:
 
 
 @pytest.mark.parametrize(("reason", "said"), [("stop", "had ended (stop) before"), (None, "had ended before")])
-def test_refusal_says_how_it_ended_when_there_is_nothing_to_cancel(reason: str | None, said: str) -> None:
-    """409, so that only what really stopped is a success."""
+def test_cancelling_an_ended_stream_is_refused_with_its_finish_reason(reason: str | None, said: str) -> None:
+    """The status is 409: only a cancellation that stopped something is a success."""
     refusal = stream_ended(record(reason))
     assert (refusal.status, refusal.code) == (409, "stream_ended") and said in refusal.message
 
 
-def test_refusal_is_short_and_printable_when_the_id_is_anything() -> None:
-    """It comes from a path."""
+def test_refusal_of_any_unknown_stream_id_is_short_and_printable() -> None:
+    """The id comes from the path of the request."""
     refusal = stream_not_found("x\n" * 500)
     assert (refusal.status, refusal.code, refusal.param) == (404, "stream_not_found", "id")
     assert len(refusal.message) < 250 and "\n" not in refusal.message
