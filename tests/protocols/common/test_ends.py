@@ -1,4 +1,4 @@
-"""Every reason for which a sequence ends, and what its client is told."""
+"""Every finish reason is either written as such, or sent to the client as a refusal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def finished(reason: FinishReason, refusal: Refusal | None = None) -> Finished:
 
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
-def test_end_is_no_refusal_when_the_sequence_finished_by_itself(reason: FinishReason) -> None:
-    """These two have a finish reason in every protocol."""
+def test_stop_and_length_are_no_refusals(reason: FinishReason) -> None:
+    """Every protocol has these two as finish reasons."""
     assert refusal_of_end(finished(reason)) is usual_refusal(reason) is None
 
 
@@ -33,22 +33,21 @@ def test_end_is_no_refusal_when_the_sequence_finished_by_itself(reason: FinishRe
         (FinishReason.ERROR, 500, "internal_error"),
     ],
 )
-def test_end_is_a_refusal_when_the_sequence_was_ended(reason: FinishReason, status: int, code: str) -> None:
-    """A status and a stable word each."""
+def test_every_other_reason_is_a_refusal_with_its_status_and_code(reason: FinishReason, status: int, code: str) -> None:
     refusal = refusal_of_end(finished(reason))
     assert refusal is not None and refusal is usual_refusal(reason)
     assert (refusal.status, refusal.code) == (status, code)
 
 
-def test_end_names_its_own_refusal_when_the_error_has_one() -> None:
-    """The engine knows best; but only an error has one."""
+def test_an_error_may_have_a_refusal_of_its_own() -> None:
+    """The engine sends it. With any other reason, it is not used."""
     own = Refusal(status=503, code="engine_restarted", message="again")
     assert refusal_of_end(finished(FinishReason.ERROR, own)) is own
     assert refusal_of_end(finished(FinishReason.ERROR)) is INTERNAL_ERROR
     assert refusal_of_end(finished(FinishReason.STOP, own)) is None
 
 
-def test_every_reason_is_decided_when_a_new_one_is_added() -> None:
-    """Either it is a finish reason of the protocols, or it is a refusal."""
+def test_only_stop_and_length_are_no_refusals() -> None:
+    """Fails when a new reason has no refusal."""
     natural = {reason for reason in FinishReason if refusal_of_end(finished(reason)) is None}
     assert natural == {FinishReason.STOP, FinishReason.LENGTH}

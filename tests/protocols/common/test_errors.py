@@ -1,4 +1,4 @@
-"""The envelope, and that the SDK reads all of it."""
+"""The JSON of an error, and that the SDK reads all of it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sluiceway.errors import Refusal
 from sluiceway.protocols.common.errors import error_body, error_type, model_not_found, refusal_for_status
 
 
-def test_envelope_has_all_four_keys_when_no_field_is_at_fault() -> None:
-    """Null, not absent."""
+def test_error_has_all_four_keys() -> None:
+    """`param` is null when the error is about no field."""
     body = json.loads(error_body(Refusal(status=503, code="draining", message="later")))
     assert body == {"error": {"message": "later", "type": "server_error", "param": None, "code": "draining"}}
 
 
-def test_envelope_is_written_when_the_message_has_half_a_character() -> None:
-    """An error about bad text must not fail on it."""
+def test_a_lone_surrogate_in_the_message_is_replaced() -> None:
+    """It cannot be encoded, and a message may quote wrong text."""
     assert "\ufffd" in json.loads(error_body(Refusal(status=400, code="x", message="\ud800")))["error"]["message"]
 
 
@@ -42,34 +42,31 @@ def test_envelope_is_written_when_the_message_has_half_a_character() -> None:
         (504, "server_error"),
     ],
 )
-def test_type_follows_the_status_when_asked(status: int, expected: str) -> None:
-    """Who is to blame, and whether trying again may help."""
+def test_type_depends_on_the_status(status: int, expected: str) -> None:
+    """It says whether the client or the server made the error, and whether a retry may help."""
     assert error_type(status) == expected
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 408, 413, 415, 421, 431, 501, 505])
-def test_status_has_a_word_and_a_sentence_when_the_router_gives_it(status: int) -> None:
-    """Of its own."""
+def test_usual_status_has_a_code_and_a_sentence(status: int) -> None:
     refusal = refusal_for_status(status)
     assert refusal.status == status
     assert not refusal.code.startswith("http_")
     assert refusal.message.endswith(".")
 
 
-def test_status_is_answered_when_it_is_rare() -> None:
-    """Nothing falls out of the envelope."""
+def test_rare_status_has_a_code_made_from_its_number() -> None:
     refusal = refusal_for_status(418)
     assert (refusal.status, refusal.code) == (418, "http_418")
     assert "418" in refusal.message
 
 
-def test_sentence_of_the_caller_is_told_when_there_is_one() -> None:
-    """The router may know more."""
+def test_given_message_replaces_the_usual_one() -> None:
     assert refusal_for_status(405, "Use POST.") == Refusal(status=405, code="method_not_allowed", message="Use POST.")
 
 
-def test_model_is_named_shortly_when_it_is_not_served() -> None:
-    """404, as OpenAI answers; the name is the client's, so it is cut."""
+def test_unknown_model_is_refused_with_its_shortened_name() -> None:
+    """The client chose the name, so it may be long. OpenAI answers 404 too."""
     refusal = model_not_found("x" * 1000, "served-one")
     assert (refusal.status, refusal.code, refusal.param) == (404, "model_not_found", "model")
     assert "xxx" in refusal.message and 'this server serves "served-one"' in refusal.message
@@ -87,8 +84,7 @@ def test_model_is_named_shortly_when_it_is_not_served() -> None:
         (503, openai.InternalServerError),
     ],
 )
-def test_sdk_raises_with_our_words_when_it_gets_the_envelope(status: int, kind: type[openai.APIStatusError]) -> None:
-    """Message, code, param and type all arrive."""
+def test_sdk_raises_the_message_code_param_and_type(status: int, kind: type[openai.APIStatusError]) -> None:
     body = error_body(Refusal(status=status, code="word", message="A sentence.", param="messages[0]"))
     transport = httpx.MockTransport(lambda _: httpx.Response(status, content=body))
     client_of_any_version: Any = httpx.Client(transport=transport)

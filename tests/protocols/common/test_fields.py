@@ -1,4 +1,4 @@
-"""Fields that every request for tokens has: their ranges, and the errors that name them."""
+"""Fields that all generation requests have: their ranges, and the errors that name them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ def sampling(**fields: Any) -> SamplingParams:
     return chat(**fields).request(()).sampling
 
 
-def test_null_is_the_default_when_given_for_any_optional_field() -> None:
-    """SDKs send null for what their user did not set."""
+def test_null_means_the_default_for_every_optional_field() -> None:
+    """SDKs send null for fields that their user did not set."""
     for call, required in ((chat, CHAT), (completion, COMPLETION)):
         fields = type(call()).model_fields
         nulls = dict.fromkeys(fields.keys() - required.keys())
         assert call(**nulls).request(()) == call().request(())
 
 
-def test_fields_are_lowered_when_all_are_given() -> None:
-    """Each in its place."""
+def test_every_field_reaches_the_generation_request() -> None:
     fields = chat(
         n=2,
         stream=True,
@@ -64,12 +63,12 @@ def test_fields_are_lowered_when_all_are_given() -> None:
         top_logprobs=3,
         sluiceway={"speculation": "ngram", "resumable": True, "stream_id": "mine"},
     )
-    lowered = fields.request((TextPrompt("x"),))
-    assert lowered.include_usage
-    assert lowered.return_token_ids
-    assert (lowered.n, lowered.n_choices, lowered.stop, lowered.stream) == (2, 2, ("a", "b"), True)
-    assert lowered.stream_options == StreamOptions(resumable=True, stream_id="mine")
-    assert lowered.sampling == SamplingParams(
+    request = fields.request((TextPrompt("x"),))
+    assert request.include_usage
+    assert request.return_token_ids
+    assert (request.n, request.n_choices, request.stop, request.stream) == (2, 2, ("a", "b"), True)
+    assert request.stream_options == StreamOptions(resumable=True, stream_id="mine")
+    assert request.sampling == SamplingParams(
         temperature=0.5,
         top_p=0.25,
         top_k=40,
@@ -130,8 +129,7 @@ GOOD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), GOOD)
-def test_value_passes_when_it_is_at_the_edge_of_its_range(field: str, value: Any) -> None:
-    """Edges that belong to the range."""
+def test_a_value_at_the_end_of_its_range_is_accepted(field: str, value: Any) -> None:
     chat(**{field: value})
 
 
@@ -175,8 +173,8 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), BAD, ids=lambda value: repr(value)[:40])
-def test_field_is_named_when_its_value_is_wrong(field: str, value: Any) -> None:
-    """The message says which field, what it was, and is short whatever it was."""
+def test_a_wrong_value_is_refused_with_the_name_of_its_field(field: str, value: Any) -> None:
+    """The message is short even when the value is long."""
     refusal = refusal_of(chat, **{field: value})
     assert refusal.param == field
     assert f"`{field}`" in refusal.message
@@ -216,33 +214,33 @@ def test_field_is_named_when_its_value_is_wrong(field: str, value: Any) -> None:
         ("sluiceway", {"progress": "events"}, "sluiceway.progress"),
     ],
 )
-def test_path_is_whole_when_the_fault_is_inside_a_field(field: str, value: Any, param: str) -> None:
-    """Index or key of the entry."""
+def test_a_wrong_value_inside_a_field_is_named_by_its_whole_path(field: str, value: Any, param: str) -> None:
+    """With the index or the key of the entry."""
     assert refusal_of(chat, stream=True, **{field: value}).param == param
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-10, GREEDY_BELOW / 2])
-def test_temperature_is_greedy_when_it_is_next_to_nothing(temperature: float) -> None:
-    """Dividing by it would overflow; the best token has all the probability anyway."""
+def test_a_temperature_of_almost_zero_counts_as_greedy(temperature: float) -> None:
+    """Dividing by it would overflow, and the likeliest token has nearly all the probability anyway."""
     assert sampling(temperature=temperature).temperature == 0.0
     assert sampling(temperature=GREEDY_BELOW).temperature == GREEDY_BELOW
 
 
-def test_top_k_is_off_when_it_is_minus_one() -> None:
-    """Two customs, one meaning."""
+def test_top_k_is_off_when_it_is_0_or_minus_1() -> None:
+    """Other servers use one value or the other."""
     assert sampling(top_k=-1).top_k == sampling(top_k=0).top_k == 0
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-def test_negative_limit_is_refused_with_how_to_have_none(field: str) -> None:
-    """As -1 is no limit elsewhere. Without one, a completion has 16 tokens."""
+def test_refusal_of_a_negative_limit_says_how_to_have_no_limit(field: str) -> None:
+    """On other servers, -1 means no limit. A completion without a limit has 16 tokens."""
     assert "(leave it out for no limit), not -1" in refusal_of(chat, **{field: -1}).message
     assert "no limit" not in refusal_of(chat, **{field: 0}).message
     assert "(give a large number for no limit), not -1" in refusal_of(completion, max_tokens=-1).message
 
 
-def test_least_is_refused_when_it_is_over_the_most() -> None:
-    """In chat only where there is a limit, in completions always."""
+def test_min_tokens_above_max_tokens_is_refused() -> None:
+    """A completion always has a limit, a chat only if the request sets one."""
     assert refusal_of(chat, min_tokens=6, max_tokens=5).param == "min_tokens"
     assert refusal_of(completion, min_tokens=COMPLETION_MAX_TOKENS + 1).param == "min_tokens"
     assert sampling(min_tokens=6).min_tokens == 6
@@ -265,39 +263,37 @@ def test_least_is_refused_when_it_is_over_the_most() -> None:
         ("sluiceway", {"resumable": True}, "`sluiceway.resumable` may only be given for a streamed answer."),
     ],
 )
-def test_message_says_what_would_be_right_when_a_value_is_wrong(field: str, value: Any, message: str) -> None:
-    """In words of JSON, for people who may never have seen Python."""
+def test_message_says_which_values_are_right(field: str, value: Any, message: str) -> None:
+    """It uses the words of JSON, for readers who do not know Python."""
     assert refusal_of(chat, **{field: value}).message == message
 
 
-def test_token_is_named_when_two_keys_of_the_biases_mean_it() -> None:
-    """Which of them counts would be a guess, as with two equal keys."""
+def test_two_keys_of_logit_bias_for_the_same_token_are_refused() -> None:
+    """The server could only guess which of them the client means."""
     refusal = refusal_of(chat, logit_bias={"5": 1, "05": 2, "6": 1, "7": 1, "007": 1})
     assert refusal.param == "logit_bias"
     assert refusal.message == "`logit_bias` has more than one key for the token `5` and `7`."
 
 
-def test_all_keys_are_named_when_several_biases_are_wrong() -> None:
-    """Keys that are no token ids, and values that are no biases."""
+def test_all_wrong_entries_of_logit_bias_are_named() -> None:
+    """Keys that are no token ids, and values outside of their range."""
     refusal = refusal_of(chat, logit_bias={"x": 1, "5": 2, "y": 1, "6": 101})
     assert refusal.param == "logit_bias.x"
     assert all(word in refusal.message for word in ('"x"', '"y"', "`logit_bias.6`")) and '"5"' not in refusal.message
 
 
-def test_all_entries_are_named_when_several_stop_strings_are_wrong() -> None:
+def test_all_wrong_stop_strings_are_named() -> None:
     refusal = refusal_of(chat, stop=["a", "", 5])
     assert refusal.param == "stop[1]" and "`stop[1]`" in refusal.message and "`stop[2]`" in refusal.message
 
 
-def test_all_fields_are_named_when_several_are_wrong() -> None:
-    """The code and the field are those of the first."""
+def test_all_wrong_fields_are_named() -> None:
     refusal = refusal_of(chat, temperature=9, top_p=True)
     assert all(f"`{field}`" in refusal.message for field in ("temperature", "top_p"))
 
 
 @pytest.mark.parametrize("n", [1, 3, 4000])
-def test_unknown_options_are_named_and_counted(n: int) -> None:
-    """However many there are, ten of them have a name in the message."""
+def test_at_most_ten_unknown_options_are_named(n: int) -> None:
     refusal = refusal_of(chat, sluiceway={f"k{i}": 0 for i in range(n)})
     assert (refusal.code, refusal.param) == ("unsupported_parameter", "sluiceway.k0")
     assert f"`sluiceway.k{min(n, 10) - 1}`" in refusal.message and "`sluiceway.k10`" not in refusal.message
@@ -310,7 +306,7 @@ def test_a_missing_field_is_named() -> None:
 
 
 class _ClosedFields(SamplingFields):
-    """The fields of a protocol that refuses unknown ones."""
+    """Fields of a protocol that refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -319,8 +315,8 @@ class _ClosedFields(SamplingFields):
         return None
 
 
-def test_an_unknown_field_is_refused_where_the_protocol_says_so() -> None:
-    """With a hint, if there is one for it."""
+def test_an_unknown_field_is_refused_if_the_protocol_forbids_it() -> None:
+    """With a hint, if the protocol has one for it."""
     assert check(_ClosedFields, {"top_k": 3}).sampling(None).top_k == 3
     with pytest.raises(RequestError) as caught:
         check(_ClosedFields, {"top_k": 3, "topk": 4}, {"topk": "write `top_k`"})

@@ -1,4 +1,4 @@
-"""Conversations: roles, parts, and the path to whatever is wrong."""
+"""Messages of a chat: roles, parts of content, and the path of a wrong value."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def refusal_of(value: Any) -> Refusal:
     return caught.value.refusal
 
 
-def test_turns_keep_their_order_when_lowered() -> None:
-    """One of each role that is served; developer is the newer name of system."""
+def test_messages_of_every_served_role_keep_their_order() -> None:
+    """`developer` is the newer name of `system`."""
     roles = ("system", "developer", "user", "assistant")
     lowered = lower(*({"role": role, "content": role} for role in roles))
     assert [(message.role, message.content) for message in lowered] == [
@@ -34,20 +34,19 @@ def test_turns_keep_their_order_when_lowered() -> None:
     ]
 
 
-def test_parts_are_joined_in_order_when_content_is_a_list() -> None:
-    """Nothing is put between them."""
+def test_parts_of_content_are_joined_without_a_separator() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": ""}, {"type": "text", "text": " b"}]
     assert lower({"role": "user", "content": parts})[0].content == "a b"
 
 
-def test_name_is_kept_when_given_and_absent_when_null() -> None:
-    """Templates may show it."""
+def test_name_of_a_message_is_kept() -> None:
+    """Templates may show it. Null is no name."""
     assert lower({"role": "user", "content": "", "name": "Ann"}) == (ChatMessage(role="user", content="", name="Ann"),)
     assert lower({"role": "user", "content": "", "name": None})[0].name is None
 
 
-def test_answer_of_ours_is_taken_back_when_a_client_sends_its_dump() -> None:
-    """Chat loops append the message as the SDK dumps it, with every key."""
+def test_message_with_all_keys_of_the_sdk_is_accepted() -> None:
+    """Clients append an answer to the chat as the SDK dumps it, with every key."""
     dump = {
         "role": "assistant",
         "content": "hi",
@@ -60,15 +59,15 @@ def test_answer_of_ours_is_taken_back_when_a_client_sends_its_dump() -> None:
     assert lower(dump) == (ChatMessage(role="assistant", content="hi"),)
 
 
-def test_refusal_is_text_when_the_assistant_said_it() -> None:
-    """As a part, or as OpenAI's own field beside null content."""
+def test_refusal_of_the_assistant_is_read_as_text() -> None:
+    """It is a part of the content, or a field of a message whose content is null."""
     part = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     field = {"role": "assistant", "content": None, "refusal": "No."}
     assert [message.content for message in lower(part, field)] == ["No.", "No."]
 
 
-def test_null_character_is_text_when_it_is_in_a_message() -> None:
-    """It is a character like others; the tokenizer has a token for it."""
+def test_nul_in_a_message_is_kept() -> None:
+    """The tokenizer has a token for it."""
     assert lower({"role": "user", "content": "a\0b"})[0].content == "a\0b"
 
 
@@ -114,22 +113,20 @@ USER = {"role": "user", "content": "x"}
         ([{"role": "assistant", "content": "x", "audio": {"id": "1"}}], "messages[0].audio"),
     ],
 )
-def test_field_at_fault_is_named_when_messages_are_wrong(value: Any, param: str) -> None:
-    """With its whole path."""
+def test_wrong_value_is_named_by_its_whole_path(value: Any, param: str) -> None:
     refusal = refusal_of(value)
     assert refusal.param == param
     assert f"`{param}`" in refusal.message
 
 
-def test_content_that_is_left_out_is_said_to_be_missing() -> None:
-    """Not to be null."""
+def test_content_that_is_left_out_is_refused_as_missing_not_as_null() -> None:
     refusal = refusal_of([USER, {"role": "user"}])
     assert (refusal.param, refusal.code) == ("messages[1].content", "missing_required_parameter")
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video", "Text"])
-def test_part_is_refused_by_its_type_when_it_is_no_text(kind: str) -> None:
-    """Only text is read; nothing is fetched from an address in a request."""
+def test_part_that_is_no_text_is_refused_by_its_type(kind: str) -> None:
+    """The server fetches nothing from a URL in a request."""
     parts = [{"type": "text", "text": "x"}, {"type": kind, kind: {"url": "http://127.0.0.1/"}}]
     refusal = refusal_of([USER, {"role": "user", "content": parts}])
     assert refusal.param == "messages[1].content[1].type"

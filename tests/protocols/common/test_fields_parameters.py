@@ -58,7 +58,7 @@ assert "typical_p" in [flag.name for flag in sampling_flags()]
 """
 
 
-def test_every_surface_has_every_parameter() -> None:
+def test_every_parameter_is_a_field_of_the_protocols_and_not_unserved() -> None:
     assert len(ROWS) > 10
     assert ROWS.keys() <= SamplingFields.model_fields.keys()
     assert not ROWS.keys() & (CHAT.keys() | COMPLETIONS.keys())
@@ -71,7 +71,7 @@ def test_every_default_is_in_its_range(name: str) -> None:
 
 
 def test_one_line_adds_a_parameter(tmp_path: Path) -> None:
-    """In a copy of the package that has the line."""
+    """The test adds the line to a copy of the package."""
     package = tmp_path / "sluiceway"
     shutil.copytree(Path(sluiceway.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     table = package / "types.py"

@@ -1,4 +1,4 @@
-"""The four forms of a prompt, and what is none of them."""
+"""The four forms of a prompt, and refusals of other values."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sluiceway.protocols.common.fields import MAX_CHOICES, lower_prompt
         ([7] * 1000, (TokenPrompt((7,) * 1000),)),
     ],
 )
-def test_prompt_is_lowered_when_it_is_in_one_of_its_forms(value: Any, prompts: tuple[Prompt, ...]) -> None:
-    """Many token ids are one prompt, many texts are many."""
+def test_prompt_may_have_any_of_its_forms(value: Any, prompts: tuple[Prompt, ...]) -> None:
+    """A list of token ids is one prompt; a list of texts is several."""
     assert lower_prompt(value) == prompts
 
 
@@ -58,8 +58,7 @@ def test_prompt_is_lowered_when_it_is_in_one_of_its_forms(value: Any, prompts: t
         ([[1]] * (MAX_CHOICES + 1), "prompt"),
     ],
 )
-def test_place_is_named_when_a_prompt_is_wrong(value: Any, param: str) -> None:
-    """Down to the token."""
+def test_wrong_prompt_or_token_is_named_by_its_index(value: Any, param: str) -> None:
     with pytest.raises(RequestError) as caught:
         lower_prompt(value)
     assert (caught.value.refusal.status, caught.value.refusal.param) == (400, param)

@@ -1,4 +1,4 @@
-"""The lowered request."""
+"""The request that every protocol makes from its body."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from sluiceway.protocols.common.generation import GenerationRequest
 from sluiceway.types import SamplingParams
 
 
-def test_choices_are_prompts_times_n_when_there_are_several() -> None:
-    """Prompt-major: choice j of prompt i has the index i * n + j."""
+def test_number_of_choices_is_prompts_times_n() -> None:
     prompts = (TextPrompt("a"), TextPrompt("b"))
     generation = GenerationRequest(model="m", prompts=prompts, n=3, sampling=SamplingParams(), stop=(), stream=False)
     assert generation.n_choices == 6
@@ -20,14 +19,14 @@ def test_choices_are_prompts_times_n_when_there_are_several() -> None:
     ("prompt", "field"),
     [(TextPrompt("a"), "prompt"), (ChatPrompt((ChatMessage(role="user", content="a"),)), "messages")],
 )
-def test_prompt_field_is_what_the_protocol_calls_it(prompt: Prompt, field: str) -> None:
-    """For errors about the prompt that are found where it is tokens already."""
+def test_prompt_field_is_the_name_that_the_client_used(prompt: Prompt, field: str) -> None:
+    """Errors that are found later, in the tokens of the prompt, name this field."""
     generation = GenerationRequest(model="m", prompts=(prompt,), n=1, sampling=SamplingParams(), stop=(), stream=False)
     assert generation.prompt_field == field
 
 
-def test_nothing_is_lost_for_the_answer_when_the_text_goes() -> None:
-    """As many choices, and the same name for the prompt; but what was said takes no room any more."""
+def test_request_without_text_has_all_that_the_answer_needs() -> None:
+    """The number of choices, the model and the name of the prompt's field. It needs little memory."""
     prompts = (TextPrompt("a" * 1000), TokenPrompt((1, 2)), ChatPrompt((ChatMessage(role="user", content="a" * 1000),)))
     for prompt in prompts:
         whole = GenerationRequest(

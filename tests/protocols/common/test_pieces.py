@@ -1,4 +1,4 @@
-"""A whole answer in pieces of a bounded size, made as it comes."""
+"""The JSON of a whole answer: pieces of a bounded size, made while its tokens come."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ print(held, resident() - before)
 """
 
 
-def test_what_was_added_is_taken_once_in_order() -> None:
-    """Whatever its size, in pieces that are full but for the last; how much it is was said when it came."""
+def test_fragments_are_taken_once_and_in_order() -> None:
+    """All pieces are full, except the last. `add` returns the size of each fragment."""
     part = JsonPieces()
     fragments = [b"a" * 10, b"b" * (3 * PIECE_BYTES), b"", b"c" * PIECE_BYTES]
     assert [part.add(fragment) for fragment in fragments] == [len(fragment) for fragment in fragments]
@@ -40,16 +40,15 @@ def test_what_was_added_is_taken_once_in_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "abc", 'a"\\\n\u2028é', "\U0001f600" * 3])
-def test_text_that_comes_by_characters_is_encoded_as_at_once(text: str) -> None:
-    """To the byte."""
+def test_text_has_the_same_json_when_it_comes_by_characters(text: str) -> None:
     part = JsonPieces()
     n_bytes = sum(part.add_text(character) for character in ["", *text])
     raw = b'"%b"' % b"".join(part.take())
     assert raw == encode_json(text) and n_bytes == len(raw) - 2
 
 
-def test_items_have_commas_between_them_however_they_come() -> None:
-    """The first has none before it, also where a full piece was sealed in between."""
+def test_items_have_commas_between_them_when_they_come_in_several_parts() -> None:
+    """Also after a part that filled a piece exactly."""
     part = JsonPieces()
     long = "x" * (PIECE_BYTES - 2)
     n_bytes = sum(part.add_items(items) for items in ([], [long], [], [1, 2], [{"a": None}]))
@@ -57,8 +56,8 @@ def test_items_have_commas_between_them_however_they_come() -> None:
     assert json.loads(raw) == [long, 1, 2, {"a": None}] and n_bytes == len(raw) - 2
 
 
-def test_small_parts_are_joined_and_full_ones_kept() -> None:
-    """Nothing is copied that is a piece already, no piece is empty, and none is too large."""
+def test_small_parts_are_joined_and_full_pieces_are_not_copied() -> None:
+    """No piece is empty or too large."""
     full, half = b"f" * PIECE_BYTES, b"h" * (PIECE_BYTES // 2)
     parts = [b"", full, b"a", b"b", full, half, half, b"c", full]
     pieces = assembled(parts)
@@ -67,8 +66,8 @@ def test_small_parts_are_joined_and_full_ones_kept() -> None:
     assert assembled([b"{", b"", b"}"]) == [b"{}"]
 
 
-def test_large_pieces_lie_outside_of_the_heap() -> None:
-    """However they came to be; small ones do not, since a mapping has whole pages. No piece can be changed."""
+def test_large_pieces_are_outside_of_the_heap() -> None:
+    """Full pieces and joined ones. Small pieces are in the heap. No piece can be changed."""
     part = JsonPieces()
     part.add(b"x" * (2 * PIECE_BYTES + 1))
     sealed, _, rest = part.take()
@@ -80,8 +79,8 @@ def test_large_pieces_lie_outside_of_the_heap() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_of_pieces_comes_back_below_blocks_that_live() -> None:
-    """Small blocks between them would keep a heap from shrinking at its top."""
+def test_memory_of_pieces_returns_to_the_system_while_small_blocks_stay() -> None:
+    """In a heap, the small blocks between the pieces would prevent that."""
     raw = subprocess.check_output([sys.executable, "-c", AFTER_MANY_PIECES], text=True)
     held, left = map(int, raw.split())
     assert held > 60_000_000 and left < held / 10

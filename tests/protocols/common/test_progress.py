@@ -1,4 +1,4 @@
-"""How far a request is, in words."""
+"""Reports of progress: comments, and events of the native protocol."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ PREFILL = Progress(position=0, computed_tokens=512, total_tokens=2048)
 @pytest.mark.parametrize(
     ("progress", "text"), [(QUEUED, "queued position=3"), (PREFILL, "prefill computed=512 of=2048")]
 )
-def test_comment_is_read_by_people_when_they_wait(progress: Progress, text: str) -> None:
-    """One line."""
+def test_comment_has_this_text(progress: Progress, text: str) -> None:
     assert progress_comment(progress) == text
 
 
@@ -26,8 +25,8 @@ def test_comment_is_read_by_people_when_they_wait(progress: Progress, text: str)
     ("progress", "name", "fields"),
     [(QUEUED, "queued", {"position": 3}), (PREFILL, "prefill", {"computed": 512, "total": 2048})],
 )
-def test_event_has_a_name_and_no_id_when_it_is_read(progress: Progress, name: str, fields: dict[str, int]) -> None:
-    """A reader keeps the id of the event before it."""
+def test_event_has_a_name_and_no_id(progress: Progress, name: str, fields: dict[str, int]) -> None:
+    """So the last event id of a reader stays as it was."""
     decoder = EventDecoder()
     assert len(list(decoder.feed(b"id: 7\ndata: x\n\n"))) == 1
     (event,) = decoder.feed(progress_event(progress))

@@ -1,4 +1,4 @@
-"""A body is the same request wherever it was read, and refused in the same words."""
+"""A worker process reads the same request from a body as the API process, or raises the same error."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ BODIES: list[tuple[Endpoint, dict[str, Any]]] = [
 
 @pytest.fixture(autouse=True)
 def collect_garbage() -> Iterator[None]:
-    """Also after a test: the process of a worker does without."""
+    """Enable the garbage collector again after each test: `body_reader` disables it."""
     yield
     gc.enable()
 
 
 UNKNOWN = PromptRoom()
-"""Before the engine has said how much there is."""
+"""The engine has not sent the maximal length of a sequence yet."""
 BYTES = LengthBound(bytes_a_token=2, lost_bytes=b"-")
-"""Of a tokenizer whose longest token has two bytes, and which leaves hyphens out."""
+"""The bound of a tokenizer whose longest token has two bytes, and which drops hyphens."""
 
 
-def worked(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> GenerationRequest:
+def read_by_worker(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> GenerationRequest:
     return read_result(body_reader(ENDPOINTS, "m")(job_head(endpoint, room) + body))
 
 
 def refusal_of(endpoint: Endpoint, body: bytes, room: PromptRoom = UNKNOWN) -> Refusal:
     with pytest.raises(RequestError) as caught:
-        worked(endpoint, body, room)
+        read_by_worker(endpoint, body, room)
     return caught.value.refusal
 
 
 @pytest.mark.parametrize(("endpoint", "fields"), BODIES)
-def test_request_is_the_same_when_a_worker_has_read_it(endpoint: Endpoint, fields: dict[str, Any]) -> None:
-    """Its prompts are only encoded."""
+def test_a_worker_reads_the_same_request(endpoint: Endpoint, fields: dict[str, Any]) -> None:
+    """Only its prompts are still encoded."""
     body = json.dumps(fields).encode()
-    here, there = endpoint.read(body, "m"), worked(endpoint, body)
+    here, there = endpoint.read(body, "m"), read_by_worker(endpoint, body)
     encoded = there.encoded_prompts
     assert encoded is not None
     assert msgspec.msgpack.decode(encoded, type=tuple[Prompt, ...]) == here.prompts
@@ -69,11 +69,13 @@ def test_request_is_the_same_when_a_worker_has_read_it(endpoint: Endpoint, field
 
 
 @pytest.mark.parametrize(("endpoint", "fields"), BODIES)
-def test_prompts_arrive_when_they_were_passed_on_encoded(endpoint: Endpoint, fields: dict[str, Any]) -> None:
-    """The tokenizer cannot tell who has encoded them."""
+def test_encoded_prompts_of_a_worker_reach_the_tokenizer_as_they_are(
+    endpoint: Endpoint, fields: dict[str, Any]
+) -> None:
+    """The message has the same bytes as if the API process had encoded them."""
     body = json.dumps(fields).encode()
     generation = endpoint.read(body, "m")
-    encoded = worked(endpoint, body).encoded_prompts
+    encoded = read_by_worker(endpoint, body).encoded_prompts
     assert encoded is not None
     rest: dict[str, Any] = {"rids": (1,), "sampling": generation.sampling, "stop": ("s",), "is_watched": True}
     whole = Tokenize(prompts=generation.prompts, **rest)
@@ -85,14 +87,13 @@ def test_prompts_arrive_when_they_were_passed_on_encoded(endpoint: Endpoint, fie
 
 @pytest.mark.parametrize("body", [b"{", b'{"model": "m"}', b'{"model": "m", "model": "m"}', b'{"prompt": 5}'])
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_body_is_refused_in_the_same_words_when_a_worker_reads_it(endpoint: Endpoint, body: bytes) -> None:
+def test_a_worker_refuses_a_body_with_the_same_error(endpoint: Endpoint, body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         endpoint.read(body, "m")
     assert refusal_of(endpoint, body) == caught.value.refusal
 
 
-def test_another_model_is_refused() -> None:
-    """In both ways of reading."""
+def test_a_worker_refuses_another_model() -> None:
     assert refusal_of(STREAM, b'{"prompt": "x", "model": "other"}').status == 404
 
 
@@ -107,17 +108,19 @@ def test_another_model_is_refused() -> None:
         (COMPLETIONS, {"model": "m", "prompt": ["a", "😀" * 5]}, "at least 10"),
     ],
 )
-def test_what_cannot_fit_is_refused_when_the_room_is_known(
+def test_a_prompt_that_cannot_fit_is_refused_when_the_maximal_length_is_known(
     endpoint: Endpoint, fields: dict[str, Any], n_tokens: str
 ) -> None:
-    """One token must be left for the answer. Before the engine has said how many there are, none is too many."""
+    """One token must remain for the answer. Before the engine has sent the maximal length, every prompt passes."""
     body = json.dumps(fields).encode()
     refusal = refusal_of(endpoint, body, PromptRoom(5, BYTES))
     assert refusal.code == "context_length_exceeded" and f"{n_tokens} tokens" in refusal.message
     assert refusal.param == ("messages" if endpoint is CHAT else "prompt")
-    assert worked(endpoint, body, PromptRoom(11, BYTES)) and worked(endpoint, body, PromptRoom(None, BYTES))
+    assert read_by_worker(endpoint, body, PromptRoom(11, BYTES)) and read_by_worker(
+        endpoint, body, PromptRoom(None, BYTES)
+    )
 
 
-def test_no_text_is_too_long_where_nothing_is_known_of_its_tokens() -> None:
-    """The tokenizer process finds out."""
-    assert worked(STREAM, b'{"prompt": "' + b"x" * 1000 + b'"}', PromptRoom(5))
+def test_any_text_passes_when_the_size_of_tokens_is_not_known() -> None:
+    """The tokenizer process checks its length later."""
+    assert read_by_worker(STREAM, b'{"prompt": "' + b"x" * 1000 + b'"}', PromptRoom(5))

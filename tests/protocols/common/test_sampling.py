@@ -1,4 +1,4 @@
-"""The sampling parameters of a caller in Python: the ranges of HTTP, in the words of HTTP."""
+"""Sampling parameters in Python have the same ranges and error messages as over HTTP."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def refusal_of(**fields: Any) -> Refusal:
 
 
 @pytest.mark.parametrize(("field", "value"), OUTSIDE)
-def test_value_outside_its_range_is_refused_in_the_words_of_http(field: str, value: Any) -> None:
-    """Where it is made, and as HTTP refuses it."""
+def test_a_value_outside_its_range_raises_the_error_of_http(field: str, value: Any) -> None:
+    """The constructor raises it."""
     with pytest.raises(RequestError) as caught:
         check(ChatFields, {**BODY, field: value})
     assert refusal_of(**{field: value}) == caught.value.refusal
@@ -85,23 +85,22 @@ def test_value_outside_its_range_is_refused_in_the_words_of_http(field: str, val
         ("logit_bias", [5], "logit_bias"),
     ],
 )
-def test_error_names_the_value_at_fault(field: str, value: Any, param: str) -> None:
+def test_error_names_the_wrong_value(field: str, value: Any, param: str) -> None:
     refusal = refusal_of(**{field: value})
     assert refusal.param == param
     assert field in refusal.message
 
 
-def test_more_least_than_most_tokens_are_refused() -> None:
+def test_min_tokens_above_max_tokens_is_refused() -> None:
     assert refusal_of(min_tokens=9, max_tokens=8).param == "min_tokens"
 
 
-def test_unknown_field_is_named() -> None:
-    """As Python says it of every function."""
+def test_unknown_field_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="prompt_logprobs"):
         SamplingParams(prompt_logprobs=1)  # type: ignore[call-arg]
 
 
-def test_values_are_lowered_as_those_of_http() -> None:
+def test_values_are_converted_as_over_http() -> None:
     params = SamplingParams(
         temperature=0.00001,
         top_k=-1,
@@ -121,24 +120,23 @@ def test_values_are_lowered_as_those_of_http() -> None:
 
 
 @pytest.mark.parametrize("given", [None, types.SamplingParams(), SamplingParams()])
-def test_nothing_given_is_the_default(given: types.SamplingParams | None) -> None:
+def test_without_values_the_defaults_are_used(given: types.SamplingParams | None) -> None:
     assert lower_sampling(given) == (types.SamplingParams(), 1, ())
 
 
 @pytest.mark.parametrize("field", types.SamplingParams.__struct_fields__)
-def test_none_is_the_default_of_every_field(field: str) -> None:
-    """As null is over HTTP."""
+def test_none_means_the_default_for_every_field(field: str) -> None:
     nothing: dict[str, Any] = {field: None}
     assert lower_sampling(SamplingParams(**nothing)) == (types.SamplingParams(), 1, ())
 
 
 @pytest.mark.parametrize("biases", [{5: 1.0}, {"5": 1.0}, ((5, 1.0),), [[5, 1.0]]])
-def test_biases_are_a_mapping_or_pairs(biases: Any) -> None:
+def test_logit_bias_is_a_mapping_or_pairs(biases: Any) -> None:
     assert lower_sampling(SamplingParams(logit_bias=biases)).sampling.logit_bias == ((5, 1.0),)
 
 
-def test_parameters_of_the_engine_are_checked_where_they_are_used() -> None:
-    """They are made without checks, since every process decodes them."""
+def test_parameters_of_the_engine_are_checked_when_they_are_used() -> None:
+    """Their constructor checks nothing, since every process decodes them."""
     with pytest.raises(RequestError, match="min_p"):
         lower_sampling(types.SamplingParams(min_p=2.0))
 
@@ -148,8 +146,7 @@ def test_parameters_of_another_type_are_refused() -> None:
         lower_sampling({"temperature": 0.0})  # type: ignore[arg-type]
 
 
-def test_stop_strings_are_given_in_one_place() -> None:
-    """In either."""
+def test_stop_strings_are_an_argument_or_a_field_but_not_both() -> None:
     assert lower_sampling(None, "ab").stop == ("ab",)
     assert lower_sampling(SamplingParams(), ["a", "b"]).stop == ("a", "b")
     assert lower_sampling(SamplingParams(stop=["a"]), None).stop == ("a",)

@@ -1,4 +1,4 @@
-"""What a request may ask of its stream."""
+"""The options that a request may set for its stream."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ def fields(**given: Any) -> StreamOptionFields:
     return StreamOptionFields.model_validate(given)
 
 
-def test_nothing_is_wished_when_nothing_is_given() -> None:
-    """Null is the same as leaving a field out."""
+def test_without_fields_the_options_are_the_defaults() -> None:
+    """A field that is null counts as left out."""
     assert fields().options == StreamOptions() == fields(**dict.fromkeys(StreamOptionFields.model_fields)).options
 
 
-def test_options_are_lowered_when_all_are_given() -> None:
-    """Each in its place."""
+def test_every_field_sets_its_option() -> None:
     given: dict[str, Any] = {
         "slow_client": {"policy": "drop", "drop_after_s": 1},
         "resumable": True,
@@ -54,8 +53,7 @@ BAD: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BAD.items() for value in values])
-def test_wish_is_refused_when_it_is_wrong(field: str, value: object) -> None:
-    """By its own field; an unknown one too."""
+def test_wrong_values_and_unknown_fields_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValidationError) as caught:
         fields(**{field: value})
     assert [error["loc"] for error in caught.value.errors()] == [(field,)]
@@ -69,8 +67,8 @@ def test_wish_is_refused_when_it_is_wrong(field: str, value: object) -> None:
         ({"progress": "comments"}, "at.progress"),
     ],
 )
-def test_wish_for_a_stream_is_refused_when_the_answer_is_none(given: dict[str, Any], param: str) -> None:
-    """A plain answer cannot be resumed, and nothing can be said before it."""
+def test_an_option_for_streams_is_refused_for_an_answer_that_is_sent_whole(given: dict[str, Any], param: str) -> None:
+    """Such an answer cannot be resumed, and has no reports before it."""
     fields(**given).check_options("at.", is_streamed=True)
     with pytest.raises(RequestError) as caught:
         fields(**given).check_options("at.", is_streamed=False)
@@ -86,20 +84,19 @@ def test_wish_for_a_stream_is_refused_when_the_answer_is_none(given: dict[str, A
         ({"grace_s": 1, "resumable": True, "on_disconnect": "cancel"}, "at.grace_s"),
     ],
 )
-def test_wish_is_refused_when_another_does_not_go_with_it(given: dict[str, Any], param: str) -> None:
+def test_an_option_is_refused_without_the_option_that_it_needs(given: dict[str, Any], param: str) -> None:
     """It would have no effect."""
     with pytest.raises(RequestError) as caught:
         fields(**given).check_options("at.", is_streamed=True)
     assert caught.value.refusal.param == param
 
 
-def test_little_is_asked_of_options_when_the_answer_is_plain() -> None:
-    """It too has an id, and may have a reader that is slow."""
+def test_other_options_are_accepted_for_an_answer_that_is_sent_whole() -> None:
+    """It has an id too, and may have a slow reader."""
     fields(slow_client="drop", stream_id="a", on_disconnect="cancel").check_options("", is_streamed=False)
 
 
-def test_id_of_a_header_is_taken_when_it_can_stand_in_a_path() -> None:
-    """As it is, or not at all."""
+def test_stream_id_of_a_header_must_fit_into_a_path() -> None:
     assert checked_stream_id("chat-7") == "chat-7"
     for value in ("", "a/b", "..", "a" * 129):
         with pytest.raises(RequestError, match="x-stream-id"):
