@@ -1,4 +1,4 @@
-"""The decoder against the rules of the standard, in every split, and against garbage."""
+"""The decoder follows the rules of the standard, however the stream is split, and survives any bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluiceway.sse.event import ServerEvent, SSEError
 
 
 def decode(*reads: bytes) -> list[ServerEvent]:
-    """All events of a stream that arrives in these reads."""
+    """All events of a stream that comes in these reads."""
     decoder = EventDecoder()
     return [event for read in reads for event in decoder.feed(read)]
 
@@ -43,16 +43,16 @@ TRICKY = b"".join(
 )
 
 
-def test_standard_first_example_gives_its_messages_when_decoded() -> None:
-    """Two messages, the second of two lines."""
+def test_first_example_of_the_standard_has_two_messages() -> None:
+    """The second message has two lines."""
     assert data_of(STANDARD[0][0]) == [
         "This is the first message.",
         "This is the second message, it\nhas two lines.",
     ]
 
 
-def test_standard_second_example_gives_its_names_when_decoded() -> None:
-    """The event name holds for one event."""
+def test_second_example_of_the_standard_has_named_events() -> None:
+    """A name is valid for one event only."""
     assert [(event.event, event.data) for event in decode(STANDARD[1][0])] == [
         ("add", "73857293"),
         ("remove", "2153"),
@@ -60,13 +60,12 @@ def test_standard_second_example_gives_its_names_when_decoded() -> None:
     ]
 
 
-def test_standard_third_example_joins_its_lines_when_decoded() -> None:
-    """Three lines, two line ends."""
+def test_third_example_of_the_standard_is_one_event_of_three_lines() -> None:
     assert data_of(STANDARD[2][0]) == ["YHOO\n+2\n10"]
 
 
-def test_standard_fourth_example_keeps_and_resets_the_id_when_decoded() -> None:
-    """A comment, an id, an id without value, and a second space that belongs to the data."""
+def test_fourth_example_of_the_standard_sets_and_resets_the_id() -> None:
+    """An id without a value resets it. A second space after the colon is part of the data."""
     assert [(event.data, event.last_event_id) for event in decode(STANDARD[3][0])] == [
         ("first event", "1"),
         ("second event", ""),
@@ -74,12 +73,12 @@ def test_standard_fourth_example_keeps_and_resets_the_id_when_decoded() -> None:
     ]
 
 
-def test_standard_fifth_example_throws_the_last_block_away_when_it_is_not_closed() -> None:
-    """Empty data is data; an unfinished block is none."""
+def test_fifth_example_of_the_standard_has_two_events_and_an_unfinished_block() -> None:
+    """Events with empty data count; a block without a blank line at its end does not."""
     assert data_of(STANDARD[4][0]) == ["", "\n"]
 
 
-def test_standard_sixth_example_gives_equal_events_when_the_space_is_left_out() -> None:
+def test_sixth_example_of_the_standard_has_two_equal_events() -> None:
     """One space after the colon is not part of the value."""
     first, second = decode(STANDARD[5][0])
     assert first == second == ServerEvent("test")
@@ -113,8 +112,8 @@ def test_standard_sixth_example_gives_equal_events_when_the_space_is_left_out() 
         (b"data: a\n", []),
     ],
 )
-def test_data_follows_the_rules_when_the_stream_is_odd(raw: bytes, expected: list[str]) -> None:
-    """One rule of the standard a row."""
+def test_data_of_unusual_streams_follows_the_standard(raw: bytes, expected: list[str]) -> None:
+    """Each row tests one rule."""
     assert data_of(raw) == expected
 
 
@@ -126,19 +125,19 @@ def test_data_follows_the_rules_when_the_stream_is_odd(raw: bytes, expected: lis
         (b"event: a\n\ndata: x\n\n", ["message"]),
     ],
 )
-def test_name_follows_the_rules_when_it_is_given_and_taken_back(raw: bytes, expected: list[str]) -> None:
-    """The last one wins, empty means message, and a blank line forgets it, also without data."""
+def test_name_of_an_event_is_the_last_one_of_its_block(raw: bytes, expected: list[str]) -> None:
+    """An empty name means `message`. A blank line resets the name, even without data before it."""
     assert [event.event for event in decode(raw)] == expected
 
 
-def test_id_lasts_when_later_events_have_none() -> None:
-    """The id is the stream's, not the event's; one with NUL is ignored entirely."""
+def test_id_stays_valid_for_later_events_without_an_id() -> None:
+    """The id belongs to the stream, not to an event. An id with NUL is ignored."""
     events = decode(b"id: 1\ndata: a\n\ndata: b\n\nid: 2\0\ndata: c\n\nid: 3\n\ndata: d\n\n")
     assert [event.last_event_id for event in events] == ["1", "1", "1", "3"]
 
 
-def test_last_id_is_kept_when_its_block_is_not_closed() -> None:
-    """What a client sends when it reconnects is the id of the last whole block."""
+def test_id_of_an_unfinished_block_is_not_used() -> None:
+    """When a client reconnects, it sends the id of the last complete block."""
     decoder = EventDecoder()
     list(decoder.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n"))
     assert decoder.last_event_id == "1"
@@ -163,16 +162,16 @@ def test_last_id_is_kept_when_its_block_is_not_closed() -> None:
         (b"9" * 5000, None),
     ],
 )
-def test_retry_is_taken_when_it_is_a_time(value: bytes, expected: int | None) -> None:
-    """ASCII digits alone."""
+def test_retry_must_have_only_ascii_digits(value: bytes, expected: int | None) -> None:
+    """At most 15 of them."""
     decoder = EventDecoder()
     assert list(decoder.feed(b"retry: " + value + b"\n\n")) == []
     assert decoder.retry_ms == expected
 
 
 @pytest.mark.parametrize("raw", [*(raw for raw, _ in STANDARD), TRICKY])
-def test_events_are_the_same_when_the_stream_is_split_anywhere(raw: bytes) -> None:
-    """In a character, in a CRLF, in a field name; and byte by byte, with empty reads between."""
+def test_events_are_the_same_wherever_the_stream_is_split(raw: bytes) -> None:
+    """At every byte, so also inside a character, a CRLF or a field name; and byte by byte, with empty reads between."""
     whole = decode(raw)
     for at in range(len(raw) + 1):
         assert decode(raw[:at], raw[at:]) == whole, f"split at byte {at}"
@@ -180,20 +179,18 @@ def test_events_are_the_same_when_the_stream_is_split_anywhere(raw: bytes) -> No
 
 
 @pytest.mark.parametrize(("raw", "n_events"), STANDARD)
-def test_standard_examples_give_their_number_of_events_when_decoded(raw: bytes, n_events: int) -> None:
-    """As the standard counts them."""
+def test_examples_have_as_many_events_as_the_standard_says(raw: bytes, n_events: int) -> None:
     assert len(decode(raw)) == n_events
 
 
 @pytest.mark.parametrize("raw", [b"data: " + b"x" * 11, b"data: " + b"x" * 11 + b"\n", b": " + b"x" * 15])
-def test_decoder_fails_when_a_line_passes_its_bound(raw: bytes) -> None:
-    """Also a line that never ends, as soon as it is too long."""
+def test_a_line_over_its_limit_is_an_error(raw: bytes) -> None:
+    """Even if the line has not ended yet."""
     with pytest.raises(SSEError, match="longer than 16 bytes"):
         list(EventDecoder(max_line_bytes=16).feed(raw))
 
 
-def test_decoder_fails_when_a_line_passes_its_bound_over_many_reads() -> None:
-    """The bound is of the line, not of the read."""
+def test_a_line_over_its_limit_in_many_reads_is_an_error() -> None:
     decoder = EventDecoder(max_line_bytes=16)
     for _ in range(16):
         assert list(decoder.feed(b"x")) == []
@@ -201,16 +198,15 @@ def test_decoder_fails_when_a_line_passes_its_bound_over_many_reads() -> None:
         list(decoder.feed(b"x"))
 
 
-def test_decoder_fails_after_the_events_before_when_an_event_passes_its_bound() -> None:
-    """Many short lines make a long event; what came before it is not lost."""
+def test_an_event_over_its_limit_is_an_error_after_the_events_before_it() -> None:
+    """Many short lines make a long event. Earlier events are still returned."""
     events: list[ServerEvent] = []
     with pytest.raises(SSEError, match="event of the stream is longer than 20 bytes"):
         events.extend(EventDecoder(max_event_bytes=20).feed(b"data: a\n\n" + b"data: b\n" * 3 + b"\n"))
     assert [event.data for event in events] == ["a"]
 
 
-def test_decoder_counts_each_event_alone_when_there_are_many() -> None:
-    """The bound is of one event, not of the stream."""
+def test_the_limit_of_an_event_does_not_limit_the_stream() -> None:
     assert len(list(EventDecoder(max_event_bytes=20).feed(b"data: a\n\n" * 1000))) == 1000
 
 
@@ -236,8 +232,8 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=300, derandomize=True)
 @given(pieces=st.lists(PIECES | st.binary(max_size=4), max_size=40), cuts=st.lists(st.integers(0, 160), max_size=6))
-def test_garbage_gives_events_or_an_error_when_decoded(pieces: list[bytes], cuts: list[int]) -> None:
-    """Any bytes in any split: the same events before the same end, and no other exception."""
+def test_any_bytes_are_decoded_or_raise_an_error(pieces: list[bytes], cuts: list[int]) -> None:
+    """However they are split, the events and the end are the same. No other exception is raised."""
     raw = b"".join(pieces)
     edges = sorted({0, len(raw), *(min(cut, len(raw)) for cut in cuts)})
     reads = [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]

@@ -1,4 +1,4 @@
-"""What is encoded is decoded as it was, by the receiver that it is for, and by nobody else."""
+"""A message is decoded as it was encoded, and only by the receiver that it is for."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ REFUSAL = Refusal(status=400, code="invalid_value", message="no", param="prompt"
     ],
     ids=["tokenize", "submit", "abort", "step_out", "events"],
 )
-def test_a_message_comes_out_as_it_went_in(message: msgspec.Struct, union: object) -> None:
-    """Every field, and every type of a union within."""
+def test_a_message_is_decoded_as_it_was_encoded(message: msgspec.Struct, union: object) -> None:
     decoder: Decoder[msgspec.Struct] = Decoder(union)
     assert decoder.decode(encode(message)) == message
 
@@ -88,8 +87,8 @@ def test_a_message_comes_out_as_it_went_in(message: msgspec.Struct, union: objec
 @pytest.mark.parametrize(
     "raw", [b"", b"\xc1", b"\x80", encode(Delta(1, "a", ())), encode(Abort(1, FinishReason.STOP))[:-1]]
 )
-def test_anything_else_is_refused(raw: bytes) -> None:
-    """Bytes that are no message, half a message, and messages for another receiver."""
+def test_bytes_that_are_no_message_for_the_receiver_are_refused(raw: bytes) -> None:
+    """Also a part of a message, and a message for another receiver."""
     decoder: Decoder[ToEngine] = Decoder(ToEngine)
     with pytest.raises(msgspec.DecodeError):
         decoder.decode(raw)
@@ -102,7 +101,7 @@ def test_anything_else_is_refused(raw: bytes) -> None:
     ids=["api", "child", "engine", "supervisor", "tokenizer-from-api", "tokenizer-from-engine"],
 )
 def test_every_message_of_a_receiver_is_frozen_and_has_a_tag(union: object) -> None:
-    """A message is a fact: nobody changes it on its way, and its tag says which one it is."""
+    """So no code changes a message, and its tag tells its type."""
     tags = []
     for kind in typing.get_args(union):
         config = kind.__struct_config__

@@ -1,4 +1,4 @@
-"""The control pipe addresses processes by role, and a restarted process takes the address over."""
+"""The control pipe addresses processes by their role. A restarted process takes over the address of its role."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ def _orders(client: ControlClient, count: int) -> list[ToChild]:
     return got
 
 
-def test_orders_reach_their_role_when_several_are_connected(context: Context, tmp_path: Path) -> None:
-    """Each process gets what was sent to its role, and nothing else."""
+def test_each_process_gets_only_the_orders_for_its_role(context: Context, tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/control"
     server = ControlServer(context, address)
     engine = ControlClient(context, address, Role.ENGINE)
@@ -57,15 +56,14 @@ def test_orders_reach_their_role_when_several_are_connected(context: Context, tm
         end.close()
 
 
-def test_send_is_harmless_when_the_process_is_not_there(context: Context, tmp_path: Path) -> None:
-    """Nobody is told; nothing raises."""
+def test_an_order_to_a_role_without_a_process_is_dropped(context: Context, tmp_path: Path) -> None:
     server = ControlServer(context, f"ipc://{tmp_path}/control")
     server.send(Role.API, Stop())
     server.close()
 
 
-def test_address_is_taken_over_when_a_process_starts_again(context: Context, tmp_path: Path) -> None:
-    """The second process of a role gets the orders, though the first one's connection is still open."""
+def test_a_restarted_process_takes_over_the_address_of_its_role(context: Context, tmp_path: Path) -> None:
+    """It gets the orders even while the connection of the first process is still open."""
     address = f"ipc://{tmp_path}/control"
     server = ControlServer(context, address)
     first = ControlClient(context, address, Role.ENGINE)
@@ -80,8 +78,7 @@ def test_address_is_taken_over_when_a_process_starts_again(context: Context, tmp
         end.close()
 
 
-async def test_async_client_reports_and_takes_when_in_a_loop(context: Context) -> None:
-    """Reports leave at once; orders are awaited."""
+async def test_async_client_reports_without_waiting_and_awaits_orders(context: Context) -> None:
     server = ControlServer(context, "inproc://control")
     client = AsyncControlClient(context, "inproc://control", Role.API)
     client.report(Drained())
@@ -92,12 +89,12 @@ async def test_async_client_reports_and_takes_when_in_a_loop(context: Context) -
     server.close()
 
 
-def test_junk_is_dropped_when_a_stranger_sends_it_to_the_supervisor(context: Context, tmp_path: Path) -> None:
-    """Of no role, of a role but unreadable, of too many frames or none; the next report is read as ever."""
+def test_supervisor_drops_junk_and_reads_the_next_report(context: Context, tmp_path: Path) -> None:
+    """From senders with and without a role: unreadable bytes, no bytes, and too many frames."""
     address = f"ipc://{tmp_path}/control"
     server = ControlServer(context, address)
     before = dropped_messages.count
-    for identity in (b"", b"nobody", b"\xff\xfe", b"engine/pulse"):
+    for identity in (b"", b"no role", b"\xff\xfe", b"engine/pulse"):
         stranger: zmq.Socket[bytes] = zmq.Socket(context, zmq.DEALER)
         if identity:
             stranger.set(zmq.IDENTITY, identity)
@@ -116,8 +113,8 @@ def test_junk_is_dropped_when_a_stranger_sends_it_to_the_supervisor(context: Con
     server.close()
 
 
-async def test_junk_is_dropped_when_a_process_gets_it(context: Context) -> None:
-    """In both kinds of loop."""
+async def test_processes_drop_junk_and_read_the_next_order(context: Context) -> None:
+    """A process without asyncio and one with it."""
     server: zmq.Socket[bytes] = zmq.Socket(context, zmq.ROUTER)
     server.bind("inproc://control")
     engine = ControlClient(context, "inproc://control", Role.ENGINE)
@@ -133,7 +130,7 @@ async def test_junk_is_dropped_when_a_process_gets_it(context: Context) -> None:
 
 
 def test_a_pulse_reports_for_its_process_and_gets_no_orders(context: Context, tmp_path: Path) -> None:
-    """A thread beside the loop has a socket of its own."""
+    """It is a second socket of the process, used by another thread."""
     address = f"ipc://{tmp_path}/control"
     server = ControlServer(context, address)
     engine = ControlClient(context, address, Role.ENGINE)

@@ -1,4 +1,4 @@
-"""Pipes carry typed messages in order, never block, and say when nobody is there."""
+"""Pipes carry typed messages in order, never block, and raise an error when no process is connected."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ def _receive(inlet: Inlet[ToEngine], count: int) -> list[ToEngine]:
     return got
 
 
-def test_messages_arrive_in_order_when_pushed_over_a_socket_file(
-    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
-) -> None:
-    """Ten thousand messages, far over ZeroMQ's default mark of a thousand, arrive whole and in order."""
+def test_messages_over_a_socket_file_arrive_in_order(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """Ten thousand messages, more than ZeroMQ's default limit of a thousand for a queue."""
     address = f"ipc://{tmp_path}/pipe"
     outlet: Outlet[ToEngine] = Outlet(context, address, bind=True)
     inlet = Inlet(context, address, _decoder(), bind=False)
@@ -58,11 +56,12 @@ def _wait_for_peer(outlet: Outlet[ToEngine]) -> None:
             return
         except PeerGone:
             zmq.Poller().poll(5)
-    raise AssertionError("nobody connected within five seconds")
+    raise AssertionError("no process connected within five seconds")
 
 
-def test_a_peer_is_known_when_it_is_connected(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
-    """Exactly then a push succeeds."""
+def test_has_peer_is_true_once_the_other_side_is_connected(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
     address = f"ipc://{tmp_path}/pipe"
     outlet: Outlet[ToEngine] = Outlet(context, address, bind=True)
     assert not outlet.has_peer()
@@ -73,20 +72,20 @@ def test_a_peer_is_known_when_it_is_connected(context: zmq.Context[zmq.Socket[by
     inlet.close()
 
 
-def test_push_raises_peer_gone_when_nobody_is_connected(
+def test_push_raises_peer_gone_when_no_process_is_connected(
     context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
 ) -> None:
-    """A bound outlet has no queue for a process that is not there."""
+    """An outlet that is bound queues no messages for a process that may connect later."""
     outlet: Outlet[ToEngine] = Outlet(context, f"ipc://{tmp_path}/pipe", bind=True)
     with pytest.raises(PeerGone):
         outlet.push(SetFlow((1,), Flow.PAUSE))
     outlet.close()
 
 
-def test_push_is_kept_when_the_connecting_side_is_early(
+def test_a_message_that_is_pushed_before_the_other_side_binds_is_kept(
     context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
 ) -> None:
-    """The side that connects may speak before the other side has bound."""
+    """The side that connects may start first."""
     address = f"ipc://{tmp_path}/pipe"
     outlet: Outlet[ToEngine] = Outlet(context, address, bind=False)
     outlet.push(SetFlow((7,), Flow.PAUSE))
@@ -96,8 +95,7 @@ def test_push_is_kept_when_the_connecting_side_is_early(
     inlet.close()
 
 
-async def test_take_waits_for_a_message_when_the_loop_is_asyncio(context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    """The asyncio inlet reads what the plain outlet pushes, between threads too."""
+async def test_asyncio_inlet_takes_messages_of_a_plain_outlet(context: zmq.Context[zmq.Socket[bytes]]) -> None:
     inlet = AsyncInlet(context, "inproc://pipe", _decoder(), bind=True)
     outlet: Outlet[ToEngine] = Outlet(context, "inproc://pipe", bind=False)
     outlet.push(SetFlow((3,), Flow.PAUSE))
@@ -107,11 +105,14 @@ async def test_take_waits_for_a_message_when_the_loop_is_asyncio(context: zmq.Co
 
 
 JUNK = (b"", b"\xff\xfe\x00", b"\x81\xa4type\xa8stranger", b"\x81\xa4type\xa5pause", b"{}", b"\x00" * 70_000)
-"""Nothing, no msgpack, another union's message, one without its fields, text, and much."""
+"""No bytes, no msgpack, a message of another union, a message without its fields, text, and many bytes."""
 
 
 def _send_junk(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
-    """Any process that may open the socket file may write to it, also several frames as one message."""
+    """Send junk, also as a message of several frames, and then a correct message.
+
+    Every process that may open the socket file can do this.
+    """
     stranger: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
     stranger.connect(address)
     for raw in JUNK:
@@ -121,8 +122,8 @@ def _send_junk(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Soc
     return stranger
 
 
-def test_junk_is_dropped_and_counted_when_a_loop_polls(context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    """The next message is read as ever."""
+def test_plain_inlet_drops_and_counts_junk(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """It reads the next message as usual."""
     inlet = Inlet(context, "inproc://pipe", _decoder(), bind=True)
     before = dropped_messages.count
     stranger = _send_junk(context, "inproc://pipe")
@@ -132,8 +133,8 @@ def test_junk_is_dropped_and_counted_when_a_loop_polls(context: zmq.Context[zmq.
     inlet.close()
 
 
-async def test_junk_is_dropped_and_counted_when_the_loop_is_asyncio(context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    """The next message is read as ever."""
+async def test_asyncio_inlet_drops_and_counts_junk(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """It reads the next message as usual."""
     inlet = AsyncInlet(context, "inproc://pipe", _decoder(), bind=True)
     before = dropped_messages.count
     stranger = _send_junk(context, "inproc://pipe")

@@ -1,4 +1,4 @@
-"""Messages that cannot be read are counted, and logged now and then."""
+"""Messages that cannot be decoded are counted, and logged at most every ten seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sluiceway.types import Flow
 
 
 def test_a_message_is_decoded() -> None:
-    """Nothing is dropped."""
     before = junk.dropped_messages.count
     decoder: Decoder[ToEngine] = Decoder(ToEngine)
     assert decode_or_drop(decoder, encode(SetFlow((3,), Flow.PAUSE))) == SetFlow((3,), Flow.PAUSE)
@@ -23,16 +22,16 @@ def test_a_message_is_decoded() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"\xc1", b"\xff" * 10, b"\x81\xa4type\xa7unknown", b"\x82\xa4type\xa5pause\xa3rid\xa1x"]
 )
-def test_what_is_none_is_dropped(raw: bytes) -> None:
-    """Nothing, no msgpack, no message, an unknown one, a field of another type."""
+def test_bytes_that_are_no_message_are_dropped_and_counted(raw: bytes) -> None:
+    """No bytes, no msgpack, no message, an unknown message, and a field of another type."""
     before = junk.dropped_messages.count
     decoder: Decoder[ToEngine] = Decoder(ToEngine)
     assert decode_or_drop(decoder, raw) is None
     assert junk.dropped_messages.count == before + 1
 
 
-def test_a_stream_of_junk_fills_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line at once, and then one in ten seconds."""
+def test_much_junk_is_logged_at_most_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first message is logged without delay."""
     now_s = 100.0
     monkeypatch.setattr("sluiceway.ipc.pipes.junk.time.monotonic", lambda: now_s)
     dropped = DroppedMessages()

@@ -1,4 +1,4 @@
-"""Sockets without marks."""
+"""Sockets whose queues have no limit, and receivers in an asyncio loop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_even
 Loop = Callable[[], asyncio.AbstractEventLoop]
 
 
-def test_what_was_sent_is_waiting_in_order() -> None:
-    """More than the usual mark of a thousand; then nothing, without waiting for more."""
+def test_waiting_yields_all_messages_in_order() -> None:
+    """More than ZeroMQ's default limit of a thousand. When there are none, it does not wait."""
     context: zmq.Context[Any] = zmq.Context()
     sender, receiver = zmq.Socket(context, zmq.PUSH), zmq.Socket(context, zmq.PULL)
     attach(receiver, "inproc://pipe", bind=True)
@@ -32,8 +32,7 @@ def test_what_was_sent_is_waiting_in_order() -> None:
     context.term()
 
 
-def test_what_nobody_reads_holds_nobody_up() -> None:
-    """The context ends at once, whatever is under way."""
+def test_unread_messages_do_not_delay_the_end_of_the_context() -> None:
     context: zmq.Context[Any] = zmq.Context()
     sender: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
     attach(sender, "ipc:///nowhere/to/be/found", bind=False)
@@ -43,7 +42,7 @@ def test_what_nobody_reads_holds_nobody_up() -> None:
 
 
 def run(loop: Loop, scenario: Callable[[AsyncReceiver, zmq.Socket[bytes]], Coroutine[Any, Any, None]]) -> None:
-    """With the two ends of a pipe that goes both ways."""
+    """Run a scenario in this kind of loop, with the two ends of a pipe that goes both ways."""
 
     async def connected() -> None:
         context: zmq.Context[Any] = zmq.Context()
@@ -66,7 +65,7 @@ def run(loop: Loop, scenario: Callable[[AsyncReceiver, zmq.Socket[bytes]], Corou
 
 @loops
 def test_a_receiver_waits_for_each_message(loop: Loop) -> None:
-    """Whether it lies there already, or comes while it is waited for, again and again."""
+    """The message may be there already, or come while the receiver waits."""
 
     async def scenario(receiver: AsyncReceiver, far: zmq.Socket[bytes]) -> None:
         far.send(b"before")
@@ -82,8 +81,8 @@ def test_a_receiver_waits_for_each_message(loop: Loop) -> None:
 
 
 @loops
-def test_a_socket_that_is_never_empty_holds_up_nobody(loop: Loop) -> None:
-    """Between two messages others have their turn."""
+def test_a_socket_that_is_never_empty_lets_other_tasks_run(loop: Loop) -> None:
+    """They run between two messages."""
 
     async def scenario(receiver: AsyncReceiver, far: zmq.Socket[bytes]) -> None:
         turns = 0
@@ -96,18 +95,18 @@ def test_a_socket_that_is_never_empty_holds_up_nobody(loop: Loop) -> None:
 
         for _ in range(50):
             far.send(b"x")
-        beside = asyncio.create_task(other())
+        other_task = asyncio.create_task(other())
         for _ in range(50):
             await receiver.recv()
-        beside.cancel()
+        other_task.cancel()
         assert turns >= 49
 
     run(loop, scenario)
 
 
 @loops
-def test_a_message_for_nobody_does_not_keep_the_loop_busy(loop: Loop) -> None:
-    """While no task receives, its descriptor is not watched; the next task that receives finds the message."""
+def test_a_message_without_a_receiving_task_does_not_keep_the_loop_busy(loop: Loop) -> None:
+    """While no task receives, the loop does not watch the descriptor. The next task that receives gets the message."""
 
     async def scenario(receiver: AsyncReceiver, far: zmq.Socket[bytes]) -> None:
         receiving = asyncio.create_task(receiver.recv())
@@ -125,14 +124,14 @@ def test_a_message_for_nobody_does_not_keep_the_loop_busy(loop: Loop) -> None:
 
 @loops
 def test_a_send_on_the_same_socket_loses_no_message(loop: Loop) -> None:
-    """It takes notice of what has come, and the descriptor then says nothing any more: the receiver is poked."""
+    """A send consumes the signal of a new message, so the descriptor stays silent. `poke` makes the receiver look."""
 
     async def scenario(receiver: AsyncReceiver, far: zmq.Socket[bytes]) -> None:
         receiving = asyncio.create_task(receiver.recv())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         far.send(b"x")
-        assert int(receiver.socket.get(zmq.EVENTS)) & zmq.POLLIN  # what a send does on its way
+        assert int(receiver.socket.get(zmq.EVENTS)) & zmq.POLLIN  # a send does this too, and consumes the signal
         receiver.poke()
         assert await receiving == b"x"
 
