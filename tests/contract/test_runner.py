@@ -160,7 +160,7 @@ def told_alone(make_runner: MakeRunner, rid: int, sampling: SamplingParams) -> l
     driver, one = Driver(make_runner()), sequence(rid, wanting(sampling))
     for _ in range(N_TOKENS):
         driver.step(one)
-    return one.told
+    return one.logprobs
 
 
 def same(found: list[Logprobs], wanted: list[Logprobs]) -> bool:
@@ -176,8 +176,8 @@ def test_tokens_are_told_in_good_order(make_runner: MakeRunner, sampling: Sampli
     driver, one = Driver(make_runner()), sequence(5, wanting(sampling))
     for _ in range(N_TOKENS):
         driver.step(one)
-    assert len(one.told) == N_TOKENS
-    for token_id, told in zip(one.answer, one.told, strict=True):
+    assert len(one.logprobs) == N_TOKENS
+    for token_id, told in zip(one.answer, one.logprobs, strict=True):
         assert len(set(told.top_ids)) == len(told.top_logprobs) == 4
         assert list(told.top_logprobs) == sorted(told.top_logprobs, reverse=True) and told.top_logprobs[0] <= 0
         assert dict(zip(told.top_ids, told.top_logprobs, strict=True)).get(token_id, told.logprob) == told.logprob
@@ -199,7 +199,7 @@ def test_the_same_is_told_in_a_crowd(make_runner: MakeRunner, sampling: Sampling
     for _ in range(N_TOKENS):
         driver.step(*crowd)
     for rid, one in enumerate(crowd):
-        assert same(one.told, told_alone(make_runner, rid, sampling) if rid % 2 else [])
+        assert same(one.logprobs, told_alone(make_runner, rid, sampling) if rid % 2 else [])
 
 
 @pytest.mark.parametrize("n_right", range(N_TOKENS))
@@ -216,7 +216,7 @@ def test_the_same_is_told_when_drafts_are_run_along(
             *((token_id + 1) % VOCAB_SIZE for token_id in answer[n + n_right :][:1]),
         ]
         driver.step(one)
-    assert same(one.told[:N_TOKENS], told_alone(make_runner, 7, sampling))
+    assert same(one.logprobs[:N_TOKENS], told_alone(make_runner, 7, sampling))
 
 
 def test_the_same_is_told_when_all_is_computed_again(make_runner: MakeRunner, sampling: SamplingParams) -> None:
@@ -226,4 +226,4 @@ def test_the_same_is_told_when_all_is_computed_again(make_runner: MakeRunner, sa
         if n == N_TOKENS // 2:
             driver.forget(one)
         driver.step(one)
-    assert same(one.told, told_alone(make_runner, 4, sampling))
+    assert same(one.logprobs, told_alone(make_runner, 4, sampling))

@@ -1,4 +1,4 @@
-"""Servers that all tests of a session share; after each test they must hold nothing of it."""
+"""Servers that all tests share. After each test they must hold nothing of its requests."""
 
 from __future__ import annotations
 

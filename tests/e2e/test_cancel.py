@@ -102,8 +102,8 @@ def test_detached_stream_is_cancelled(fake: Server) -> None:
     assert_holds_nothing(fake)
 
 
-def test_cancel_of_another_stream_is_refused(fake: Server) -> None:
-    """A stream that has ended, one that never existed, and one of another caller, which continues."""
+def test_cancelling_an_ended_unknown_or_foreign_stream_is_refused(fake: Server) -> None:
+    """The stream of another caller continues."""
     assert fake.post("/v1/completions", completion(fake, n_tokens=2, sluiceway={"stream_id": "over"}))[0] == 200
     status, answer = cancel(fake, "over")
     assert (status, error_of(answer)["code"]) == (409, "stream_ended")

@@ -55,13 +55,13 @@ def two_slots() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
-    """A server that allows any backlog, but not for long that a client takes nothing."""
+    """A server that allows any backlog, but disconnects a client that reads nothing for half a second."""
     with Server("fake", "--slow-client", "unbounded; stall_timeout_s=0.5") as server:
         yield server
 
 
 def ends(server: Server) -> dict[str, int]:
-    """The numbers of finished sequences so far, by reason."""
+    """How many sequences have finished since the start, by reason."""
     counts: dict[str, int] = server.stats()["finished"]
     return counts
 
@@ -121,7 +121,7 @@ def test_nothing_is_held_when_the_client_leaves_before_the_headers(fake: Server,
 def test_a_stream_ends_once_when_its_client_leaves_at_its_last_tokens(
     fake: Server, leave: Leave, n_unread: int
 ) -> None:
-    """The finish and the disconnect cross on the way. The first one counts, and only that one."""
+    """The finish and the disconnect happen at the same time. Only the first of them to reach the engine counts."""
     before, released = ends(fake), fake.stats()["engine"]["released_total"]
     for _ in range(8):
         connection, events = open_stream(fake, completion(fake, n_tokens=12))
@@ -209,7 +209,7 @@ def test_every_endpoint_releases_when_its_client_leaves(fake: Server, leave: Lea
 
 @leaves
 def test_a_waiting_request_never_runs_when_its_client_has_left(one_slot: Server, leave: Leave) -> None:
-    """The only slot is taken. Requests that leave the queue never run; the one that stays is served next."""
+    """The only slot is taken. Requests that leave the queue never run. The last request stays and is served next."""
     before = one_slot.finished("disconnected")
     connection, events = open_stream(one_slot, completion(one_slot, n_tokens=ENDLESS))
     take(events, 1)

@@ -154,7 +154,7 @@ def test_the_api_process_is_replaced_or_the_server_ends_when_it_is_killed() -> N
 
 
 def test_children_leave_when_the_supervisor_is_killed() -> None:
-    """After SIGKILL the supervisor cannot tell them; they notice by themselves."""
+    """A killed supervisor cannot stop its children. They notice its death by themselves."""
     server = Server("fake")
     server.wait_ready()
     children = set(server.stats()["processes"].values()) - {server.process.pid}

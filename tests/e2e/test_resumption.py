@@ -15,10 +15,10 @@ from support.server import Server, wait_until
 _ids = map("stream-{}".format, itertools.count(1))
 
 
-def resumable(server: Server, n_tokens: int, **wishes: Any) -> tuple[str, dict[str, Any]]:
+def resumable(server: Server, n_tokens: int, **options: Any) -> tuple[str, dict[str, Any]]:
     """The id and the body of a request for a resumable stream."""
     stream_id = next(_ids)
-    wanted = {"resumable": True, "stream_id": stream_id, **wishes}
+    wanted = {"resumable": True, "stream_id": stream_id, **options}
     return stream_id, completion(server, "again", n_tokens, stream=True, sluiceway=wanted)
 
 
@@ -41,15 +41,16 @@ def read_blocks(connection: RawConnection, n: int | None = None) -> list[bytes]:
     return [block + b"\n\n" for block in read.split(b"\n\n")[:-1]][:n]
 
 
-def twin(server: Server, stream_id: str, after: int | None = None) -> RawConnection:
+def resume(server: Server, stream_id: str, after: int | None = None) -> RawConnection:
+    """A new connection that reads the stream after this event, or from its beginning."""
     connection = server.connect()
     headers = {"Accept": "text/event-stream"} | ({} if after is None else {"Last-Event-ID": str(after)})
     connection.request("GET", f"/v1/streams/{stream_id}", headers=headers)
     return connection
 
 
-def answered(server: Server, stream_id: str, after: int | None = None) -> RawAnswer:
-    with twin(server, stream_id, after) as connection:
+def resumed_answer(server: Server, stream_id: str, after: int | None = None) -> RawAnswer:
+    with resume(server, stream_id, after) as connection:
         return connection.read_answer()
 
 
@@ -64,22 +65,22 @@ def test_a_stream_that_was_cut_is_resumed(fake: Server, cut_at: int) -> None:
     connection = opened(fake, body)
     first = read_blocks(connection, cut_at)
     connection.reset()
-    again = twin(fake, stream_id, cut_at)
+    again = resume(fake, stream_id, cut_at)
     assert again.read_head()[0] == 200
     second = read_blocks(again, 5)
     again.finish()
-    with twin(fake, stream_id, cut_at + 5) as last:
+    with resume(fake, stream_id, cut_at + 5) as last:
         assert last.read_head()[0] == 200
         third = read_blocks(last)
     pieces = first + second + third
     assert ids_of(pieces) == list(range(1, len(pieces) + 1)) and pieces[-1].endswith(b"data: [DONE]\n\n")
-    assert b"".join(pieces) == answered(fake, stream_id).body
+    assert b"".join(pieces) == resumed_answer(fake, stream_id).body
 
 
-def test_several_readers_get_the_same(fake: Server) -> None:
+def test_several_readers_get_the_same_events(fake: Server) -> None:
     """One reads from the beginning, and one comes later."""
     stream_id, body = resumable(fake, 300)
-    with opened(fake, body) as connection, twin(fake, stream_id) as other:
+    with opened(fake, body) as connection, resume(fake, stream_id) as other:
         assert other.read_head()[0] == 200
         assert read_blocks(other) == read_blocks(connection)
 
@@ -89,10 +90,10 @@ def test_a_resume_after_the_last_event_gets_204(fake: Server) -> None:
     stream_id, body = resumable(fake, 8)
     with opened(fake, body) as connection:
         last_id = ids_of(read_blocks(connection))[-1]
-    assert answered(fake, stream_id, last_id).status == 204
-    assert answered(fake, stream_id, last_id - 1).status == 200
-    assert answered(fake, stream_id, last_id + 1).status == 400
-    assert answered(fake, "never-there").status == 404
+    assert resumed_answer(fake, stream_id, last_id).status == 204
+    assert resumed_answer(fake, stream_id, last_id - 1).status == 200
+    assert resumed_answer(fake, stream_id, last_id + 1).status == 400
+    assert resumed_answer(fake, "never-there").status == 404
 
 
 def test_events_that_are_no_longer_kept_are_gone() -> None:
@@ -101,10 +102,12 @@ def test_events_that_are_no_longer_kept_are_gone() -> None:
         stream_id, body = resumable(server, 200)
         with opened(server, body) as connection:
             last_id = ids_of(read_blocks(connection))[-1]
-        assert answered(server, stream_id, 1).status == 410
-        assert answered(server, stream_id, last_id - 2).status == 200
-        wait_until(lambda: answered(server, stream_id, last_id - 2).status == 410, "its events are no longer kept")
-        assert answered(server, stream_id, last_id).status == 204
+        assert resumed_answer(server, stream_id, 1).status == 410
+        assert resumed_answer(server, stream_id, last_id - 2).status == 200
+        wait_until(
+            lambda: resumed_answer(server, stream_id, last_id - 2).status == 410, "its events are no longer kept"
+        )
+        assert resumed_answer(server, stream_id, last_id).status == 204
 
 
 def test_a_stream_without_readers_is_cancelled_unless_it_detaches(fake: Server) -> None:

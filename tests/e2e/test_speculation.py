@@ -19,7 +19,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def bodies(server: Server, speculation: str) -> list[dict[str, Any]]:
-    """A text that repeats itself and one that does not, each with every setting."""
+    """A prompt with repetitions and a prompt without any, each with every setting."""
     return [
         completion(
             server, prompt, n_tokens=40, return_token_ids=True, sluiceway={"speculation": speculation}, **settings
@@ -38,7 +38,7 @@ def answer(server: Server, body: dict[str, Any]) -> tuple[str, list[int]]:
 
 
 def drafts(server: Server) -> tuple[float, float]:
-    """The numbers of proposed and accepted drafts so far."""
+    """How many drafts were proposed and accepted since the start of the server."""
     tokens = server.stats()["tokens"]
     return tokens["draft"], tokens["accepted_draft"]
 

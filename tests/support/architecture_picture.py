@@ -63,8 +63,8 @@ def _supervisor() -> Iterator[str]:
     left, right = 150, 810 + _BOX_WIDTH
     yield _rectangle(left, _SUPERVISOR_TOP, right - left, _SUPERVISOR_HEIGHT)
     yield _text(left + 12, _SUPERVISOR_TOP + 27, "Supervisor", "name")
-    told, heard = ", ".join(_names(ToChild)), ", ".join(_names(ToSupervisor))
-    said = f"starts, watches, restarts, drains; sends {told}; hears {heard}"
+    sent, received = ", ".join(_names(ToChild)), ", ".join(_names(ToSupervisor))
+    said = f"starts, watches, restarts, drains; sends {sent}; hears {received}"
     yield _text(left + 110, _SUPERVISOR_TOP + 27, said, "message")
     for start, _ in _PROCESSES.values():
         middle = start + _BOX_WIDTH // 2

@@ -359,7 +359,7 @@ class AsgiDriver:
             self.sent.append(message)
 
     def write(self, piece: Piece) -> None:
-        """Take bytes that are written without `send`."""
+        """Accept bytes that are written without `send`."""
         self.written.append(piece)
         self.sent.append({"type": "http.response.body", "body": bytes(piece), "more_body": True})
 
@@ -435,7 +435,7 @@ class AsgiDriver:
 
     @property
     def events(self) -> list[str]:
-        """The data of the events so far; every write holds whole events."""
+        """The data of the events that were written. Every write has whole events."""
         assert all(write.endswith(b"\n\n") for write in self.writes if write), self.writes
         return [block.removeprefix("data: ") for block in self.body.decode().split("\n\n") if block]
 

@@ -1,4 +1,4 @@
-"""Where coroutines may be interrupted: every `await` of a file by its syntax tree, and those at which a task is now."""
+"""Finds where coroutines may be interrupted: every `await` of a file, and the ones at which a task is suspended."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class Place(NamedTuple):
 
 
 class Awaits:
-    """All of those files, which are in one folder. `async with` is left out: entering and leaving a timeout is no wait.
+    """Finds the `await` expressions in files of one folder.
 
-    A coroutine is at an `await` when it is on a line of it.
+    A coroutine is at an `await` when it executes one of its lines. `async with` does not count: the code uses it only
+    for timeouts, and entering or leaving a timeout does not wait.
     """
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
@@ -29,7 +30,7 @@ class Awaits:
         for name in names:
             path = folder / f"{name}.py"
             nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Await)]
-            # The inner one last, so that its lines are its own.
+            # An inner `await` comes after the outer one, so its lines are counted as its own.
             for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
                 for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                     self._of_line[Place(str(path), line)] = Place(path.name, node.lineno)
@@ -39,11 +40,11 @@ class Awaits:
         return set(self._of_line.values())
 
     def of_task(self, task: asyncio.Task[Any]) -> set[Place]:
-        """Those at which it is suspended: the call of each coroutine into the next."""
+        """The `await`s at which the task is suspended: one in each of its nested coroutines."""
         return self._known(_suspended(task.get_coro()))
 
     def of_caller(self) -> set[Place]:
-        """Those through which the caller of this method is being run."""
+        """The `await`s in the stack of the caller."""
         return self._known(_running(inspect.currentframe()))
 
     def _known(self, frames: Iterable[FrameType]) -> set[Place]:

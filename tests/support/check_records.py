@@ -1,4 +1,4 @@
-"""A score card without a check."""
+"""Makes the record of a check from given findings, without asking a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes docs/lab/README.md from the records beside it: `scripts/docs`."""
+"""Writes docs/lab/README.md from the records in docs/lab/records. `scripts/docs` runs it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def page() -> str:
 
 
 def stems_of(experiment: Experiment) -> tuple[str, str]:
-    """Return the names of its records: with the default model, and with the fake one where that shows more."""
+    """Return the names that its records may have: with the default model, and with the fake one."""
     return experiment.name, f"{experiment.name}-fake"
 
 

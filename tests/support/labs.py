@@ -1,4 +1,4 @@
-"""A lab with given runs, and native answers."""
+"""Makes labs with given runs, and answers of the native protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.target_servers import NOWHERE
 
 
 def lab_of(*runs: Run, **fields: Any) -> Lab:
-    """A lab with these runs. It reports nothing, and is no smoke run unless `fields` say so."""
+    """A lab with these runs. Unless `fields` change it, it prints nothing and is no smoke run."""
     given: dict[str, Any] = {
         "first": RunningServer(target=NOWHERE),
         "is_smoke": False,

@@ -20,12 +20,12 @@ SHELLS = ("engine/process.py", "engine/setup.py")
 
 
 def source_files() -> list[Path]:
-    """Every module that has a function with a body; mere declarations leave nothing to test."""
+    """Every module that has a function with a body. The others only declare things, and need no test."""
     return [path for package in PACKAGES for path in sorted(package.rglob("*.py")) if has_logic(path)]
 
 
 def pure_files() -> Iterator[Path]:
-    """Files that are covered, every branch, by their own tests alone."""
+    """Files whose own tests must cover every branch."""
     for path in source_files():
         name = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else ""
         if name.startswith(tuple(f"{layer}/" for layer in PURE)) and name not in SHELLS:
@@ -33,7 +33,7 @@ def pure_files() -> Iterator[Path]:
 
 
 def mirror_of(source: Path) -> Path:
-    """Where the tests of this source file belong, whether or not they are there."""
+    """The path where the tests of this source file belong. It may not exist."""
     package = next(package for package in PACKAGES if source.is_relative_to(package))
     relative = source.relative_to(package)
     return PACKAGES[package] / relative.parent / f"test_{relative.name}"
@@ -57,7 +57,7 @@ def _tested_by(test: Path, stems: Iterable[str]) -> str:
 
 
 def has_logic(source: Path) -> bool:
-    """Whether some function of the file does more than hold a docstring or `...`."""
+    """True when a function of the file has more than a docstring or `...`."""
     functions = (node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, _FUNCTION))
     return any(not _is_declaration(statement) for function in functions for statement in function.body)
 

@@ -1,4 +1,4 @@
-"""A small server in the test's own loop, which speaks the protocol as it should, or with one fault of choice."""
+"""A small server in the test's own loop. It follows the OpenAI protocol, or makes one chosen mistake."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ModelServer:
         self._tasks.discard(task)
 
     async def end(self) -> None:
-        """Cuts what is still open."""
+        """Close all open connections."""
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.gather(*self._tasks)
@@ -257,7 +257,7 @@ def checked(raw: bytes) -> tuple[dict[str, Any], str]:
 
 
 def speak(prompt: str, n_tokens: int, stops: list[str], fault: str | None) -> Iterator[tuple[str, str | None]]:
-    """Text for each token, and the finish reason with the last. Characters of the prompt beyond ASCII are its words."""
+    """Yield the text of each token, and the finish reason with the last. Characters outside of ASCII are repeated."""
     wide = [character for character in prompt if not character.isascii()]
     drawn = itertools.cycle(wide) if wide else (word + " " for word in words(prompt))
     raw = "".join(itertools.islice(drawn, n_tokens * _TOKEN_BYTES)).encode()[: n_tokens * _TOKEN_BYTES]
@@ -278,7 +278,7 @@ def speak(prompt: str, n_tokens: int, stops: list[str], fault: str | None) -> It
 
 
 def held(text: str, stop: str) -> int:
-    """How much of the end of a text may begin this stop string."""
+    """How many characters at the end of a text may be the beginning of this stop string."""
     return next((n for n in range(min(len(stop), len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
 
@@ -302,6 +302,6 @@ async def context_of(script: ModelServer, config: CheckConfig = SMALL, **fields:
 
 
 async def ask(question: Question, fault: Fault | None = None) -> Finding:
-    """What is found of a server with this fault, or of one without."""
+    """The finding about a server with this fault, or without any."""
     async with model_server(fault) as (script, _):
         return await question.ask(await context_of(script))

@@ -1,4 +1,4 @@
-"""A record without a measurement."""
+"""Makes records of experiments from given runs, without measuring anything."""
 
 from __future__ import annotations
 

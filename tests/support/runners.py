@@ -1,7 +1,7 @@
-"""For the contract of runners: which there are, and sequences that are driven by hand.
+"""The runners that the contract tests check, and a driver that runs sequences on them without a scheduler.
 
-Another runner is another entry in `RUNNERS`: it makes fresh ones, all over the same model, with `N_BLOCKS` blocks of
-`BLOCK_TOKENS` tokens and a vocabulary of `VOCAB_SIZE` tokens or more.
+To test another runner, add a function to `RUNNERS` that makes it. All runners have the same model, `N_BLOCKS` blocks of
+`BLOCK_TOKENS` tokens, and a vocabulary of at least `VOCAB_SIZE` tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VOCAB_SIZE = 128
 
 @functools.cache
 def tiny_model(dtype: Dtype = "float32", kernels: str | None = None) -> LoadedModel:
-    """Random weights. With `kernels`, a set of native kernels; skips the test where this processor does not run it."""
+    """A model with random weights. `kernels` names a kernel set; the test is skipped if the processor cannot run it."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         if kernels is None:
             return loaded(reference_model(vocab_size=VOCAB_SIZE), Path(directory), dtype)
@@ -62,9 +62,9 @@ class Sequence:
         self.n_computed = 0
         self.block_ids: list[BlockId] = []
         self.drafts: list[TokenId] = []
-        """For each row that samples, until they are replaced."""
-        self.told: list[Logprobs] = []
-        """Of each token of the answer, if the sampling wants that."""
+        """The drafts of every row that samples, until a test sets others."""
+        self.logprobs: list[Logprobs] = []
+        """The logprobs of each token of the answer, if `sampling` asks for them."""
         self.sampling = sampling
         self.seed = seed
 
@@ -73,7 +73,7 @@ class Sequence:
         return self.known[self.n_prompt :]
 
     def row(self, pool: BlockPool, max_tokens: int) -> Row:
-        """The next row, of that many tokens at most."""
+        """The next row, with at most `max_tokens` known tokens."""
         n_tokens = min(max_tokens, len(self.known) - self.n_computed)
         samples = self.n_computed + n_tokens == len(self.known)
         drafts = self.drafts if samples else []
@@ -93,15 +93,15 @@ class Sequence:
         )
 
     def take(self, row: Row, token_ids: list[TokenId], logprobs: Iterable[Logprobs | None]) -> None:
-        """What a step computed for it and sampled."""
+        """Add the result of a step: the sampled tokens and their logprobs."""
         n_accepted = count_accepted(row.drafts, token_ids)
         self.n_computed += row.n_tokens - len(row.drafts) + n_accepted
         self.known += token_ids[: n_accepted + 1]
-        self.told += [one for one in itertools.islice(logprobs, n_accepted + 1) if one is not None]
+        self.logprobs += [one for one in itertools.islice(logprobs, n_accepted + 1) if one is not None]
 
 
 class Driver:
-    """Drives sequences on a runner, step by step. Computed tokens may be forgotten, and blocks change hands."""
+    """Runs sequences on a runner, step by step. `forget` and `finish` return blocks, which other sequences then get."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -110,7 +110,7 @@ class Driver:
         self._retired: list[Rid] = []
 
     def step(self, *sequences: Sequence, max_tokens: int = 10_000) -> None:
-        """One step with a row for each."""
+        """Run one step that has a row for each sequence."""
         plan = self.plan(*sequences, max_tokens=max_tokens)
         result = self.runner.launch(plan).wait()
         assert result.step_id == plan.step_id
@@ -127,12 +127,12 @@ class Driver:
         return Plan(self.step_id, rows, retired)
 
     def finish(self, sequence: Sequence) -> None:
-        """Its blocks are free; the runner is told with the next plan."""
+        """Release its blocks, and tell the runner with the next plan that it finished."""
         self.forget(sequence)
         self._retired.append(sequence.rid)
 
     def forget(self, sequence: Sequence) -> None:
-        """As a preemption does."""
+        """Release its blocks and forget its computed tokens, as a preemption does."""
         self.pool.give(sequence.block_ids)
         sequence.block_ids = []
         sequence.n_computed = 0

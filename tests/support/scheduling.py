@@ -1,4 +1,4 @@
-"""For tests of the engine's mind: small configurations, submissions, and a loop that turns a scheduler."""
+"""For tests of the scheduler: small configurations, submissions, and a loop that runs it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sampling(
     logit_bias: tuple[tuple[TokenId, float], ...] = (),
     speculation: Speculation | None = None,
 ) -> SamplingParams:
-    """The parameters that a scheduler looks at."""
+    """The sampling parameters that the scheduler uses."""
     return SamplingParams(
         temperature=0.0,
         max_tokens=max_tokens,

@@ -28,7 +28,7 @@ class ScriptedServer:
     requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
     """Path, headers (names in lower case) and decoded body of each request."""
     n_gone: int = 0
-    """Clients that left before all was said, in order or by a reset."""
+    """How many clients left before their answer was complete, with FIN or RST."""
     answering: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -54,7 +54,7 @@ class ScriptedServer:
         except asyncio.IncompleteReadError as fault:
             if fault.partial:
                 raise
-            return  # a browser connects ahead of what it may ask for
+            return  # browsers open connections before they have a request
         pairs = (line.partition(": ") for line in lines if line)
         headers = {name.lower(): value for name, _, value in pairs}
         raw = await reader.readexactly(int(headers.get("content-length", "0")))

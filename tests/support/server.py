@@ -110,7 +110,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """Everything that the server's processes have written so far."""
+        """Everything that the server's processes have written."""
         return "".join(self._log)
 
     # Life.
@@ -134,7 +134,7 @@ class Server:
         return code
 
     def stop(self) -> None:
-        """Stop it as a person would, with a second signal if needed, and check that no process remains."""
+        """Stop it as a user would, with a second signal if needed, and check that no process remains."""
         family = descendants(self.process.pid)
         try:
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""Specs of responses, as the generate endpoint makes them from a request, and what responses share."""
+"""Specs of responses, as the generate endpoint makes them from a request, and the context that responses share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spec_of(
     stream_id: str = "s",
     caller: str = "",
 ) -> ResponseSpec:
-    """With the framer of a completion, if no other is given."""
+    """A spec for this request. Without `framer`, it has the framer of a completion."""
     return ResponseSpec(
         generation=request,
         framer=framer or CompletionFramer(request, "cmpl-1", 0),
@@ -41,7 +41,7 @@ def spec_of(
 
 
 class NoWriter:
-    """A writer that never takes anything."""
+    """A writer that never accepts bytes."""
 
     unsent_bytes = 0
 
@@ -70,7 +70,7 @@ class RecordingUpstream:
 def response_context(
     registry: ResponseRegistry | None = None, upstream: RecordingUpstream | None = None, now_s: float = 0.0
 ) -> ResponseContext:
-    """What responses share; the clock stands still unless the registry has another."""
+    """The context that responses share. Its clock, and that of a registry made here, always shows `now_s`."""
     return ResponseContext(
         upstream=upstream or RecordingUpstream(),
         registry=registry or ResponseRegistry(StreamsConfig(), lambda: now_s),
