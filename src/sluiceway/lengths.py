@@ -1,20 +1,20 @@
-"""How few tokens a text can become, from its length alone: enough to refuse a hopelessly long prompt at once."""
+"""Bounds the tokens of a text from below by its length alone, to refuse prompts that are far too long."""
 
 from __future__ import annotations
 
 import msgspec
 
 _PIECE_CHARS = 64 * 1024
-"""What is counted in one go: a thread that counts megabytes lets others have their turn in between."""
+"""A long text is counted in pieces of this size, so that other threads can run between two pieces."""
 
 
 class LengthBound(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a tokenizer. By itself it knows nothing, and then no text is too long."""
+    """Bounds how few tokens a tokenizer makes of a text. With the defaults the bound is 0: no text is too long."""
 
     max_token_bytes: int = 1
     """UTF-8 length of the longest token, at least 1."""
     bytes_a_token: int | None = None
-    """The longest text, in UTF-8, that one token can stand for; None where that has no bound that is known."""
+    """The longest text, in UTF-8, that one token can stand for; None if no such limit is known."""
     lost_bytes: bytes = b""
     """Bytes that become no token at all."""
     n_special: int = 0

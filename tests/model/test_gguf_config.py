@@ -40,7 +40,7 @@ def test_defaults_fill_what_the_file_leaves_out() -> None:
 
 
 def test_tensors_tell_of_biases_norms_and_the_head() -> None:
-    """What no key says."""
+    """No key of the metadata has these facts."""
     names = ("output.weight", "blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.ffn_down.bias")
     c = config(dict.fromkeys((*names, "blk.0.attn_q_norm.weight"), (1,)))
     assert not c.is_tied
@@ -63,7 +63,7 @@ def test_each_scaling_gets_its_numbers() -> None:
 
 
 def test_heads_and_window_are_read() -> None:
-    """A head size that is not the quotient."""
+    """The head size need not be the embedding length divided by the number of heads."""
     c = config(attention__key_length=32, attention__value_length=32, attention__sliding_window=8)
     assert (c.head_dim, c.sliding_window) == (32, 8)
 
@@ -88,14 +88,14 @@ def test_heads_and_window_are_read() -> None:
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
-    """Nothing that changes the numbers is passed over in silence."""
+    """Nothing that would change what is computed is ignored."""
     with pytest.raises(ConfigError, match=message):
         config(**changes)
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_a_key_that_changes_the_numbers_is_refused_unless_it_changes_nothing(key: str) -> None:
-    """By name; the values of the table are accepted."""
+def test_a_key_that_changes_the_numbers_is_refused_unless_its_value_is_neutral(key: str) -> None:
+    """The error names the key. `REFUSED` has the neutral values."""
     with pytest.raises(ConfigError, match=rf"llama\.{key}: .* is not supported"):
         config_from_metadata(BASE | {f"llama.{key}": 7.5}, SHAPES)
     for value in REFUSED[key]:
@@ -104,7 +104,7 @@ def test_a_key_that_changes_the_numbers_is_refused_unless_it_changes_nothing(key
 
 @pytest.mark.parametrize("tokens", [SkippedArray(101), ["a"] * 101])
 def test_more_tokens_than_rows_of_the_embedding_are_refused(tokens: Any) -> None:
-    """An id behind the last row would have no numbers. Fewer tokens are the usual padding."""
+    """An id above the last row would have no embedding. Fewer tokens are the usual padding."""
     metadata = BASE | {"tokenizer.ggml.tokens": tokens}
     with pytest.raises(ConfigError, match="tokens: has 101 entries, and token_embd.weight 100 rows"):
         config_from_metadata(metadata, SHAPES)
@@ -118,6 +118,6 @@ def test_an_unknown_architecture_is_refused_by_name() -> None:
 
 
 def test_a_file_without_embedding_is_refused() -> None:
-    """It holds a vocabulary at most."""
+    """Such a file holds a vocabulary, but no model."""
     with pytest.raises(ConfigError, match=r"token_embd\.weight"):
         config_from_metadata(BASE, {})

@@ -10,7 +10,7 @@ from sluiceway.obs.instruments import Counter, Histogram, Labelled
 
 
 def test_counter_continues_when_the_followed_value_has_restarted() -> None:
-    """After a fall, the new value counts from zero."""
+    """If the followed value is lower than before, it began again at zero, so all of it is added."""
     counter = Counter()
     for value in (3, 10, 4):
         counter.follow(value)

@@ -1,4 +1,4 @@
-"""The formats of weights, each with the backend that computes them: torch's products, or native kernels."""
+"""Weight formats, each with the backend that computes with it: torch's matrix products, or the native kernels."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class NativeFormat:
         return self.pack(interleave(weight), None if bias is None else interleave(bias))
 
     def embedding(self, embedding: Tensor, *, is_tied: bool) -> Tensor | None:
-        """In int8 the embedding is kept in bf16 too: a token reads only one row of it, and its precision matters."""
+        """Keep the embedding in bf16, also with int8 matrices: it needs the precision, and a token reads one row."""
         return None if is_tied and not self.is_int8 else embedding.to(torch.bfloat16)
 
     def backend(
@@ -116,7 +116,7 @@ class NativeFormat:
 
 
 def choose_format(dtype: Dtype, config: ModelConfig) -> TorchFormat | NativeFormat:
-    """Choose the format for this machine. Raises `ConfigError` if it cannot compute int8."""
+    """Choose the format for this machine. Raises `ConfigError` for int8 if the machine or the model cannot use it."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     is_native = device.type == "cpu" and BY_NAME[config.architecture].make_decoder is None and is_supported(config)
     kernels = best_kernels() if is_native else None

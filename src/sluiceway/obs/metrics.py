@@ -116,7 +116,7 @@ class Metrics:
         "Longest recent time in which the event loop of a process did not run.",
         "process",
         details="Processes: `api`, `tokenizer`, `engine`, `supervisor`. Recent means the last 30 to 60 seconds. For "
-        "the engine it is the time in which it did not look for messages, which is mostly a step. Busy loops are "
+        "the engine it is the longest time between two looks for messages, mostly the length of a step. Busy loops are "
         "measured to within 50 ms, idle ones to within 250 ms.",
     )
     requests_finished: Labelled[Counter] = counters(
@@ -143,17 +143,17 @@ class Metrics:
         "action",
         ("pause", "park", "resume", "drop", "disconnect", "detach", "reattach"),
         stats="streams.actions",
-        details="`pause`, `park` and `resume`: of the sequences they read; `drop`: of a reader that was too slow; "
-        "`disconnect`: of a dropped reader that did not even take its last event; `detach`: the last reader left; "
-        "`reattach`: a reader came.",
+        details="`pause`, `park` and `resume`: it did this to the sequences of a stream; `drop`: it ended a reader "
+        "that was too slow; `disconnect`: it closed the connection of a dropped reader that did not take its last "
+        "event; `detach`: the last reader left; `reattach`: a reader came.",
     )
     engine_seconds: Labelled[Counter] = counters(
         "Time of the engine process, by part of a round.",
         "part",
         ("plan", "model", "commit", "publish"),
         engine="{}_s_total",
-        details="`plan`: handle what arrived and choose the rows; `model`, with sampling; `commit`; `publish`, with "
-        "everything until the next round.",
+        details="`plan`: handle what arrived and choose the rows; `model`: compute and sample; `commit`: record "
+        "the tokens; `publish`: send them, and everything else until the next round.",
     )
     prompt_tokens: Counter = counter("Prompt tokens of admitted sequences.", engine="prompt_tokens_total")
     generated_tokens: Counter = counter("Tokens generated.", engine="generated_tokens_total", stats="tokens.generated")

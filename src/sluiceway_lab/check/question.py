@@ -1,4 +1,4 @@
-"""What a question of `check` is, and what it works with: the server, its speed alone, requests, the finding."""
+"""Defines a question of `check`, the context in which it sends its requests, and the finding that it returns."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def unknown(reason: str) -> Finding:
 
 
 def graded(value: float, passes_to: float, warns_to: float) -> Grade:
-    """Grade a value of which less is better."""
+    """Grade a value. Smaller values are better."""
     if value <= passes_to:
         return Grade.PASS
     return Grade.WARN if value <= warns_to else Grade.FAIL
@@ -75,7 +75,7 @@ def by_faults(faults: list[str], blemishes: list[str], praise: str, figures: Fig
 
 
 def grouped(found: Iterable[tuple[str, str]]) -> list[str]:
-    """Name each fault once, with everything that has it. `found` has pairs of a fault and what has it."""
+    """Name each fault once, followed by all its owners. `found` has pairs of a fault and its owner."""
     owners: dict[str, list[str]] = {}
     for fault, owner in found:
         owners.setdefault(fault, []).append(owner)
@@ -83,7 +83,7 @@ def grouped(found: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class CheckConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the questions ask. A stream of `long_tokens` outlasts everything that happens during it."""
+    """Sizes of the requests of the questions. A stream of `long_tokens` outlasts everything that happens during it."""
 
     streams: int = 8
     tokens: int = 64
@@ -123,7 +123,7 @@ class CheckContext:
 
     @property
     def limit_s(self) -> float:
-        """The limit for one silence. It is below the limit of the question, which can then still say what it saw."""
+        """How long the server may send nothing. Less than the question's limit, so that it can still report."""
         return self.config.timeout_s / 2
 
     @property

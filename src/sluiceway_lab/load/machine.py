@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PACKAGES = "torch numpy tokenizers fastapi starlette uvicorn uvloop httptools pyzmq msgspec".split()
 _TRIES = 12
 _ENOUGH_S = 10.0
-"""A machine that takes longer than this for its tries, as some do without bfloat16 instructions, gets no more."""
+"""After this time there are no more tries: a machine without bfloat16 instructions may need minutes for all."""
 _READ_BYTES = 512 * 1024 * 1024
 """Far more than the processor's caches hold."""
 _MATRIX = 2048
@@ -54,7 +54,7 @@ class Measurement:
     def record(
         self, experiment: str, command: Sequence[str], config: Mapping[str, Any], runs: Sequence[Run], **fields: Any
     ) -> Record:
-        """`fields` are the other fields of the record. The usual values replace missing ones."""
+        """Make the record. `fields` are its other fields, which have defaults."""
         git_sha, is_dirty = sources()
         usual: dict[str, Any] = {"floor": None, "weights": None, "ratios": []}
         return Record(

@@ -12,7 +12,7 @@ def variant(name: str, first_s: float, middle_s: float, last_s: float) -> Run:
     return run(name, "together", 32, first_token_min_s=first_s, first_token_p50_s=middle_s, first_token_p99_s=last_s)
 
 
-def test_steps_let_the_first_go_first() -> None:
+def test_hypotheses_are_supported_when_early_prompts_do_not_wait_for_late_ones() -> None:
     found = verdicts(
         lab_of(
             variant("one step for all", 0.44, 0.44, 0.44),
@@ -25,7 +25,7 @@ def test_steps_let_the_first_go_first() -> None:
     assert found[2].sentence == "p99 450 ms against 440; the median 250 against 440"
 
 
-def test_hypotheses_fall() -> None:
+def test_hypotheses_are_refuted_when_all_prompts_wait_for_the_last() -> None:
     found = verdicts(
         lab_of(
             variant("one step for all", 0.1, 0.2, 0.4),

@@ -55,7 +55,7 @@ def test_reader_leaves_after_its_tokens(resets: bool) -> None:
 
 
 @pytest.mark.parametrize("habit", [Habit(n_tokens=0), Habit(n_reads=0), Habit(for_s=-1.0)])
-def test_reader_leaves_before_its_first_token_when_it_has_had_enough(habit: Habit) -> None:
+def test_reader_leaves_before_its_first_token_when_a_limit_is_already_reached(habit: Habit) -> None:
     reading = asyncio.run(answered([EVENT, DONE], habit))
     assert (reading.end, reading.n_tokens, reading.completion_s) == (LEFT, 0, 0.0)
 

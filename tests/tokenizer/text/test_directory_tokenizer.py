@@ -47,7 +47,7 @@ def test_load_gives_the_tokens_and_the_chat_format_of_the_files(tmp_path: Path) 
 def test_end_tokens_are_all_that_the_files_name(
     tmp_path: Path, generation_config: dict[str, Any], config: dict[str, Any], expected: tuple[int, ...]
 ) -> None:
-    """Those of the generation come first. None comes twice."""
+    """Those of generation_config.json come first. No id is repeated."""
     path = write_directory(tmp_path, generation_config=generation_config, config=config)
     assert load_directory_tokenizer(str(path)).eos_token_ids == expected
 
@@ -98,7 +98,6 @@ def test_a_template_of_another_form_is_refused(tmp_path: Path, template: object)
 
 @pytest.mark.parametrize("named", [[{"name": "default", "template": 5}]])
 def test_a_default_template_that_is_no_text_is_refused(tmp_path: Path, named: object) -> None:
-    """So is one without a name."""
     with pytest.raises(ModelSourceError, match="chat_template must be"):
         load_directory_tokenizer(str(write_directory(tmp_path, tokenizer_config={"chat_template": named})))
 
@@ -167,7 +166,7 @@ def test_a_precompiled_normaliser_that_is_broken_is_refused(tmp_path: Path, tabl
     "normalizer", [{"type": "Precompiled"}, {"type": "Sequence", "normalizers": [1, "Precompiled"]}]
 )
 def test_a_normaliser_of_another_form_is_refused(tmp_path: Path, normalizer: object) -> None:
-    """By the library or by this project."""
+    """Either the tokenizers library or our own check refuses it."""
     with pytest.raises(ModelSourceError, match=r"tokenizer.json: "):
         load_directory_tokenizer(with_normalizer(tmp_path, normalizer))
 

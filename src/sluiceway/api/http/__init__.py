@@ -1,1 +1,1 @@
-"""HTTP/1.1 on sockets: heads, bodies, framing, and which requests come in."""
+"""HTTP/1.1 on sockets: parses heads and bodies, frames answers, and refuses requests that are not allowed."""

@@ -1,1 +1,1 @@
-"""The engine's mind: pure, without a clock, a tensor or a socket."""
+"""Decides what the engine computes in each step; pure, without a clock, a tensor or a socket."""

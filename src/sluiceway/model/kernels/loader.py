@@ -19,7 +19,7 @@ _CHOICE = "SLUICEWAY_KERNELS"
 
 @functools.cache
 def best_kernels() -> Kernels | None:
-    """The best set that this processor runs, or the one that the environment names; None: torch computes alone."""
+    """Return the kernel set that the environment names, or else the best for this processor; None: torch computes."""
     log = structlog.get_logger("kernels")
     choice = os.environ.get(_CHOICE, "")
     if choice == "none":
@@ -32,13 +32,15 @@ def best_kernels() -> Kernels | None:
     for kernels in sets:
         if choice in ("", kernels.name.decode()):
             return kernels
-    log.warning("no such native kernels here, torch computes everything, slower", asked_for=choice)
+    log.warning(
+        "the kernel set that was asked for is not available, torch computes everything, slower", asked_for=choice
+    )
     return None
 
 
 @functools.cache
 def all_kernels() -> list[Kernels]:
-    """All sets that this processor runs, the best first. Raises `OSError` if there is no library of these sources."""
+    """All sets that this processor runs, the best first. Raises `OSError` if the library is missing or outdated."""
     if not LIBRARY.exists():
         raise OSError(f"{LIBRARY.name} was not built: at installation there was no working C++ compiler")
     library = ctypes.CDLL(str(LIBRARY))
@@ -66,7 +68,7 @@ def gomp_parallel() -> int | None:
 
 
 def openmp_candidates() -> list[Path]:
-    """The OpenMP runtimes of this process. Another one would be a second pool, whose threads compete with the first."""
+    """The OpenMP runtimes that this process has loaded. A further one would start threads that compete with torch's."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
