@@ -27,7 +27,7 @@ def error_of(driver: AsgiDriver) -> dict[str, Any]:
 
 
 async def test_chat_is_answered(api: Api) -> None:
-    """With an id, the served name and the time."""
+    """The answer has an id, the served name and the time."""
     answer = (await fetch(api.app, "POST", "/v1/chat/completions", chat())).json()
     assert answer["choices"][0]["message"]["content"] == "Hello"
     assert answer["id"].startswith("chatcmpl-") and answer["model"] == MODEL and answer["created"] == 1_700_000_000
@@ -136,7 +136,7 @@ async def test_the_server_is_live_but_not_ready_when_the_engine_is_down(api: Api
 
 
 async def test_metrics_and_stats_are_served(api: Api) -> None:
-    """As Prometheus text and as JSON."""
+    """Metrics are Prometheus text, stats are JSON."""
     metrics = await fetch(api.app, "GET", "/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert b"sluiceway_requests_running 0.0" in metrics.body
@@ -217,7 +217,7 @@ async def test_an_ambiguous_path_gets_a_hint(api: Api, path: str) -> None:
 
 
 async def test_unknown_paths_and_methods_are_logged(api: Api) -> None:
-    """Shortened, and without control characters."""
+    """The log shortens them, and has no control characters."""
     await fetch(api.app, "GET", "/no\n\x1b" + "x" * 1000)
     await fetch(api.app, "GET", "/v1/completions")
     rejected = [line for line in api.lines if line["event"] == "rejected"]

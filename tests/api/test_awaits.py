@@ -1,8 +1,8 @@
-"""Faults at every await of the way of a stream: wherever one lands, nothing is held and nothing is ended twice.
+"""A request releases everything and cancels each sequence at most once, whichever await a fault hits.
 
-Each scenario is run again and again. Each time its task, or the one that watches its client, is cancelled one turn of
-the loop later; or the connection breaks at one call of `receive` or `send` more. Which awaits that meets is compared
-with those that there are: one that is new needs a scenario that comes by it.
+Each scenario runs many times. In each run a task of the request is cancelled one turn of the loop later than in the run
+before, or the connection breaks one call of `receive` or `send` later. The last test compares the awaits that were hit
+with all awaits in the source: a new await needs a scenario that reaches it.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ POST, STREAM = "/v1/completions", "/v1/streams/s"
 EVENTS = {"accept": "text/event-stream"}
 TOO_LONG = Refusal(status=400, code="context_length_exceeded", message="Too long.")
 LAST_TURN = 60
-"""Who is still there has no more to come, and leaves."""
+"""A client that is still connected in this turn leaves. It would get nothing more."""
 MOST_TURNS = 200
 PLACES = (0, 1, 2)
-"""The task that answers, and the tasks that it starts."""
+"""Indices of the tasks of a request: the task that answers, and two that it may start."""
 
 
-class Wary(AsgiDriver):
-    """Each call of its server's takes a turn of the loop; after `breaks_at` calls the connection breaks.
+class BreakingDriver(AsgiDriver):
+    """Takes one turn of the loop for each `receive` or `send`, and breaks the connection after `breaks_at` calls.
 
-    `met` are the awaits through which the call was made that met it.
+    `hit` has the awaits that were waiting for the call that failed.
     """
 
     def __init__(self, app: ASGIApp, *args: Any, **kwargs: Any) -> None:
         super().__init__(app, *args, **kwargs)
         self.breaks_at: int | None = None
         self.n_calls = 0
-        self.met: set[Place] = set()
+        self.hit: set[Place] = set()
 
     async def receive(self) -> Message:
         await self._pass()
@@ -70,7 +70,7 @@ class Wary(AsgiDriver):
     async def _pass(self) -> None:
         self.n_calls += 1
         if self.breaks_at is not None and self.n_calls > self.breaks_at:
-            self.met = self.met or AWAITS.of_caller()
+            self.hit = self.hit or AWAITS.of_caller()
             raise ConnectionResetError
         await asyncio.sleep(0)
 
@@ -142,23 +142,23 @@ SCENARIOS = [
                  completion(stream=True), stalls=stalls, offers_chunks=chunks)
         for stalls, chunks in itertools.product((False, True), repeat=2)
     ),
-    scenario("plain", "POST", POST, completion()),
+    scenario("whole answer", "POST", POST, completion()),
     scenario("a body for a worker process", "POST", POST, completion(prompt="x" * QUICK_BYTES)),
     scenario("body in pieces", "POST", POST, [completion(stream=True)[:9], completion(stream=True)[9:]]),
     scenario("rejected", "POST", POST, completion(stream=True), is_rejected=True),
     scenario("refused", "POST", POST, completion(max_tokens="many")),
-    scenario("kept out", "POST", POST, completion(), {"origin": "http://example.org"}),
+    scenario("refused by the gate", "POST", POST, completion(), {"origin": "http://example.org"}),
     scenario("refused unread", "POST", POST, [b"a", b"b"], {"content-type": "text/plain"}),
-    scenario("broken inside", "POST", POST, completion(), before=_faulty),
-    scenario("twin, live", "GET", STREAM, headers=EVENTS, before=_running),
-    scenario("twin, live, chunks", "GET", STREAM, headers=EVENTS, before=_running, offers_chunks=True),
-    scenario("twin with a body", "GET", STREAM, [b"a"], EVENTS, before=_running, sends_all=False),
-    scenario("twin, replay", "GET", STREAM, headers=EVENTS | {"last-event-id": "1"}, before=_ended),
-    scenario("twin, at the end", "GET", STREAM, headers=EVENTS | {"last-event-id": "4"}, before=_ended),
-    scenario("twin, head", "HEAD", STREAM, headers=EVENTS, before=_ended),
-    scenario("twin, refused", "GET", STREAM, headers=EVENTS | {"last-event-id": "x"}, before=_ended),
-    scenario("page", "GET", STREAM, before=_running),
-    scenario("page, unknown", "GET", STREAM),
+    scenario("fault in the dispatcher", "POST", POST, completion(), before=_faulty),
+    scenario("resume, live", "GET", STREAM, headers=EVENTS, before=_running),
+    scenario("resume, live, chunks", "GET", STREAM, headers=EVENTS, before=_running, offers_chunks=True),
+    scenario("resume with a body", "GET", STREAM, [b"a"], EVENTS, before=_running, sends_all=False),
+    scenario("resume, replay", "GET", STREAM, headers=EVENTS | {"last-event-id": "1"}, before=_ended),
+    scenario("resume, at the end", "GET", STREAM, headers=EVENTS | {"last-event-id": "4"}, before=_ended),
+    scenario("resume, head", "HEAD", STREAM, headers=EVENTS, before=_ended),
+    scenario("resume, refused", "GET", STREAM, headers=EVENTS | {"last-event-id": "x"}, before=_ended),
+    scenario("record", "GET", STREAM, before=_running),
+    scenario("record, unknown", "GET", STREAM),
     scenario("list", "GET", "/v1/streams", before=_running),
     scenario("list, refused", "GET", "/v1/streams?limit=0", before=_running),
     scenario("cancel", "POST", f"{STREAM}/cancel", before=_running),
@@ -175,15 +175,15 @@ class Trial:
         self.api = Api(streams=given.streams)
         method, path, body, headers = given.request
         path, _, query = path.partition("?")
-        self.driver = Wary(self.api.app, method, path, body, headers, **given.options)
+        self.driver = BreakingDriver(self.api.app, method, path, body, headers, **given.options)
         self.driver.scope["query_string"] = query.encode()
-        self._n_said = self._n_turns = 0
+        self._upstream_turn = self._n_turns = 0
         self._others: set[asyncio.Task[Any]] = set()
 
     async def begin(self) -> None:
         await self._given.before(self.api)
         self._others = asyncio.all_tasks()
-        self._n_said = len(self.api.upstream.requests) and 3
+        self._upstream_turn = len(self.api.upstream.requests) and 3
         if self._given.stalls:
             self.driver.stall()
         self.driver.start()
@@ -201,7 +201,7 @@ class Trial:
         return self.driver.task.done()
 
     async def turn(self) -> None:
-        """The loop turns once; upstream does one thing, and a reader that stalls comes back after all of it."""
+        """Let the loop turn once and upstream do one thing. A stalled reader reads again after the last one."""
         await asyncio.sleep(0)
         self._n_turns += 1
         if self._n_turns == LAST_TURN and not self.is_over:
@@ -212,17 +212,17 @@ class Trial:
         if upstream.cancels:
             self._answer_cancels()
             return
-        self._n_said += 1
+        self._upstream_turn += 1
         if self._given.is_rejected:
-            if self._n_said == 3:
+            if self._upstream_turn == 3:
                 upstream.reject(TOO_LONG)
-        elif self._n_said == 1:
+        elif self._upstream_turn == 1:
             upstream.say(Accepted(upstream.rid, 1, 0))
-        elif self._n_said < 6:
+        elif self._upstream_turn < 6:
             upstream.say(Delta(upstream.rid, "x", (1,)))
-        elif self._n_said == 12:
+        elif self._upstream_turn == 12:
             upstream.finish()
-        elif self._n_said > 12:
+        elif self._upstream_turn > 12:
             self.driver.catch_up()
 
     def _answer_cancels(self) -> None:
@@ -237,9 +237,9 @@ class Trial:
         raise AssertionError(f"{self._given.name}: it does not end")
 
     async def clear(self) -> None:
-        """It ends, if it has not ended yet, and other readers read to the end. Then nothing may be held.
+        """Run to the end, let other readers read to the end, and check that nothing is held.
 
-        Its client does not leave once it is over: what it held must be released without that.
+        The client stays connected after the end: everything must be released even if it does not leave.
         """
         await self.run()
         for _ in range(20):
@@ -253,7 +253,7 @@ class Trial:
 
 async def cancelled_everywhere(given: Scenario, place: int) -> set[Place]:
     """Cancel the task of this place at each turn. Returns the awaits at which it was cancelled."""
-    met: set[Place] = set()
+    hit: set[Place] = set()
     for n_turns in range(MOST_TURNS):
         trial = Trial(given)
         await trial.begin()
@@ -261,10 +261,10 @@ async def cancelled_everywhere(given: Scenario, place: int) -> set[Place]:
             await trial.turn()
         if trial.is_over:
             await trial.clear()
-            return met
+            return hit
         for task in trial.tasks[place : place + 1]:
-            if at := AWAITS.of_task(task):  # nobody but its owner knows a task that has not begun
-                met |= at
+            if at := AWAITS.of_task(task):  # a task that has not begun has no await
+                hit |= at
                 task.cancel()
                 await asyncio.wait([task])
         await trial.clear()
@@ -273,7 +273,7 @@ async def cancelled_everywhere(given: Scenario, place: int) -> set[Place]:
 
 async def broken_everywhere(given: Scenario) -> set[Place]:
     """Break the connection at each call of `receive` and `send`. Returns the awaits at which it broke."""
-    met: set[Place] = set()
+    hit: set[Place] = set()
     for n_calls in range(MOST_TURNS):
         trial = Trial(given)
         trial.driver.breaks_at = n_calls
@@ -283,9 +283,9 @@ async def broken_everywhere(given: Scenario) -> set[Place]:
         fault = trial.driver.task.exception()
         assert fault is None or isinstance(fault, ConnectionResetError)
         await trial.clear()
-        if not trial.driver.met:
-            return met
-        met |= trial.driver.met
+        if not trial.driver.hit:
+            return hit
+        hit |= trial.driver.hit
     raise AssertionError(f"{given.name}: it does not end")
 
 
@@ -300,19 +300,19 @@ def cancelled_at() -> set[Place]:
 async def test_nothing_is_held_wherever_a_task_is_cancelled(
     given: Scenario, place: int, cancelled_at: set[Place]
 ) -> None:
-    """The task that answers, or one of the tasks that it has started."""
+    """The cancelled task is the one that answers, or one that it has started."""
     cancelled_at |= await cancelled_everywhere(given, place)
 
 
 @pytest.mark.parametrize("given", SCENARIOS, ids=lambda given: given.name)
 async def test_nothing_is_held_wherever_a_connection_breaks(given: Scenario) -> None:
-    """A server may raise an exception out of any call."""
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # it ends the watching task too
+    """A server may raise an exception in any call of `receive` or `send`."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the fault may end other tasks too
     assert await broken_everywhere(given)
 
 
 async def test_a_scenario_reaches_every_await(cancelled_at: set[Place]) -> None:
-    """The failure names an await that no scenario reaches."""
+    """If it fails, the error shows the awaits that no scenario reaches."""
     if not cancelled_at:
         for given, place in itertools.product(SCENARIOS, PLACES):
             cancelled_at |= await cancelled_everywhere(given, place)

@@ -1,4 +1,4 @@
-"""What all endpoints share."""
+"""The context that all endpoints share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API process carries out orders, sends heartbeats, and stops on order."""
+"""The API process carries out the orders of the supervisor, sends heartbeats, and stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.live_http import LiveClient
 CONFIG = ServeConfig(model=ModelFiles(kind=ModelKind.FAKE, path="", name=MODEL), port=0)
 PATH = "/v1/completions"
 PATIENCE_S = 120.0
-"""More than anything here takes on a machine with much else to do."""
+"""Longer than any test here takes on a busy machine."""
 
 
 def listening() -> socket.socket:
@@ -141,7 +141,7 @@ def answer(request: Tokenize, *texts: str) -> Events:
 
 
 async def test_it_answers_a_request() -> None:
-    """From the body to the pipe and back."""
+    """The request goes from the HTTP body to the pipe, and its answer goes back."""
     async with running() as (ends, client):
         await client.request("POST", PATH, completion())
         ends.events.put_nowait(answer(await ends.request(), "Hel", "lo"))
@@ -231,7 +231,7 @@ async def test_it_stops_immediately_on_order() -> None:
 
 
 async def test_a_fault_at_one_message_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a message of the tokenizer, of the supervisor, or in a tick: it is logged, and the next one is handled."""
+    """The message is from the tokenizer or the supervisor, or it is a tick. The fault is logged, and work goes on."""
     with structlog.testing.capture_logs() as lines:
         async with running() as (ends, client):
             with monkeypatch.context() as broken:
@@ -265,7 +265,7 @@ async def test_a_fault_at_a_roll_call_ends_no_process(monkeypatch: pytest.Monkey
 
 
 async def test_a_drain_and_a_stop_are_carried_out_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the server would wait for its timeout."""
+    """Otherwise the server would wait for its timeout."""
     with structlog.testing.capture_logs() as lines:
         async with running() as (ends, _):
             monkeypatch.setattr(Dispatcher, "drain", fail)
@@ -290,7 +290,7 @@ def test_the_url_can_be_pasted(host: str, url: str) -> None:
 
 
 def test_it_works_with_real_pipes() -> None:
-    """In a thread, with its own loop."""
+    """The process runs in a thread that has its own loop."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     addresses = Addresses.in_process("api-test")
     supervisor = ControlServer(context, addresses.control)

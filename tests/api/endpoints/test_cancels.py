@@ -90,7 +90,7 @@ async def test_receipt_comes_when_everything_is_released(api: Api, cancels: Canc
 
 
 async def test_receipt_is_the_same_when_it_is_asked_for_again(api: Api, cancels: Cancels) -> None:
-    """During the cancellation and after it. The engine gets one message."""
+    """The caller may ask during the cancellation and after it. The engine gets one message."""
     driver = await opened(api)
     generate(api)
     asked = [asyncio.create_task(cancels.cancel("s", "")) for _ in range(3)]

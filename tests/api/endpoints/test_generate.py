@@ -61,7 +61,7 @@ async def test_a_request_is_answered(api: Api, stream: bool, chunks: bool) -> No
 
 
 async def test_the_head_is_sent_on_acceptance(api: Api) -> None:
-    """Not earlier, and without waiting for a token."""
+    """It is not sent earlier, and does not wait for a token."""
     driver = await opened(api)
     await settle()
     assert driver.sent == []
@@ -172,7 +172,7 @@ async def test_a_bad_request_is_refused_by_the_api_process(api: Api) -> None:
 
 
 async def test_a_rejection_by_the_engine_is_an_error_status(api: Api) -> None:
-    """For a stream too, since its head was not sent."""
+    """A stream gets a status too, since its head was not sent."""
     driver = await opened(api)
     api.upstream.reject(TOO_LONG)
     await driver.done()
@@ -205,13 +205,13 @@ async def test_a_server_may_say_more_than_once_that_the_body_has_ended(api: Api)
     assert driver.status == 200
 
 
-# Ends that are not the client's.
+# Ends that the server causes.
 
 
 @chunks_or_not
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_failure_is_an_event_or_a_status(api: Api, stream: bool, chunks: bool) -> None:
-    """An event in a stream, else a status."""
+    """A stream gets an error event, a whole answer gets an error status."""
     driver = await opened(api, stream=stream, chunks=chunks)
     api.upstream.accept()
     api.upstream.speak("x")

@@ -32,7 +32,7 @@ async def posted(api: Api, *, is_done: bool = True) -> AsgiDriver:
     return driver
 
 
-async def twin(api: Api, after: int | str | None = None, stream_id: str = "s", method: str = "GET") -> AsgiDriver:
+async def resume(api: Api, after: int | str | None = None, stream_id: str = "s", method: str = "GET") -> AsgiDriver:
     headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
     driver = AsgiDriver(api.app, method, f"/v1/streams/{stream_id}", headers=headers)
     await driver.run()
@@ -45,17 +45,17 @@ def api() -> Api:
 
 
 async def test_missed_events_are_read(api: Api) -> None:
-    """All of them, or those after an event."""
+    """The reader gets all events, or those after the event that it names."""
     whole = (await posted(api)).body
     assert whole.startswith(b"id: 1\n") and b"id: 4\ndata: [DONE]\n\n" in whole
-    again = await twin(api)
+    again = await resume(api)
     assert again.body == whole and again.headers["x-stream-id"] == "s"
-    rest = (await twin(api, 2)).body
+    rest = (await resume(api, 2)).body
     assert rest.startswith(b"id: 3\n") and whole.endswith(rest)
 
 
 async def test_new_events_are_read_too(api: Api) -> None:
-    """To the end, while the first reader reads too."""
+    """The second reader reads to the end, while the first one reads too."""
     first = await posted(api, is_done=False)
     other = AsgiDriver(api.app, "GET", "/v1/streams/s", headers={"accept": "text/event-stream"}).start()
     await settle()
@@ -69,11 +69,11 @@ async def test_nothing_follows_the_end(api: Api) -> None:
     """204 stops an EventSource. An evicted stream whose record is kept gets it too."""
     api = Api(streams=StreamsConfig(replay_ttl_s=1.0))
     await posted(api)
-    assert (await twin(api, 4)).status == 204
+    assert (await resume(api, 4)).status == 204
     api.now_s = 5.0
     api.dispatcher.registry.tick()
-    assert (await twin(api, 4)).status == 204
-    gone = await twin(api, 3)
+    assert (await resume(api, 4)).status == 204
+    gone = await resume(api, 3)
     assert gone.status == 410 and gone.json()["error"]["code"] == "stream_gone"
 
 
@@ -81,20 +81,20 @@ async def test_an_event_that_is_not_kept_is_gone() -> None:
     """The window was too small."""
     api = Api(streams=StreamsConfig(replay_events=1))
     await posted(api)
-    assert (await twin(api, 1)).status == 410
+    assert (await resume(api, 1)).status == 410
 
 
 @pytest.mark.parametrize(("after", "stream_id", "status"), [(9, "s", 400), ("x", "s", 400), (0, "t", 404)])
 async def test_unknown_events_and_streams_are_refused(api: Api, after: int | str, stream_id: str, status: int) -> None:
-    """An event that was not sent, an invalid id, an unknown stream."""
+    """The event was never sent, its id is invalid, or the stream is unknown."""
     await posted(api)
-    assert (await twin(api, after, stream_id)).status == status
+    assert (await resume(api, after, stream_id)).status == status
 
 
 async def test_head_has_no_body(api: Api) -> None:
     """It adds no reader."""
     await posted(api)
-    head = await twin(api, method="HEAD")
+    head = await resume(api, method="HEAD")
     assert head.status == 200 and head.body == b"" and head.headers["x-stream-id"] == "s"
     assert api.metrics.stream_actions["reattach"].value == 0
 
@@ -110,7 +110,7 @@ def test_a_reader_without_an_event_id_begins_at_the_beginning() -> None:
 @pytest.mark.parametrize("after", [None, 0, 1, 4, 9])
 @pytest.mark.parametrize("moment", ["waiting", "accepted", "running", "ended"])
 async def test_a_stream_that_is_not_resumable_is_gone(api: Api, after: int | None, moment: str) -> None:
-    """At any time, for any event id, and also when only its record is left."""
+    """The answer is the same at any time, for any event id, and when only its record is left."""
     driver = AsgiDriver(api.app, "POST", PATH, completion(stream=True), {"x-stream-id": "s"}).start()
     await settle(lambda: api.upstream.requests)
     if moment != "waiting":
@@ -121,7 +121,7 @@ async def test_a_stream_that_is_not_resumable_is_gone(api: Api, after: int | Non
     if moment == "ended":
         api.upstream.finish()
         await driver.done()
-    refused = await twin(api, after)
+    refused = await resume(api, after)
     assert (refused.status, refused.json()["error"]["code"]) == (410, "stream_gone")
     assert "cannot be resumed" in refused.json()["error"]["message"]
     driver.vanish()
@@ -133,4 +133,4 @@ async def test_a_whole_answer_cannot_be_resumed(api: Api) -> None:
     api.upstream.script = ["a"]
     headers = {"x-stream-id": "s", "idempotency-key": "k"}
     assert (await AsgiDriver(api.app, "POST", PATH, completion(), headers).start().done()).status == 200
-    assert (await twin(api)).status == 410
+    assert (await resume(api)).status == 410

@@ -85,7 +85,7 @@ def test_the_last_snapshot_is_used_without_a_report() -> None:
 
 
 def test_every_violation_is_listed() -> None:
-    """Those of the engine, and those that the numbers show."""
+    """The list has the violations of the engine, and those that the numbers show."""
     api = Api()
     broken = report(engine=engine_stats(accepted_total=2, finished_total=2, blocks_total=4), violations=("I2: broken",))
     told = account(api.dispatcher, api.metrics, broken, {})
@@ -102,7 +102,7 @@ def test_every_violation_is_listed() -> None:
     ],
 )
 def test_numbers_that_do_not_agree_are_named(fields: dict[str, int], says: str) -> None:
-    """One sentence for each rule."""
+    """Each rule has its own sentence."""
     (sentence,) = engine_violations(engine_stats(**fields))
     assert says in sentence
 

@@ -61,7 +61,7 @@ async def test_the_record_of_a_stream_can_be_read_during_and_after_it(api: Api) 
 
 
 async def test_streams_are_listed_for_their_caller(api: Api) -> None:
-    """Running and ended ones, but no streams of other callers."""
+    """The list has running and ended streams, but none of other callers."""
     first = await opened(api, "one")
     api.upstream.finish()
     await first.done()

@@ -36,7 +36,7 @@ async def streams(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def test_stream_has_no_chunks_and_ends_with_the_connection() -> None:
-    """For both ways to write."""
+    """The application may use `send` or write directly."""
     head, body = await answer_of(streams, "1.0")
     assert b"transfer-encoding" not in head and b"connection: close" in head
     assert body == b"one two three"
@@ -51,7 +51,7 @@ async def test_stream_of_a_newer_client_has_chunks() -> None:
 
 @pytest.mark.parametrize("pieces", [[b"four"], [b"fo", b"ur"]])
 async def test_a_length_in_the_head_is_kept(pieces: list[bytes]) -> None:
-    """With one piece, or with several."""
+    """The body may be written in one piece or in several."""
 
     async def answers(scope: Scope, receive: Receive, send: Send) -> None:
         await send(PLAIN)

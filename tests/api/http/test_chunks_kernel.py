@@ -60,7 +60,7 @@ async def test_it_is_full_when_a_reader_has_stopped() -> None:
 
 
 async def test_it_calls_back_when_it_is_no_longer_full() -> None:
-    """However long the reader takes."""
+    """The reader may take any time."""
     async with line() as one:
         n_bytes = one.fill()
         await asyncio.sleep(0)

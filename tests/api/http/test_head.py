@@ -25,7 +25,7 @@ def test_a_json_body_has_its_length() -> None:
 
 
 def test_a_refusal_says_when_to_retry_if_that_is_known() -> None:
-    """In whole seconds, rounded up."""
+    """The time is in whole seconds, rounded up."""
     refusal = Refusal(status=503, code="c", message="m", retry_after_s=0.2)
     head = refusal_head(5, refusal)
     assert head.status == 503 and dict(head.headers)[b"retry-after"] == b"1"
@@ -33,6 +33,6 @@ def test_a_refusal_says_when_to_retry_if_that_is_known() -> None:
 
 
 def test_a_conflict_tells_clients_not_to_retry() -> None:
-    """It would be a conflict again."""
+    """A retry would be a conflict again."""
     said = [dict(refusal_head(5, Refusal(status=status, code="c", message="m")).headers) for status in (409, 410, 503)]
     assert [headers.get(b"x-should-retry") for headers in said] == [b"false", None, None]

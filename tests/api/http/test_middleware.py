@@ -14,7 +14,7 @@ from sluiceway.protocols.common.errors import error_body
 from support.asgi_driver import AsgiDriver, record_log, settle
 
 
-def edged(app: ASGIApp) -> tuple[ASGIApp, list[dict[str, Any]]]:
+def edge_and_log(app: ASGIApp) -> tuple[ASGIApp, list[dict[str, Any]]]:
     log, lines = record_log()
     gate = Gate(listens_on="127.0.0.1", allowed=())
     edge = Edge(app, new_id=lambda: "made-up", log=log, gate=gate, refuse=never, error_body_of=lambda _: error_body)
@@ -26,7 +26,7 @@ async def never(refusal: Refusal, scope: Scope, send: Send) -> None:
 
 
 def edge_around(app: ASGIApp) -> ASGIApp:
-    return edged(app)[0]
+    return edge_and_log(app)[0]
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +53,7 @@ async def stream(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.mark.parametrize("given", ["x", "abc-123_~!", "z" * 128])
 async def test_a_valid_id_of_the_client_is_used(given: str) -> None:
     """It is printable and short."""
-    driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
+    driver = AsgiDriver(edge_and_log(answer)[0], headers={"X-Request-Id": given})
     await driver.run()
     assert driver.headers["x-request-id"] == given
 
@@ -61,7 +61,7 @@ async def test_a_valid_id_of_the_client_is_used(given: str) -> None:
 @pytest.mark.parametrize("given", ["", "z" * 129, "a b", "a\tb", "a\r\nset-cookie: x", "é", "\x7f"])
 async def test_an_invalid_id_is_replaced(given: str) -> None:
     """It is never sent back."""
-    driver = AsgiDriver(edged(answer)[0], headers={"X-Request-Id": given})
+    driver = AsgiDriver(edge_and_log(answer)[0], headers={"X-Request-Id": given})
     await driver.run()
     assert driver.headers["x-request-id"] == "made-up"
 
@@ -73,7 +73,7 @@ async def test_the_application_knows_the_id() -> None:
         seen.append(request_id_of(scope))
         await answer(scope, receive, send)
 
-    await AsgiDriver(edged(app)[0]).run()
+    await AsgiDriver(edge_and_log(app)[0]).run()
     assert seen == ["made-up"]
 
 
@@ -86,7 +86,7 @@ async def test_an_unexpected_fault_is_a_500_in_the_envelope() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise ValueError("/secret/path")
 
-    guarded, lines = edged(app)
+    guarded, lines = edge_and_log(app)
     driver = AsgiDriver(guarded, path="/x")
     await driver.run()
     assert driver.status == 500 and driver.headers["x-request-id"] == "made-up"
@@ -101,7 +101,7 @@ async def test_a_fault_in_an_answer_breaks_it_off() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise ValueError("broken")
 
-    driver = AsgiDriver(edged(app)[0])
+    driver = AsgiDriver(edge_and_log(app)[0])
     with pytest.raises(ValueError, match="broken"):
         await driver.run()
     assert not driver.is_over

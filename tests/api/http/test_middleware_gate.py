@@ -188,7 +188,7 @@ async def test_page_of_another_origin_changes_nothing(
     ("origin", "page"), [("http://localhost:5173", "of another origin"), ("null", "without an origin of its own")]
 )
 async def test_a_page_of_another_origin_gets_advice(origin: str, page: str) -> None:
-    """Not `--allowed-host`: without CORS headers its browser would hide the answer."""
+    """It does not name `--allowed-host`: without CORS headers the browser would hide the answer."""
     refusal = await refusal_of([("Host", "localhost:8000"), ("Origin", origin)])
     assert refusal is not None and page in refusal.message and "under one origin" in refusal.message
     assert "no CORS headers are sent" in refusal.message and "under which the server itself" in refusal.message
@@ -226,7 +226,7 @@ async def test_a_form_cannot_cancel(label: str) -> None:
 
 @pytest.mark.parametrize(("target", "status"), [("http://attacker.example", 421), ("http://localhost:1", 200)])
 async def test_the_host_of_the_target_counts(target: str, status: int) -> None:
-    """As https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2 has it."""
+    """It replaces the `Host` header (https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2)."""
     async with live_http(Api().app) as port:
         client = await LiveClient.connect(port)
         other = {421: "localhost", 200: "attacker.example"}[status]

@@ -65,7 +65,7 @@ def error_of(body: bytes) -> dict[str, Any]:
 def test_a_client_that_leaves_is_noticed(
     leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop], http: str | None, moment: str, stream: bool
 ) -> None:
-    """With every loop, streamed or whole, before the head and after it. Nothing is left."""
+    """Every loop notices it, for streams and whole answers, before the head and after it. Nothing is left."""
 
     async def scenario() -> None:
         api = Api()
@@ -132,7 +132,7 @@ def test_a_client_that_asked_ahead_and_leaves_is_noticed(
     run(loop, scenario())
 
 
-# Clients that do neither.
+# Clients that stay and do not read.
 
 
 @loops
@@ -212,7 +212,7 @@ def test_a_kernel_without_the_bound_for_unsent_bytes_works(
 def test_the_kernel_probes_silent_connections(
     loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 30 s of silence, and three times."""
+    """It probes three times, after 30 s of silence."""
     options: list[int] = []
     transports: list[asyncio.Transport] = []
     made = http_protocol.WatchfulProtocol.connection_made
@@ -262,7 +262,7 @@ async def test_an_idle_connection_with_an_untaken_answer_is_closed() -> None:
 
 @protocols
 async def test_a_connection_is_used_again(http: str | None) -> None:
-    """After answers of every kind, and after errors."""
+    """The answer before may be of any kind, or an error."""
     api = Api()
     api.upstream.script = ["Hello"]
     async with connected(api, http) as client:
@@ -418,7 +418,7 @@ async def test_a_bad_request_in_the_queue_is_refused_in_order() -> None:
 
 
 async def test_an_idle_connection_is_closed_in_the_end() -> None:
-    """After no request, after one, and after blank lines only."""
+    """It may have sent no request, one request, or only blank lines."""
     async with live_http(Api().app, keep_alive_s=1.0) as port:
         clients = [await LiveClient.connect(port) for _ in range(3)]
         await clients[1].request("GET", "/health")
@@ -556,7 +556,7 @@ class ParsedSlices:
 def test_tiny_chunks_are_parsed_one_slice_in_each_turn_of_the_loop(
     loop: Callable[[], asyncio.AbstractEventLoop], n_clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For any number of chunks and clients. Content without framing is parsed without a pause."""
+    """The number of chunks and clients does not matter. Content without framing is parsed without a pause."""
     slices = ParsedSlices(monkeypatch)
 
     async def scenario() -> None:
@@ -584,7 +584,7 @@ def test_tiny_chunks_are_parsed_one_slice_in_each_turn_of_the_loop(
 
 @loops
 def test_input_after_tiny_chunks_is_answered_in_order(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Requests, an offer of another protocol, and invalid input."""
+    """The input is a request, an offer of another protocol, or invalid."""
 
     async def scenario() -> None:
         api = Api()
@@ -604,7 +604,7 @@ def test_input_after_tiny_chunks_is_answered_in_order(loop: Callable[[], asyncio
 def test_a_client_that_leaves_among_tiny_chunks_is_noticed(
     leave: Leave, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """While its input waits for a turn too."""
+    """It is noticed even while its input waits for a turn."""
 
     async def scenario() -> None:
         begun, left = asyncio.Event(), asyncio.Event()
@@ -680,7 +680,7 @@ async def test_a_trailer_that_does_not_end_is_refused(monkeypatch: pytest.Monkey
     ids=["fields", "bytes", "path", "one-field-too-many", "whole-in-one-read"],
 )
 async def test_a_head_that_is_too_large_is_refused(raw: bytes) -> None:
-    """Before it is complete, or when it is. Other connections go on."""
+    """It is refused before it is complete, or when it is. Other connections go on."""
     async with live_http(Api().app) as port:
         client = await LiveClient.connect(port)
         try:
@@ -714,7 +714,7 @@ async def test_a_head_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("raw", [b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"POST / HTTP/1\r\n\r\n"])
 async def test_invalid_input_is_refused_in_the_envelope(raw: bytes) -> None:
-    """With a request id."""
+    """The refusal has a request id."""
     async with connected(Api()) as client:
         await client.send(raw)
         answer = await client.read_answer()

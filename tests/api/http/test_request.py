@@ -33,7 +33,7 @@ async def refusal_of(driver: AsgiDriver, limits: BodyLimits = LIMITS) -> Refusal
 
 @pytest.mark.parametrize("body", [b"0123456789", [b"01234", b"", b"56789"], [bytes([c]) for c in b"0123456789"]])
 async def test_a_body_within_the_limit_is_read_whole(body: bytes | list[bytes]) -> None:
-    """In one part or in many, up to the last byte of the limit."""
+    """It may come in one part or in many, and be as large as the limit."""
     assert await read(AsgiDriver(unused, "POST", body=body)) == b"0123456789"
 
 
@@ -55,7 +55,7 @@ async def test_a_body_that_says_it_is_too_long_is_not_read() -> None:
 
 
 async def test_a_body_of_unknown_length_is_read_up_to_the_limit() -> None:
-    """Not a part further."""
+    """No further part is read."""
     driver = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
     refusal = await refusal_of(driver)
     assert (refusal.status, refusal.code) == (413, "body_too_large") and "10 bytes" in refusal.message
@@ -79,13 +79,13 @@ async def test_a_client_that_leaves_is_no_error() -> None:
 
 @pytest.mark.parametrize("label", ["application/json", "Application/JSON; charset=latin-1", "application/json ;x"])
 async def test_json_is_recognised_by_its_content_type(label: str) -> None:
-    """In any case, with any parameters."""
+    """Its case and its parameters do not matter."""
     assert await read(AsgiDriver(unused, "POST", body=b"{}", headers={"Content-Type": label})) == b"{}"
 
 
 @pytest.mark.parametrize("label", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
 async def test_another_content_type_is_refused(label: str) -> None:
-    """A missing one too."""
+    """A missing content type is refused too."""
     driver = AsgiDriver(unused, "POST", body=b"{}", headers={"Content-Type": label})
     if not label:
         driver.scope["headers"] = [(name, value) for name, value in driver.scope["headers"] if value]
@@ -116,7 +116,7 @@ async def test_an_ignored_body_is_read_to_its_end(body: bytes | list[bytes]) -> 
 
 
 async def test_an_ignored_body_is_left_if_it_is_too_large() -> None:
-    """Or too slow, or incomplete. The request is carried out all the same."""
+    """The same holds if it is too slow or incomplete. The request is still carried out."""
     long = AsgiDriver(unused, "POST", body=[b"x" * 6] * 9)
     await pass_over_body(long.receive, max_bytes=10)
     assert len(long.pieces) == 7

@@ -10,7 +10,7 @@ def caller(*headers: tuple[bytes, bytes]) -> str:
 
 
 def test_a_caller_is_known_by_its_credentials_which_are_not_kept() -> None:
-    """In either header. The name of a caller reveals nothing, and has no slash."""
+    """They may be in either header. The name of a caller reveals nothing, and has no slash."""
     word = caller((b"authorization", b"Bearer secret"))
     assert word == caller((b"accept", b"x"), (b"authorization", b"Bearer secret"))
     assert word != caller((b"authorization", b"Bearer other")) != caller((b"x-api-key", b"Bearer secret"))
@@ -18,7 +18,7 @@ def test_a_caller_is_known_by_its_credentials_which_are_not_kept() -> None:
 
 
 def test_the_name_of_the_header_is_part_of_a_caller() -> None:
-    """Else callers could be mixed up by the spelling of a scheme, or by the border of two values."""
+    """Otherwise the spelling of a scheme, or the border of two values, could mix up two callers."""
     words = {
         caller((b"x-api-key", b"bearer T")),
         caller((b"authorization", b"Bearer T")),

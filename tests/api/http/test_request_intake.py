@@ -182,7 +182,7 @@ async def test_long_bodies_of_all_requests_are_bounded_together() -> None:
 
 
 async def test_the_processes_of_the_server_read_bodies() -> None:
-    """With the worker processes and the limits of `serve`."""
+    """They use the worker processes and the limits of `serve`."""
     pool = worker_pool(MODEL, 16 << 20)
     try:
         async with asyncio.timeout(120.0):

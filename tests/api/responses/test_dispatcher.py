@@ -188,7 +188,7 @@ def test_a_request_that_can_never_fit_gets_no_advice_to_retry() -> None:
     api.assert_quiet()
 
 
-# The ordinary way.
+# Responses that finish.
 
 
 def test_a_stream_is_written_in_order(api: Api, upstream: FakeUpstream) -> None:
@@ -378,12 +378,12 @@ def test_a_fault_at_one_event_ends_one_response_only(
     assert [line["kind"] for line in api.lines if line["event"] == "event failed"] == ["Delta"]
 
 
-# Leaving.
+# Clients that leave.
 
 
 @pytest.mark.parametrize("leaves_after", ["open", "accept", "speak"])
 def test_a_client_that_leaves_is_cancelled_immediately(api: Api, upstream: FakeUpstream, leaves_after: str) -> None:
-    """At every stage, and once. The route is kept until the engine confirms the end."""
+    """It is cancelled once, at any stage. The route is kept until the engine confirms the end."""
     answer = open_answer(api, n=2)
     if leaves_after != "open":
         upstream.accept()
@@ -537,7 +537,7 @@ def test_waiting_functions_are_called_after_the_last_response(api: Api) -> None:
     assert told[-1] == "c"
 
 
-# Accounts.
+# Audits.
 
 
 def test_the_answer_to_an_audit_is_passed_on(api: Api) -> None:
@@ -608,7 +608,7 @@ def test_an_unknown_cancelled_sequence_is_forgotten(api: Api, upstream: FakeUpst
 
 
 def test_a_cancel_that_was_lost_is_repeated(api: Api, upstream: FakeUpstream) -> None:
-    """As long as the engine or the tokenizer has the sequence."""
+    """It is repeated as long as the engine or the tokenizer has the sequence."""
     answer = open_answer(api)
     upstream.accept()
     leave(api, answer)

@@ -72,7 +72,7 @@ def test_a_replaced_process_counts_when_the_engine_was_heard_again(role: Role) -
 
 
 def test_it_is_unavailable_while_a_process_hangs() -> None:
-    """Until that process is up again, by itself or after it died."""
+    """It is ready when that process is up again, by itself or after it died."""
     one = serving()
     one.peer_down(Role.ENGINE, hung=True)
     seen = [one.refusal]

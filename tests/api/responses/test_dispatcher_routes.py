@@ -18,7 +18,7 @@ REFUSAL = Refusal(status=400, code="context_length_exceeded", message="Too long.
 
 @pytest.fixture
 def api() -> Api:
-    """With one response of three choices: 1, 2 and 3."""
+    """An API with one response that has three choices: 1, 2 and 3."""
     api = Api()
     opened(api, n=3)
     return api

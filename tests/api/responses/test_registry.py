@@ -120,7 +120,7 @@ def test_a_kept_response_is_held_but_not_open(streams: Registry) -> None:
 
 
 def test_a_repeated_request_finds_its_response(streams: Registry) -> None:
-    """While the response runs or is kept. Later it is gone, and then forgotten."""
+    """It finds it while the response runs or is kept. Later it is gone, and then forgotten."""
     assert streams.at(0.0).claim("me", "key", b"body", "s") is None
     answer = add(streams, caller="me", terms=KEPT)
     assert streams.at(0.0).claim("me", "key", b"body", "t") is answer

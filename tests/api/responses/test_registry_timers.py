@@ -11,7 +11,7 @@ from sluiceway.api.responses.registry import TimerWheel
 
 
 def test_an_item_is_due_once_at_its_time() -> None:
-    """Not earlier. The earliest item comes first."""
+    """It is not due earlier. The earliest item comes first."""
     agenda: TimerWheel[str] = TimerWheel(0.25)
     agenda.set("b", 2.0)
     agenda.set("a", 1.0)
@@ -37,7 +37,7 @@ def test_the_last_timer_counts() -> None:
 
 
 def test_a_past_time_means_the_next_tick() -> None:
-    """Also if the clock has not moved since."""
+    """The clock need not have moved since."""
     agenda: TimerWheel[str] = TimerWheel(0.25)
     agenda.due(7.0)
     agenda.set("a", 0.0)

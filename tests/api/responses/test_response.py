@@ -93,7 +93,7 @@ def test_a_whole_answer_has_logprobs_if_the_request_asks_for_them() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_error_before_the_head_is_a_status(stream: bool) -> None:
-    """For a stream too."""
+    """A stream gets a status too."""
     answer = answer_of(stream=stream)
     answer.close(FinishReason.ERROR, REFUSAL)
     assert answer.head is not None and answer.head.status == 503 and answer.is_refused

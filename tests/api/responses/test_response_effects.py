@@ -118,7 +118,7 @@ def test_a_reader_behind_pauses_its_request_until_it_has_caught_up(api: Api) -> 
 
 
 def test_a_slow_reader_parks_its_request_and_is_dropped(api: Api) -> None:
-    """As its policy says. It gets an error event."""
+    """Its policy asks for both. The reader gets an error event."""
     client = opened(api, DEGREES, n_tokens=6)
     wait(api, 2.5)
     assert api.upstream.pushed[1:] == [SetFlow((1,), Flow.PAUSE), SetFlow((1,), Flow.PARK)]
@@ -150,7 +150,7 @@ def test_each_tick_asks_transports_for_unsent_bytes(api: Api) -> None:
 
 
 def test_a_silent_reader_gets_a_comment(api: Api) -> None:
-    """Only if nothing else was written, and again after the same time."""
+    """It gets one only if nothing else was written, and another one after the same time."""
     client = opened(api, reads=True)
     wait(api, 14.0)
     api.upstream.speak("x")
@@ -164,7 +164,7 @@ def test_a_silent_reader_gets_a_comment(api: Api) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(api: Api) -> None:
-    """After the end of the response too."""
+    """It is cut off after the end of the response too."""
     client = opened(api, n_tokens=2)
     api.upstream.finish()
     wait(api, 21.0)
@@ -216,7 +216,7 @@ def ticked(monkeypatch: pytest.MonkeyPatch) -> list[Response]:
 
 
 def test_kept_responses_are_evicted_first_when_memory_is_short(ticked: list[Response]) -> None:
-    """The oldest goes first, and before any response that a client reads."""
+    """The oldest one goes first. All go before any response that a client reads."""
     api = Api(streams=StreamsConfig(max_stream_bytes=8000))
     kept = []
     for _ in range(2):

@@ -116,7 +116,7 @@ async def test_a_paused_request_resumes_when_its_reader_has_caught_up() -> None:
 
 @chunks_or_not
 async def test_a_dropped_reader_gets_the_reason_and_the_end(chunks: bool) -> None:
-    """When it reads again, instead of the events that waited."""
+    """It gets them when it reads again, in place of the events that waited."""
     api = Api(streams=StreamsConfig(slow_client="drop", drop_after_s=1.0, high_events=4, low_events=1))
     driver = await opened(api, chunks=chunks)
     driver.stall()
