@@ -92,7 +92,7 @@ def test_refusal_has_the_text_of_the_server(script: Script, root: str, body: byt
     [(b"<html>Bad Gateway", "does it run?"), (b"", "does it run?"), (b'{"error": {"message": "busy"}}', "busy")],
 )
 def test_proxy_that_reaches_no_server_is_named(script: Script, root: str, status: int, body: bytes, why: str) -> None:
-    """The page may be the proxy's own, so the URL may be right."""
+    """The proxy may have written the page itself, so it does not show that the URL is wrong."""
     script.refusal = (status, body)
     with asking(root) as answers, pytest.raises(AnswerError) as caught:
         list(answers.stream(QUESTION))

@@ -56,8 +56,8 @@ def test_a_flag_is_nothing_but_true_or_false() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"key": None}])
-def test_null_is_as_absent(values: dict[str, Any]) -> None:
-    """The default comes, or an error where there is none."""
+def test_null_counts_as_missing(values: dict[str, Any]) -> None:
+    """The result is the default; a key without a default is an error."""
     fields = Fields(values, "file")
     assert not fields.has("key")
     assert fields.integer("key", 7) == 7

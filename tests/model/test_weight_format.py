@@ -1,4 +1,4 @@
-"""Which form the weights of a model get: by what was asked for, what the hardware does well, and what was built."""
+"""The weight format follows from the requested dtype, the hardware, and whether the kernels were built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Always on a GPU; on a CPU by its instructions; what is asked for is what one gets."""
+    """A GPU always has it; a CPU has it with certain instructions. An explicit dtype is not changed."""
     assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(weight_format, "has_native_bfloat16", lambda native=native: native)
@@ -41,7 +41,7 @@ def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("flag", "expected"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
-def test_native_bfloat16_is_told_by_the_instruction_set(
+def test_native_bfloat16_depends_on_the_instruction_set(
     monkeypatch: pytest.MonkeyPatch, flag: str, expected: bool
 ) -> None:
     """Each of the two is enough."""
@@ -50,12 +50,12 @@ def test_native_bfloat16_is_told_by_the_instruction_set(
 
 
 @pytest.mark.usefixtures("has_kernels")
-def test_float32_is_torch_s_own_also_where_there_are_kernels() -> None:
-    """Its products keep every bit, and its answers are those of transformers."""
+def test_float32_is_computed_by_torch_even_if_there_are_kernels() -> None:
+    """Torch's float32 products give the answers of transformers."""
     assert choose_format("float32", CONFIG) == TorchFormat(torch.float32, CPU)
 
 
-def test_halves_and_bytes_are_native_where_there_are_kernels(has_kernels: Kernels) -> None:
+def test_bfloat16_and_int8_are_native_where_there_are_kernels(has_kernels: Kernels) -> None:
     """On a CPU."""
     assert choose_format("bfloat16", CONFIG) == NativeFormat(has_kernels, is_int8=False)
     assert choose_format("int8", CONFIG) == NativeFormat(has_kernels, is_int8=True)
@@ -72,7 +72,7 @@ def test_a_gpu_computes_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("has_no_kernels")
 def test_torch_serves_where_nothing_was_built() -> None:
-    """But for int8, which is refused: taking it for something else would be a surprise."""
+    """Except int8, which is refused: another format would be a surprise."""
     assert choose_format("bfloat16", CONFIG) == TorchFormat(torch.bfloat16, CPU)
     with pytest.raises(ConfigError, match="dtype"):
         choose_format("int8", CONFIG)
@@ -85,8 +85,8 @@ def test_heads_too_wide_for_the_kernels_are_computed_in_torch() -> None:
     assert choose_format("bfloat16", replace(CONFIG, head_dim=258)) == TorchFormat(torch.bfloat16, CPU)
 
 
-def test_the_head_has_the_embedding_of_a_tied_model_only_in_the_same_numbers(has_kernels: Kernels) -> None:
-    """In bf16 one matrix serves both; in int8 the embedding keeps its precision."""
+def test_native_formats_share_a_tied_embedding_with_the_head_in_bfloat16_only(has_kernels: Kernels) -> None:
+    """With an int8 head, the embedding is a second matrix in bfloat16."""
     table = torch.ones(4, 2)
     assert NativeFormat(has_kernels, is_int8=False).embedding(table, is_tied=True) is None
     for kept in (

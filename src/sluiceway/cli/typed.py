@@ -19,7 +19,7 @@ _PASTE_S = 0.05
 """Input that comes within this time after the end of a line was pasted, not typed."""
 _READ_BYTES = 65_536
 _CTRL_D = re.compile("[\\0\x04]")
-"""A terminal stores it as NUL if it came in line mode."""
+"""Ctrl-D in the input. A terminal in line mode stores it as NUL."""
 
 
 class TypedQuestions:
@@ -32,7 +32,7 @@ class TypedQuestions:
 
     def __init__(self) -> None:
         self._readline: ModuleType | None = None
-        if sys.stdout.isatty():  # else `input` does not use it
+        if sys.stdout.isatty():  # `input` uses readline only then
             with contextlib.suppress(ImportError):
                 import readline
 

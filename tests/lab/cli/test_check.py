@@ -28,7 +28,7 @@ def check(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[CheckSession]:
-    """The sessions that the command would have run. The server fails one question of two, or none of one."""
+    """The sessions that the command would have run. The server passes the first question and fails all others."""
     made: list[CheckSession] = []
 
     def ask(self: CheckSession, say: Any) -> Record:
@@ -91,6 +91,6 @@ def test_wrong_flag_is_refused_before_anything_is_asked(
     assert sessions == []
 
 
-def test_server_that_does_not_answer_is_a_sentence() -> None:
+def test_unreachable_server_is_a_clear_error() -> None:
     code, _, err = check(URL)
     assert code == 1 and f"error: no answer from {URL}" in err

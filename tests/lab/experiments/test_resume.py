@@ -52,7 +52,7 @@ def test_browser_must_stop_everywhere() -> None:
     assert endless[3].stood is False and endless[3].sentence == "1 of 2"
 
 
-def test_server_is_asked_itself_where_no_proxy_can_be_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_requested_directly_when_nginx_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "nginx_command", lambda: None)
     server = target_server()
     with module.behind_proxy(server) as (found, way):

@@ -35,7 +35,7 @@ class Outlet(Generic[T]):
         attach(self._socket, address, bind=bind)
 
     def push(self, message: T) -> None:
-        """Send a message. Raises `PeerGone` if no peer is connected (on the bound side; the other side keeps it)."""
+        """Send a message. If no peer is connected, the bound side raises `PeerGone`; the other side keeps it."""
         try:
             self._socket.send(encode(message), NOBLOCK)
         except zmq.Again as error:
@@ -85,7 +85,7 @@ class AsyncInlet(Generic[T]):
         return message
 
     def listen(self, handle: Callable[[T], None], on_fault: Callable[[Exception], None]) -> None:
-        """Call `handle` with each message, one in a turn of the loop; no task wakes for it.
+        """Call `handle` with each message, directly from the loop and without a task, one message in each turn.
 
         `on_fault` gets what `handle` raises: the next message is handled all the same. A message that cannot be decoded
         is dropped.
