@@ -1,4 +1,4 @@
-"""What every runner owes to the engine, whatever computes in it."""
+"""What the engine may expect of every runner."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def alone(make_runner: MakeRunner, rid: int, sampling: SamplingParams, n_prompt:
 
 
 def test_answer_is_the_same_when_it_is_generated_again(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """By a fresh runner over the same model."""
+    """A new runner over the same model generates it."""
     assert alone(make_runner, 5, sampling) == alone(make_runner, 5, sampling)
 
 
-def test_answer_is_the_same_in_a_crowd(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+def test_answer_is_the_same_in_a_batch(make_runner: MakeRunner, sampling: SamplingParams) -> None:
     """Rows do not interact, and results come in the order of the rows."""
     driver = Driver(make_runner())
-    crowd = [sequence(rid, sampling) for rid in range(6)]
+    batch = [sequence(rid, sampling) for rid in range(6)]
     for _ in range(N_TOKENS):
-        driver.step(*crowd)
-    assert [one.answer for one in crowd] == [alone(make_runner, rid, sampling) for rid in range(6)]
+        driver.step(*batch)
+    assert [one.answer for one in batch] == [alone(make_runner, rid, sampling) for rid in range(6)]
 
 
 def test_answer_is_the_same_when_neighbours_come_and_go(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """At another place of the batch each time."""
+    """The row has another place in each batch."""
     driver, one, others = Driver(make_runner()), sequence(5, sampling), [sequence(rid, sampling) for rid in range(4)]
     for step in range(N_TOKENS):
         driver.step(*others[: step % 4], one, *others[step % 4 :][:2])
@@ -61,7 +61,7 @@ def test_answer_is_the_same_when_neighbours_come_and_go(make_runner: MakeRunner,
 def test_answer_is_the_same_when_the_prompt_comes_in_chunks(
     make_runner: MakeRunner, sampling: SamplingParams, n_chunk: int
 ) -> None:
-    """Chunks that end inside blocks, on their borders, beyond."""
+    """Chunks end inside blocks, on their borders, and beyond."""
     driver, one = Driver(make_runner()), sequence(2, sampling, n_prompt=21)
     while len(one.answer) < N_TOKENS:
         driver.step(one, max_tokens=n_chunk)
@@ -69,7 +69,7 @@ def test_answer_is_the_same_when_the_prompt_comes_in_chunks(
 
 
 def test_chunks_and_tokens_may_share_a_step(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """Only rows that sample are in the result, in their order."""
+    """The result has only the rows that sample, in their order."""
     driver = Driver(make_runner())
     long, short, other = sequence(1, sampling, 13), sequence(2, sampling), sequence(3, sampling)
     driver.step(short, other)
@@ -87,7 +87,7 @@ def test_chunks_and_tokens_may_share_a_step(make_runner: MakeRunner, sampling: S
 def test_answer_is_the_same_when_all_is_computed_again(
     make_runner: MakeRunner, sampling: SamplingParams, n_before: int
 ) -> None:
-    """In other blocks, prompt and answer so far in one row, after another has used the first blocks."""
+    """One row computes the prompt and the answer again, in other blocks: another sequence has used the first ones."""
     driver, one, other = Driver(make_runner()), sequence(4, sampling), sequence(9, sampling)
     for _ in range(n_before):
         driver.step(one)
@@ -101,7 +101,7 @@ def test_answer_is_the_same_when_all_is_computed_again(
 def test_blocks_may_be_used_by_others_when_a_sequence_is_retired(
     make_runner: MakeRunner, sampling: SamplingParams
 ) -> None:
-    """Nothing of the old one shows; ids that the runner never saw may be among the retired."""
+    """The old sequence has no effect. The retired ids may contain ids that the runner never saw."""
     driver = Driver(make_runner())
     driver.finish(sequence(77, sampling))
     for rid in range(12):
@@ -113,10 +113,8 @@ def test_blocks_may_be_used_by_others_when_a_sequence_is_retired(
 
 
 @pytest.mark.parametrize("n_prompt", [3, 14, 16, 30])
-def test_answer_is_the_same_when_drafts_are_run_along(
-    make_runner: MakeRunner, sampling: SamplingParams, n_prompt: int
-) -> None:
-    """Right ones, wrong ones, right ones before wrong ones; across the borders of blocks, and beside others."""
+def test_answer_is_the_same_with_drafts(make_runner: MakeRunner, sampling: SamplingParams, n_prompt: int) -> None:
+    """Drafts are right, wrong, or right and then wrong. They cross borders of blocks, in a batch with other rows."""
     answer = alone(make_runner, 7, sampling, n_prompt)
     for n_right in range(N_TOKENS):
         driver, one, other = Driver(make_runner()), sequence(7, sampling, n_prompt), sequence(2, sampling)
@@ -132,7 +130,7 @@ def test_answer_is_the_same_when_drafts_are_run_along(
 
 
 def test_two_steps_may_be_in_flight(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """Of different sequences, waited for in the order of their launch."""
+    """The steps have different sequences, and are waited for in the order of their launch."""
     runner = make_runner()
     driver = Driver(runner)
     a, b = sequence(1, sampling), sequence(2, sampling)
@@ -147,7 +145,7 @@ def test_two_steps_may_be_in_flight(make_runner: MakeRunner, sampling: SamplingP
 
 
 def test_tokens_are_plain_numbers_of_the_vocabulary(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """They go into messages as they are."""
+    """Messages contain them unchanged."""
     for token_id in alone(make_runner, 3, sampling):
         assert type(token_id) is int and token_id >= 0
 
@@ -156,7 +154,7 @@ def wanting(sampling: SamplingParams) -> SamplingParams:
     return msgspec.structs.replace(sampling, logprobs=4)
 
 
-def told_alone(make_runner: MakeRunner, rid: int, sampling: SamplingParams) -> list[Logprobs]:
+def logprobs_alone(make_runner: MakeRunner, rid: int, sampling: SamplingParams) -> list[Logprobs]:
     driver, one = Driver(make_runner()), sequence(rid, wanting(sampling))
     for _ in range(N_TOKENS):
         driver.step(one)
@@ -164,49 +162,47 @@ def told_alone(make_runner: MakeRunner, rid: int, sampling: SamplingParams) -> l
 
 
 def same(found: list[Logprobs], wanted: list[Logprobs]) -> bool:
-    """The same ids, and numbers that differ by no more than float32 does between chunks."""
-    numbers = [[number for one in told for number in (one.logprob, *one.top_logprobs)] for told in (found, wanted)]
+    """True when the ids are equal, and the numbers as close as float32 is with other chunks."""
+    numbers = [[n for one in logprobs for n in (one.logprob, *one.top_logprobs)] for logprobs in (found, wanted)]
     return [one.top_ids for one in found] == [one.top_ids for one in wanted] and numbers[0] == pytest.approx(
         numbers[1], abs=1e-4
     )
 
 
-def test_tokens_are_told_in_good_order(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """The likeliest first, none above zero; the token's own number is that of the list, where it is in it."""
+def test_logprobs_are_in_order(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """The likeliest token is first, and no logprob is above zero. A token has one logprob, in the list and alone."""
     driver, one = Driver(make_runner()), sequence(5, wanting(sampling))
     for _ in range(N_TOKENS):
         driver.step(one)
     assert len(one.logprobs) == N_TOKENS
-    for token_id, told in zip(one.answer, one.logprobs, strict=True):
-        assert len(set(told.top_ids)) == len(told.top_logprobs) == 4
-        assert list(told.top_logprobs) == sorted(told.top_logprobs, reverse=True) and told.top_logprobs[0] <= 0
-        assert dict(zip(told.top_ids, told.top_logprobs, strict=True)).get(token_id, told.logprob) == told.logprob
-        assert sampling.temperature or token_id == told.top_ids[0]
+    for token_id, token in zip(one.answer, one.logprobs, strict=True):
+        assert len(set(token.top_ids)) == len(token.top_logprobs) == 4
+        assert list(token.top_logprobs) == sorted(token.top_logprobs, reverse=True) and token.top_logprobs[0] <= 0
+        assert dict(zip(token.top_ids, token.top_logprobs, strict=True)).get(token_id, token.logprob) == token.logprob
+        assert sampling.temperature or token_id == token.top_ids[0]
 
 
-def test_tokens_are_the_same_when_they_are_told(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """To ask changes nothing."""
+def test_tokens_are_the_same_with_logprobs(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Logprobs change no token."""
     driver, one = Driver(make_runner()), sequence(5, wanting(sampling))
     for _ in range(N_TOKENS):
         driver.step(one)
     assert one.answer == alone(make_runner, 5, sampling)
 
 
-def test_the_same_is_told_in_a_crowd(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """Half of which does not ask."""
+def test_logprobs_are_the_same_in_a_batch(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Half of the rows want no logprobs."""
     driver = Driver(make_runner())
-    crowd = [sequence(rid, wanting(sampling) if rid % 2 else sampling) for rid in range(6)]
+    batch = [sequence(rid, wanting(sampling) if rid % 2 else sampling) for rid in range(6)]
     for _ in range(N_TOKENS):
-        driver.step(*crowd)
-    for rid, one in enumerate(crowd):
-        assert same(one.logprobs, told_alone(make_runner, rid, sampling) if rid % 2 else [])
+        driver.step(*batch)
+    for rid, one in enumerate(batch):
+        assert same(one.logprobs, logprobs_alone(make_runner, rid, sampling) if rid % 2 else [])
 
 
 @pytest.mark.parametrize("n_right", range(N_TOKENS))
-def test_the_same_is_told_when_drafts_are_run_along(
-    make_runner: MakeRunner, sampling: SamplingParams, n_right: int
-) -> None:
-    """Of the accepted ones, and of the token after them."""
+def test_logprobs_are_the_same_with_drafts(make_runner: MakeRunner, sampling: SamplingParams, n_right: int) -> None:
+    """The accepted drafts and the token after them have logprobs."""
     answer = alone(make_runner, 7, sampling)
     driver, one = Driver(make_runner()), sequence(7, wanting(sampling))
     while len(one.answer) < N_TOKENS:
@@ -216,14 +212,14 @@ def test_the_same_is_told_when_drafts_are_run_along(
             *((token_id + 1) % VOCAB_SIZE for token_id in answer[n + n_right :][:1]),
         ]
         driver.step(one)
-    assert same(one.logprobs[:N_TOKENS], told_alone(make_runner, 7, sampling))
+    assert same(one.logprobs[:N_TOKENS], logprobs_alone(make_runner, 7, sampling))
 
 
-def test_the_same_is_told_when_all_is_computed_again(make_runner: MakeRunner, sampling: SamplingParams) -> None:
-    """Of tokens that come after it; of those before it nothing is told again."""
+def test_logprobs_are_the_same_when_all_is_computed_again(make_runner: MakeRunner, sampling: SamplingParams) -> None:
+    """Later tokens have logprobs. Those of earlier tokens do not come again."""
     driver, one = Driver(make_runner()), sequence(4, wanting(sampling))
     for n in range(N_TOKENS):
         if n == N_TOKENS // 2:
             driver.forget(one)
         driver.step(one)
-    assert same(one.logprobs, told_alone(make_runner, 4, sampling))
+    assert same(one.logprobs, logprobs_alone(make_runner, 4, sampling))

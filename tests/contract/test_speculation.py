@@ -1,4 +1,4 @@
-"""Speculation changes when tokens come and never which: scheduler and real runner together, in every number format."""
+"""Speculation changes when tokens come, and never which tokens: scheduler and real runner together, in every dtype."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ SETTINGS: dict[str, SamplingParams] = {
 
 
 def load(dtype: Dtype) -> LoadedModel:
-    """Random weights whose text falls into loops, now and then."""
+    """Load random weights, with which the text sometimes repeats itself."""
     with tempfile.TemporaryDirectory() as directory:
         return loaded(reference_model(vocab_size=VOCAB_SIZE), Path(directory), dtype)
 
 
 @functools.cache
 def model(dtype: Dtype) -> LoadedModel:
-    """In fewer bits this is what the native kernels give; torch's own products in bfloat16 do not."""
+    """The native kernels give this in bfloat16 and int8; torch's own products in bfloat16 do not."""
     if dtype != "float32" and best_kernels() is None:
         pytest.skip("without native kernels only float32 has this")
     return load(dtype)
 
 
 def prompts() -> list[list[TokenId]]:
-    """Texts that repeat themselves, and texts that do not."""
+    """Some prompts repeat themselves, others do not."""
     draw = random.Random(5)
     words = [[draw.randrange(2, VOCAB_SIZE) for _ in range(5)] for _ in range(4)]
     lists = [[token for _ in range(3) for word in words[: 1 + n] for token in word] for n in range(3)]
@@ -70,14 +70,14 @@ def submissions(sampling: SamplingParams, speculation: Speculation) -> list[Subm
 
 
 def answers(
-    model: LoadedModel, crowd: Sequence[Submission], *, n_blocks: int = N_BLOCKS
+    model: LoadedModel, batch: Sequence[Submission], *, n_blocks: int = N_BLOCKS
 ) -> tuple[dict[Rid, list[TokenId]], EngineStats]:
-    """What each sequence gets where all run at once, and the account of it."""
+    """Run all sequences together. Returns their answers, and the engine's counters."""
     config = EngineConfig(
         n_blocks=n_blocks, max_model_len=256, vocab_size=VOCAB_SIZE, eos_token_ids=(EOS,), max_step_tokens=64
     )
     scheduler, runner = Scheduler(config), TorchRunner(model, n_blocks, threads=1)
-    for submission in crowd:
+    for submission in batch:
         scheduler.submit([submission])
     token_ids: dict[Rid, list[TokenId]] = {}
     while (plan := scheduler.plan()) is not None:
@@ -90,14 +90,14 @@ def answers(
     return token_ids, scheduler.stats()
 
 
-def alone(model: LoadedModel, crowd: Sequence[Submission]) -> dict[Rid, list[TokenId]]:
-    return {one.rid: answers(model, [one])[0][one.rid] for one in crowd}
+def alone(model: LoadedModel, batch: Sequence[Submission]) -> dict[Rid, list[TokenId]]:
+    return {one.rid: answers(model, [one])[0][one.rid] for one in batch}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_tokens_are_those_without_drafts(dtype: Dtype, name: str) -> None:
-    """Each sequence alone, and all of them at once."""
+    """The sequences run alone, and all of them in one batch."""
     without = alone(model(dtype), submissions(SETTINGS[name], "off"))
     drafted = submissions(SETTINGS[name], "ngram")
     assert alone(model(dtype), drafted) == without
@@ -111,7 +111,7 @@ def test_tokens_are_those_without_drafts(dtype: Dtype, name: str) -> None:
 def test_tokens_are_those_without_drafts_in_every_set_of_kernels(
     dtype: Dtype, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The best one is tested above; a machine has but one."""
+    """The test above uses the best kernel set of the machine only."""
     with chosen(monkeypatch, kernels):
         one = load(dtype)
         without = alone(one, submissions(SETTINGS["seeded"], "off"))
@@ -120,8 +120,8 @@ def test_tokens_are_those_without_drafts_in_every_set_of_kernels(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_tokens_are_those_without_drafts_when_blocks_are_few(dtype: Dtype) -> None:
-    """Preempted in between and computed again."""
+    """Sequences are preempted, and computed again."""
     drafted = submissions(GREEDY, "ngram")
-    crowded, stats = answers(model(dtype), drafted, n_blocks=16)
+    in_batch, stats = answers(model(dtype), drafted, n_blocks=16)
     assert stats.preempted_total > 0
-    assert crowded == alone(model(dtype), submissions(GREEDY, "off"))
+    assert in_batch == alone(model(dtype), submissions(GREEDY, "off"))

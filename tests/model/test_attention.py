@@ -1,4 +1,4 @@
-"""Attention over the paged cache against its definition in float64, in batches of every shape."""
+"""Attention over the paged cache is close to its definition in float64, in batches of every shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def config(n_heads: int = 6, n_kv_heads: int = 2, window: int | None = None) -> 
 
 
 def filled_cache(c: ModelConfig, dtype: torch.dtype = torch.float32) -> tuple[KVCache, Tensor, Tensor]:
-    """A cache full of numbers, and its keys and values (blocks * tokens, n_kv_heads, head_dim)."""
+    """A cache of random numbers, and its keys and values (blocks * tokens, n_kv_heads, head_dim)."""
     cache = KVCache(c, N_BLOCKS, dtype, CPU)
     generator = torch.Generator().manual_seed(0)
     keys, values = torch.randn(2, N_BLOCKS * BLOCK_TOKENS, c.n_kv_heads, c.head_dim, generator=generator).to(dtype)
@@ -48,7 +48,7 @@ def filled_cache(c: ModelConfig, dtype: torch.dtype = torch.float32) -> tuple[KV
 def by_definition(
     c: ModelConfig, query: Tensor, position: int, places: list[int], keys: Tensor, values: Tensor
 ) -> Tensor:
-    """One query (n_heads, head_dim) over the keys at `places`, in the order of positions."""
+    """Compute one query (n_heads, head_dim) over the keys at `places`, in the order of positions."""
     first = 0 if c.sliding_window is None else max(0, position - c.sliding_window + 1)
     seen = places[first : position + 1]
     outputs = []
@@ -75,7 +75,7 @@ SPANS: dict[str, list[tuple[int, int]]] = {
 def test_outputs_equal_the_definition(
     name: str, dtype: torch.dtype, heads: tuple[int, int], window: int | None
 ) -> None:
-    """Blocks are anywhere in the cache; rows may share them. In tiles (float32) and whole."""
+    """Blocks are anywhere in the cache, and rows may share them. Attention runs in tiles (float32) and whole."""
     c = config(*heads, window=window)
     cache, keys, values = filled_cache(c, dtype)
     generator = torch.Generator().manual_seed(1)
@@ -110,7 +110,7 @@ def test_rows_in_one_stage_share_a_call() -> None:
 
 @pytest.mark.parametrize("group_size", range(1, 33))
 def test_tiles_hold_a_multiple_of_six_vectors(group_size: int) -> None:
-    """And at least one whole token; without tiles, a piece is one."""
+    """They hold at least one whole token. Without tiles, a piece is one token."""
     tiling = tiling_of(100, group_size, is_tiled=True)
     assert tiling.n_vectors % 6 == 0
     assert group_size <= tiling.n_queries * group_size <= tiling.n_vectors
@@ -120,14 +120,14 @@ def test_tiles_hold_a_multiple_of_six_vectors(group_size: int) -> None:
 
 
 def test_keys_are_computed_up_to_the_end_of_a_query_s_own_segment() -> None:
-    """So a row's sums depend on its own position alone, and a long neighbour costs a short row nothing."""
+    """So the sums of a row depend on its own position only, and a short row costs the same beside a long one."""
     spans = [Span(0, 3, 1, [0]), Span(1, 1000, 1, list(range(63)))]
     plan = plan_attention(spans, config(), torch.float32, CPU)
     assert sorted(group.n_keys for group in plan.groups) == [SEGMENT_TOKENS, 1024]
 
 
-def test_what_lies_in_blocks_of_others_changes_nothing() -> None:
-    """All blocks but a row's own are written over."""
+def test_blocks_of_other_sequences_change_nothing() -> None:
+    """The test overwrites all blocks that the row does not have."""
     c = replace(config(), n_heads=6)
     cache, _, _ = filled_cache(c)
     queries = torch.ones(1, c.n_heads, c.head_dim)

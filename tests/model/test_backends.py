@@ -1,4 +1,4 @@
-"""A pass in torch: the largest logits, and the logits where they are wanted."""
+"""A forward pass in torch: the largest logits, and the requested rows of logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROMPT = [(3 * i * i + i) % 160 for i in range(40)]
 
 
 def test_logits_come_where_they_are_wanted_and_the_largest_always(tmp_path: Path) -> None:
-    """Of the rows that sample, in their order."""
+    """They are those of the rows that sample, in their order."""
     reference = reference_model()
     start = loaded(reference, tmp_path).start
     rows = (row(PROMPT, 0, 30, 0), row(PROMPT, 0, 9, 4, samples=False), row(PROMPT[:12], 0, 12, 8))
@@ -33,7 +33,7 @@ def test_logits_come_where_they_are_wanted_and_the_largest_always(tmp_path: Path
 
 
 def test_each_pass_has_a_cache_of_its_own(tmp_path: Path) -> None:
-    """What one wrote, the other does not see."""
+    """What one pass writes, the other does not read."""
     model = loaded(reference_model(), tmp_path)
     one, other = model.start(4), model.start(4)
     one.compute([row(PROMPT, 0, 20, 0)], logits_of=[])
@@ -47,7 +47,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def test_the_largest_is_the_first_of_equals_and_never_nan() -> None:
-    """Row by row; where nothing is above minus infinity, there is no token."""
+    """A row without a logit above minus infinity has no token."""
     rows = [[1.0, 3.0, 3.0], [NAN, 1.0, 2.0], [NAN, NAN, NAN], [-INF, -INF, -INF], [-INF, NAN, -1.0], [0.0, INF, NAN]]
     expected = [1, 2, NO_TOKEN, NO_TOKEN, 2, 1]
     assert largest_of(torch.tensor(rows)).tolist() == expected
@@ -56,7 +56,7 @@ def test_the_largest_is_the_first_of_equals_and_never_nan() -> None:
 
 @pytest.mark.parametrize("kind", ["Llama", "Mistral"])
 def test_broken_numbers_of_one_sequence_stay_out_of_the_next_owner_of_its_blocks(tmp_path: Path, kind: str) -> None:
-    """A token whose embedding is NaN breaks its own sequence alone."""
+    """A token whose embedding is NaN breaks only its own sequence."""
     reference = reference_model(kind, tie_word_embeddings=False)
     with torch.no_grad():
         reference.get_input_embeddings().weight[7] = NAN

@@ -12,7 +12,7 @@ from support.tiny_models import row
 CONFIG = tiny_config()
 
 
-def test_rows_stand_one_after_the_other() -> None:
+def test_rows_follow_one_another() -> None:
     """The rows are a chunk across a block border without a sample, a row that decodes, and a whole prompt."""
     known = list(range(100, 140))
     batch = build_batch(
@@ -34,7 +34,7 @@ def test_rows_stand_one_after_the_other() -> None:
 
 
 def test_only_the_entries_of_the_step_are_read() -> None:
-    """The lists of a row grow while it runs; what lies beyond the step is not part of it."""
+    """The lists of a row grow while it runs. Entries after the step are not part of it."""
     growing = row([1, 2, 3, 4, 5], 1, 2, 7)
     growing.block_ids.append(999)  # type: ignore[attr-defined]
     batch = build_batch((growing,), CONFIG, torch.float32, torch.device("cpu"))
@@ -43,13 +43,13 @@ def test_only_the_entries_of_the_step_are_read() -> None:
 
 
 def test_a_block_that_the_step_fills_is_not_cleared() -> None:
-    """All of it is written anyway; no row begins one otherwise."""
+    """The step writes all of it, so clearing it first would be wasted time."""
     batch = build_batch((row(list(range(32)), 0, 32, 5),), CONFIG, torch.float32, torch.device("cpu"))
     assert batch.fresh_runs.tolist() == []
 
 
 def test_drafts_follow_the_known_tokens_and_are_sampled_after() -> None:
-    """A row with two of them across a block border, between a chunk and a plain one."""
+    """One row has two drafts across a block border. It is between a chunk and a row without drafts."""
     known = list(range(100, 115))
     batch = build_batch(
         (row(known, 0, 4, 5, samples=False), row(known, 14, 1, 7, drafts=(7, 8)), row(known[:2], 0, 2, 9)),

@@ -1,4 +1,4 @@
-"""Which tensors a model needs, and what is said about one that is not as it must be."""
+"""Which tensors a model needs, and the errors for tensors that are wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def config(**changes: Any) -> ModelConfig:
 
 
 def test_a_plain_model_needs_nine_tensors_a_layer_and_three_more() -> None:
-    """Outputs before inputs; the head size is its own number."""
+    """Outputs come before inputs. The head size is a setting of its own."""
     shapes = expected_shapes(config())
     assert len(shapes) == 2 * 9 + 3
     assert shapes["model.layers.1.self_attn.q_proj.weight"] == (32, 64)
@@ -27,8 +27,8 @@ def test_a_plain_model_needs_nine_tensors_a_layer_and_three_more() -> None:
     assert shapes["lm_head.weight"] == (100, 64)
 
 
-def test_settings_add_and_take_tensors() -> None:
-    """Biases of each kind, norms of heads, the tied head."""
+def test_settings_add_and_remove_tensors() -> None:
+    """The settings are biases of each kind, norms of heads, and the tied head."""
     plain = expected_shapes(config()).keys()
     added = expected_shapes(config(has_qkv_bias=True, has_mlp_bias=True, has_qk_norm=True)).keys() - plain
     parts = {name.removeprefix("model.layers.0.") for name in added if ".0." in name}
@@ -42,7 +42,7 @@ def test_settings_add_and_take_tensors() -> None:
 
 
 def test_a_right_file_passes() -> None:
-    """Also with a head that repeats the embedding, and with the frequencies that old files carry."""
+    """It may also have a head that repeats the embedding, and the frequencies that old files have."""
     shapes = expected_shapes(config(is_tied=True))
     extra = {"lm_head.weight": (100, 64), "model.layers.0.self_attn.rotary_emb.inv_freq": (4,)}
     check_shapes(shapes, shapes | extra, "file")
@@ -57,6 +57,6 @@ def test_a_right_file_passes() -> None:
     ],
 )
 def test_a_wrong_tensor_is_named(found: dict[str, tuple[int, ...]], message: str) -> None:
-    """Missing, misshapen, left over."""
+    """A tensor is missing, has a wrong shape, or is not expected."""
     with pytest.raises(ModelSourceError, match=message):
         check_shapes({"a": (3, 2)}, found, "file")

@@ -1,4 +1,4 @@
-"""A model's numbers: which are impossible, and what follows from them."""
+"""The numbers of a model: which are impossible, and what follows from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES: dict[str, Any] = {
 
 
 def test_what_follows_from_the_numbers() -> None:
-    """Query heads per key head; two times layers, key heads and head size."""
+    """The query heads per key head; and the numbers of a token in the cache: 2 x layers x key heads x head size."""
     config = ModelConfig(**VALUES)
     assert config.group_size == 4
     assert config.kv_token_elements == 2 * 3 * 2 * 16
@@ -46,13 +46,13 @@ def test_what_follows_from_the_numbers() -> None:
     ],
 )
 def test_an_impossible_number_is_refused_by_name(field: str, value: float) -> None:
-    """Before any tensor is read."""
+    """The error comes before any tensor is read."""
     with pytest.raises(ConfigError) as caught:
         ModelConfig(**(VALUES | {field: value}))
     assert caught.value.field == field
 
 
 def test_yarn_magnitude_grows_with_the_logarithm() -> None:
-    """One where nothing is extended."""
+    """It is 1 if the context is not extended."""
     assert yarn_magnitude(1.0) == yarn_magnitude(0.5) == 1.0
     assert yarn_magnitude(math.e, 2.0) == pytest.approx(1.2)

@@ -1,4 +1,4 @@
-"""The decoder against transformers on small random models: prefill, decode, chunks, mixed batches, company."""
+"""The decoder computes what transformers does on small random models: prefill, decode, chunks, and mixed batches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from sluiceway.model.linear import has_mkl_linear
 from sluiceway.model.load import load_model
-from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row, saved
-
-PROMPT = [(7 * i * i + 3 * i + 5) % 160 for i in range(300)]
+from support.tiny_models import (
+    PROMPT,
+    Stepper,
+    loaded,
+    reference_logits,
+    reference_model,
+    require_same_logits_in_any_batch,
+    row,
+    saved,
+)
 
 ROPE = {
     "linear": {"rope_type": "linear", "factor": 2.0},
@@ -45,13 +51,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def assert_close(ours: Tensor, reference: Tensor) -> None:
-    """Within a thousandth of the range of the logits."""
+    """The difference is at most a thousandth of the range of the logits."""
     assert (ours - reference).abs().max() < 1e-3 * reference.abs().max()
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_equal_those_of_transformers_however_a_prompt_is_cut(tmp_path: Path, name: str) -> None:
-    """Whole, in chunks that cross blocks and segments, and token by token."""
+    """The prompt is computed whole, in chunks that cross blocks and segments, and token by token."""
     kind, settings = MODELS[name]
     reference = reference_model(kind, **settings)
     stepper = Stepper(loaded(reference, tmp_path))
@@ -81,7 +87,7 @@ LEFT_OUT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", LEFT_OUT)
 def test_what_config_json_leaves_out_is_as_in_transformers(tmp_path: Path, kind: str) -> None:
-    """The logits are those of transformers reading the same directory."""
+    """The logits are those of transformers for the same directory."""
     import transformers
 
     names, settings = LEFT_OUT[kind]
@@ -95,7 +101,7 @@ def test_what_config_json_leaves_out_is_as_in_transformers(tmp_path: Path, kind:
 
 
 def test_rows_keep_apart_when_prefill_and_decode_share_a_batch(tmp_path: Path) -> None:
-    """Four rows in four stages, one of which wants no logits."""
+    """The four rows are in different phases, and one of them wants no logits."""
     reference = reference_model()
     stepper = Stepper(loaded(reference, tmp_path))
     prompts = [PROMPT[i : i + n] for i, n in ((0, 40), (40, 150), (3, 17), (100, 129))]
@@ -120,28 +126,15 @@ def test_rows_keep_apart_when_prefill_and_decode_share_a_batch(tmp_path: Path) -
 
 @pytest.mark.skipif(not has_mkl_linear(), reason="only MKL's packed product gives each row the same bits")
 @pytest.mark.parametrize("name", ["llama", "one key head", "as many key heads as heads", "window", "qwen3"])
-def test_logits_keep_every_bit_in_any_company_and_chunking(tmp_path: Path, name: str) -> None:
-    """float32: the same row alone, in a crowd of other stages, and computed in other chunks."""
+def test_logits_are_equal_in_any_batch_and_in_any_chunks(tmp_path: Path, name: str) -> None:
+    """The dtype is float32."""
     kind, settings = MODELS[name]
     model = loaded(reference_model(kind, **settings), tmp_path)
-    crowd = [PROMPT[i : i + 20 + 9 * i] for i in range(25)]
-    stepper = Stepper(model)
-    alone = stepper.step(row(PROMPT, 0, 300, 0))
-
-    company = Stepper(model)
-    starts = (0, 1, 90, 97, 240, 299, 300)
-    for start, end in zip(starts, starts[1:], strict=False):
-        others = [row(tokens, 0, len(tokens), 20 + 16 * i) for i, tokens in enumerate(crowd[: start % 13])]
-        logits = company.step(*others, row(PROMPT, start, end - start, 0))
-    assert torch.equal(logits[-1], alone[0])
-
-    for n in range(1, 65):
-        batch = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(n)])
-        assert all(torch.equal(each, alone[0]) for each in batch), f"{n} rows"
+    require_same_logits_in_any_batch(model)
 
 
 def test_bfloat16_follows_float32(tmp_path: Path) -> None:
-    """Half the bits: near in each logit, not equal."""
+    """Each logit is close to that of float32, not equal: the weights have half the bits."""
     reference = reference_model()
     stepper = Stepper(loaded(reference, tmp_path, "bfloat16"))
     ours = stepper.step(row(PROMPT, 0, 200, 0))[0].float()

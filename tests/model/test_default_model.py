@@ -1,4 +1,4 @@
-"""The model that is served by default: sensible, equal to transformers token for token, independent of company."""
+"""The default model gives sensible answers, the same tokens as transformers, and the same answers in any batch."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def float32_runner(path: str) -> TorchRunner:
 
 
 def answers(runner: TorchRunner, asked: Sequence[Sequence[int]], n_tokens: int, n_chunk: int = 400) -> list[list[int]]:
-    """Greedy answers, all prompts in one batch, each with 12 blocks of its own; prompts in chunks."""
+    """Generate greedy answers: all prompts in one batch, in chunks, each with 12 blocks of its own."""
     known = [list(prompt) for prompt in asked]
     computed = [0] * len(known)
     while any(len(k) < len(prompt) + n_tokens for k, prompt in zip(known, asked, strict=True)):
@@ -121,8 +121,8 @@ def answers(runner: TorchRunner, asked: Sequence[Sequence[int]], n_tokens: int, 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_it_knows_the_capital_of_france(path: str, tokenizer: Tokenizer, dtype: Dtype) -> None:
-    """Weights in the wrong order give words, but not these."""
+def test_the_model_knows_the_capital_of_france(path: str, tokenizer: Tokenizer, dtype: Dtype) -> None:
+    """With weights in the wrong order the model would write other words."""
     if dtype == "int8" and best_kernels() is None:
         pytest.skip("int8 needs the native kernels")
     asked = prompts(tokenizer)[0]
@@ -131,14 +131,14 @@ def test_it_knows_the_capital_of_france(path: str, tokenizer: Tokenizer, dtype: 
 
 
 def assert_same_alone_and_in_a_batch(model: TorchRunner, asked: Sequence[Sequence[int]]) -> None:
-    """All together in chunks of 5 tokens, then some of them each alone and whole."""
+    """Compute all prompts together in chunks of 5 tokens, then some of them alone and whole."""
     together = answers(model, asked, 12, n_chunk=5)
     for i in range(0, len(asked), 3):
         assert answers(model, asked[i : i + 1], 12) == together[i : i + 1]
 
 
 def test_float32_answers_are_the_same_alone_and_in_a_batch(float32_runner: TorchRunner, tokenizer: Tokenizer) -> None:
-    """Twelve prompts of all kinds."""
+    """The test has twelve different prompts."""
     assert_same_alone_and_in_a_batch(float32_runner, prompts(tokenizer)[4:40:3])
 
 
@@ -147,14 +147,14 @@ def test_float32_answers_are_the_same_alone_and_in_a_batch(float32_runner: Torch
 def test_native_answers_are_the_same_alone_and_in_a_batch(
     path: str, monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, name: str, dtype: Dtype
 ) -> None:
-    """With each set of kernels; the plain one is slow and gets fewer prompts."""
+    """Each kernel set is tested. The plain one is slow and gets fewer prompts."""
     with chosen(monkeypatch, name):
         model = runner(path, dtype)
     assert_same_alone_and_in_a_batch(model, prompts(tokenizer)[4 : 16 if name == "plain" else 40 : 3])
 
 
 def independent_reference(path: str) -> Any:
-    """The file as transformers reads it, computed by its own model."""
+    """The model of transformers, with the weights that transformers reads from the file."""
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -173,7 +173,7 @@ def independent_reference(path: str) -> Any:
 def test_forty_answers_equal_those_of_transformers(
     path: str, float32_runner: TorchRunner, tokenizer: Tokenizer
 ) -> None:
-    """64 greedy tokens each, float32.
+    """Each answer has 64 greedy tokens, in float32.
 
     The reference is given each prompt with our answer: where each of our tokens is its largest logit, it would have
     written the same answer itself.
@@ -192,17 +192,17 @@ def test_forty_answers_equal_those_of_transformers(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_logprobs_equal_those_of_transformers(path: str, float32_runner: TorchRunner, tokenizer: Tokenizer) -> None:
-    """A log-softmax in float64 of the reference's logits, for the twenty likeliest tokens behind each prompt."""
+    """The reference is a log-softmax in float64 of the reference model's logits, for the twenty likeliest tokens."""
     asked = prompts(tokenizer)
     sampling = SamplingParams(temperature=0.0, logprobs=20)
     rows = [row(tokens, 0, len(tokens), 12 * i, rid=i, sampling=sampling) for i, tokens in enumerate(asked)]
     result = float32_runner.launch(Plan(1, tuple(rows), ())).wait()
     reference = independent_reference(path)
-    for prompt, token_id, told in zip(asked, result.token_ids, result.logprobs, strict=True):
+    for prompt, token_id, found in zip(asked, result.token_ids, result.logprobs, strict=True):
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt]), logits_to_keep=1).logits[0, -1]
         exact = logits.double().log_softmax(-1)
-        assert told is not None
-        assert told.logprob == pytest.approx(float(exact[token_id]), abs=1e-3)
-        assert told.top_logprobs == pytest.approx(exact[list(told.top_ids)].tolist(), abs=1e-3)
-        assert told.top_logprobs == pytest.approx(exact.topk(20).values.tolist(), abs=1e-3)
+        assert found is not None
+        assert found.logprob == pytest.approx(float(exact[token_id]), abs=1e-3)
+        assert found.top_logprobs == pytest.approx(exact[list(found.top_ids)].tolist(), abs=1e-3)
+        assert found.top_logprobs == pytest.approx(exact.topk(20).values.tolist(), abs=1e-3)

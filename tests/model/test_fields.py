@@ -1,4 +1,4 @@
-"""Typed reading of settings: right values pass, wrong ones name the key."""
+"""Typed settings: a value of the right type is returned, and the error for another names the key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("method", "value", "expected"), GOOD)
 def test_a_value_comes_back_when_its_type_is_right(method: str, value: Any, expected: Any) -> None:
-    """`flag` alone needs a default."""
+    """Only `flag` needs a default."""
     fields = Fields({"key": value}, "file")
     arguments = ("key", True) if method == "flag" else ("key",)
     assert getattr(fields, method)(*arguments) == expected
@@ -44,13 +44,13 @@ def test_a_value_comes_back_when_its_type_is_right(method: str, value: Any, expe
 
 @pytest.mark.parametrize(("method", "value"), BAD)
 def test_an_error_names_file_and_key_when_the_type_is_wrong(method: str, value: Any) -> None:
-    """Booleans are no numbers; NaN is none either."""
+    """Booleans and NaN are not numbers."""
     with pytest.raises(ConfigError, match="file: key: must be"):
         getattr(Fields({"key": value}, "file"), method)("key")
 
 
 def test_a_flag_is_nothing_but_true_or_false() -> None:
-    """1 is not true."""
+    """The number 1 is not accepted."""
     with pytest.raises(ConfigError, match="must be true or false"):
         Fields({"key": 1}, "file").flag("key", False)
 

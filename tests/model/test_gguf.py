@@ -1,4 +1,4 @@
-"""GGUF files: every block type of the package, the order of rows, and files that are damaged anywhere."""
+"""GGUF files: every block type of the gguf package, the order of rows, and damaged files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def files(path: Path) -> ModelFiles:
 
 @pytest.mark.parametrize("kind", [Q.F32, Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1])
 def test_logits_equal_those_of_transformers_on_the_dequantised_weights(tmp_path: Path, kind: Any) -> None:
-    """So the rows of queries and keys are back in the order in which halves are rotated."""
+    """So the rows of queries and keys are in the order in which the decoder rotates halves."""
     model = reference_model()
     path = write_gguf(model, tmp_path / "m.gguf", kind)
     logits = Stepper(load_model(files(path), "float32")).step(row(PROMPT, 0, 150, 0))[0]
@@ -52,7 +52,7 @@ def test_logits_equal_those_of_transformers_on_the_dequantised_weights(tmp_path:
 def test_biases_norms_and_tied_heads_are_found_in_the_file(
     tmp_path: Path, kind: str, arch: str, settings: dict[str, Any]
 ) -> None:
-    """Qwen's rows were not reordered, Llama's were, biases too."""
+    """The converter reorders the rows and biases of Llama, but not those of Qwen."""
     model = reference_model(kind, **settings)
     path = write_gguf(model, tmp_path / "m.gguf", Q.F32, arch=arch)
     logits = Stepper(load_model(files(path), "float32")).step(row(PROMPT, 0, 150, 0))[0]
@@ -61,7 +61,7 @@ def test_biases_norms_and_tied_heads_are_found_in_the_file(
 
 
 def test_a_table_of_frequencies_equals_the_scaling_that_it_was_made_from(tmp_path: Path) -> None:
-    """Llama 3 as llama.cpp stores it."""
+    """The scaling is that of Llama 3, as llama.cpp stores it."""
     scaling = {
         "rope_type": "llama3",
         "factor": 8.0,
@@ -88,7 +88,7 @@ def in_parts(directory: Path) -> tuple[Any, list[Path]]:
 
 @pytest.mark.parametrize("given", [0, 1, 2])
 def test_all_parts_of_a_model_are_loaded_whichever_is_given(tmp_path: Path, given: int) -> None:
-    """The first has the metadata, each has some of the tensors."""
+    """The first part has the metadata, and each part has some of the tensors."""
     model, parts = in_parts(tmp_path)
     logits = Stepper(load_model(files(parts[given]), "float32")).step(row(PROMPT, 0, 150, 0))[0]
     expected = reference_logits(model, PROMPT)[-1]
@@ -96,7 +96,7 @@ def test_all_parts_of_a_model_are_loaded_whichever_is_given(tmp_path: Path, give
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    """Not the first of its tensors."""
+    """The error names the part, and not the first of its tensors."""
     _, parts = in_parts(tmp_path)
     parts[1].unlink()
     with pytest.raises(ModelSourceError, match="has 3 files, and m-00002-of-00003.gguf cannot be found"):
@@ -104,7 +104,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 
 
 def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
-    """By the numbers in their metadata: renamed, swapped, of another count, with other tensors."""
+    """The metadata shows parts that were renamed or swapped, of another number of parts, or with other tensors."""
     _, parts = in_parts(tmp_path)
     whole = [part.read_bytes() for part in parts]
 
@@ -142,14 +142,14 @@ def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         (np.full(8, np.nan, dtype=np.float32), "must hold positive numbers"),
     ],
 )
-def test_a_table_of_frequencies_that_cannot_be_is_refused(tmp_path: Path, table: Any, message: str) -> None:
+def test_an_impossible_table_of_frequencies_is_refused(tmp_path: Path, table: Any, message: str) -> None:
     path = write_gguf(reference_model(), tmp_path / "m.gguf", Q.F32, rope_freqs=table)
     with pytest.raises(ModelSourceError, match=message):
         load_model(files(path), "float32")
 
 
 def test_a_tensor_that_is_there_twice_is_refused(tmp_path: Path, whole: bytes) -> None:
-    """Under one name, or under two that mean the same."""
+    """It is there under one name twice, or under two names that mean the same."""
     path = tmp_path / "m.gguf"
     path.write_bytes(whole.replace(b"blk.0.attn_q.weight", b"blk.0.attn_k.weight"))
     with pytest.raises(ModelSourceError, match=r"'blk\.0\.attn_k\.weight' is there twice"):
@@ -173,7 +173,7 @@ def _can_dequantise(kind: GGMLQuantizationType) -> bool:
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if _can_dequantise(kind)])
 def test_every_block_type_of_the_package_is_read(tmp_path: Path, kind: GGMLQuantizationType) -> None:
-    """Random bytes, in pieces and with a remainder, equal the package's result for the whole."""
+    """Random bytes, read in pieces and with a remainder, give the result that the gguf package gives for the whole."""
     block_len, block_bytes = GGML_QUANT_SIZES[kind]
     n_blocks = 5 * (16 * 4096 // block_bytes) // 4
     # Bytes under 0x30 in every place keep floating-point scales finite.
@@ -190,7 +190,7 @@ def test_every_block_type_of_the_package_is_read(tmp_path: Path, kind: GGMLQuant
 
 
 def write_with_embedding(model: Any, path: Path, raw: Any, kind: GGMLQuantizationType) -> None:
-    """A llama file whose only tensor is this one."""
+    """Write a llama file whose only tensor is this one."""
     writer = GGUFWriter(str(path), "llama")
     for add, value in (
         (writer.add_block_count, 1),
@@ -216,7 +216,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_a_file_that_is_cut_short_anywhere_is_a_source_error(tmp_path: Path, whole: bytes) -> None:
-    """In the metadata, in the list of tensors, in the tensors."""
+    """The cut is in the metadata, in the list of tensors, or in the tensors."""
     path = tmp_path / "cut.gguf"
     for n_bytes in [*range(0, len(whole), 997), len(whole) - 64]:
         path.write_bytes(whole[:n_bytes])
@@ -225,7 +225,7 @@ def test_a_file_that_is_cut_short_anywhere_is_a_source_error(tmp_path: Path, who
 
 
 def test_a_damaged_list_of_tensors_is_an_error_of_ours(tmp_path: Path, whole: bytes) -> None:
-    """One byte after another set to 255: some error that names the cause, or a change in a name's letters."""
+    """One byte after another is set to 255. Either an error names the cause, or only a letter of a name changes."""
     begin = whole.index(b"token_embd.weight") - 8
     path = tmp_path / "bad.gguf"
     n_refused = 0
@@ -239,7 +239,7 @@ def test_a_damaged_list_of_tensors_is_an_error_of_ours(tmp_path: Path, whole: by
 
 
 def test_a_damaged_file_loads_or_is_an_error_of_ours(tmp_path: Path, whole: bytes) -> None:
-    """Lengths, counts, types and names that are wrong: one line, no other exception."""
+    """Lengths, counts, types and names are wrong. The error has one line, and there is no other exception."""
     draw = random.Random(0)
     path = tmp_path / "bad.gguf"
     for _ in range(200):
@@ -249,7 +249,7 @@ def test_a_damaged_file_loads_or_is_an_error_of_ours(tmp_path: Path, whole: byte
 
 
 def test_an_unknown_block_type_names_the_tensor(tmp_path: Path, whole: bytes) -> None:
-    """24 is a whole number of 8 bits, which no weight is."""
+    """The type is 24, an integer of 8 bits; no weight has it."""
     name = b"token_embd.weight"
     at = whole.index(name) + len(name) + 4 + 16
     path = tmp_path / "m.gguf"
@@ -258,8 +258,8 @@ def test_an_unknown_block_type_names_the_tensor(tmp_path: Path, whole: bytes) ->
         load_model(files(path), "float32")
 
 
-def test_an_alignment_that_is_none_is_a_source_error(tmp_path: Path, whole: bytes) -> None:
-    """Zero would divide."""
+def test_an_impossible_alignment_is_a_source_error(tmp_path: Path, whole: bytes) -> None:
+    """The loader would divide by zero."""
     path = tmp_path / "m.gguf"
     key = b"general.alignment"
     pair = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, 0)

@@ -1,4 +1,4 @@
-"""GGUF metadata: what is understood, and what is refused by name."""
+"""GGUF metadata: which keys are read, and which are refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {"token_embd.weight": (100, 64)}
 
 
 def config(shapes: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> Any:
-    """Keys are given without `llama.`, dots as double underscores."""
+    """The arguments are keys without `llama.`, with double underscores in place of dots."""
     named = {f"llama.{key.replace('__', '.')}": value for key, value in changes.items()}
     return config_from_metadata(BASE | named, SHAPES | (shapes or {}))
 
@@ -39,7 +39,7 @@ def test_defaults_fill_what_the_file_leaves_out() -> None:
     assert c.eos_token_ids == (2,)
 
 
-def test_tensors_tell_of_biases_norms_and_the_head() -> None:
+def test_tensors_decide_about_biases_norms_and_the_head() -> None:
     """No key of the metadata has these facts."""
     names = ("output.weight", "blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.ffn_down.bias")
     c = config(dict.fromkeys((*names, "blk.0.attn_q_norm.weight"), (1,)))
@@ -48,13 +48,13 @@ def test_tensors_tell_of_biases_norms_and_the_head() -> None:
 
 
 def test_each_end_token_counts() -> None:
-    """End of text and end of turn."""
+    """They are the end of the text and the end of a turn."""
     metadata = BASE | {"tokenizer.ggml.eot_token_id": 7}
     assert config_from_metadata(metadata, SHAPES).eos_token_ids == (2, 7)
 
 
 def test_each_scaling_gets_its_numbers() -> None:
-    """The old key for linear scaling too."""
+    """The old key for linear scaling is read too."""
     assert config(rope__scaling__type="none", rope__scaling__factor=3.0).rope_scaling is None
     assert config(rope__scaling__type="linear", rope__scaling__factor=3.0).rope_scaling == LinearScaling(3.0)
     assert config(rope__scale_linear=2.0).rope_scaling == LinearScaling(2.0)
@@ -112,7 +112,7 @@ def test_more_tokens_than_rows_of_the_embedding_are_refused(tokens: Any) -> None
 
 
 def test_an_unknown_architecture_is_refused_by_name() -> None:
-    """With those that are known."""
+    """The error names the known architectures."""
     with pytest.raises(ConfigError, match=r"'gemma3'.*supported: llama, qwen2, qwen3"):
         config_from_metadata(BASE | {"general.architecture": "gemma3"}, SHAPES)
 

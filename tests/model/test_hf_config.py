@@ -1,4 +1,4 @@
-"""config.json: what is understood, and what is refused by name."""
+"""config.json: which keys are read, and which are refused by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config(**changes: Any) -> Any:
 
 
 def test_defaults_fill_what_old_files_leave_out() -> None:
-    """As many key heads as heads, head size by division, the classic RoPE base."""
+    """There are as many key heads as heads, the head size is the quotient, and the RoPE base is the usual one."""
     c = config()
     assert (c.n_kv_heads, c.head_dim, c.rms_eps, c.rope_theta) == (4, 16, 1e-6, 10_000.0)
     assert c.rope_scaling is c.sliding_window is None
@@ -48,7 +48,7 @@ def test_defaults_fill_what_old_files_leave_out() -> None:
 
 
 def test_both_spellings_of_the_rotary_settings_are_read() -> None:
-    """`rope_scaling` with `type` and a base beside it; `rope_parameters` with the base in it."""
+    """They are `rope_scaling` with `type`, and the base outside of it; or `rope_parameters`, which has the base."""
     assert config(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2}).rope_scaling == LinearScaling(2.0)
     new = config(rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     assert new.rope_theta == 5e5 and new.rope_scaling is None
@@ -82,7 +82,7 @@ def test_each_scaling_gets_its_numbers() -> None:
     ],
 )
 def test_each_architecture_has_its_own_biases_and_norms(architecture: str, expected: tuple[bool, ...]) -> None:
-    """With both bias settings on, as far as the architecture knows them."""
+    """Both settings for biases are on, if the architecture has them."""
     c = config(architectures=[architecture], attention_bias=True, mlp_bias=True, num_key_value_heads=4)
     assert (c.has_qkv_bias, c.has_out_bias, c.has_mlp_bias, c.has_qk_norm) == expected
 
@@ -179,14 +179,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "message"), BAD)
 def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
-    """Nothing that changes the numbers is passed over in silence."""
+    """No setting that changes the numbers is ignored."""
     with pytest.raises(ConfigError, match=message):
         config(**changes)
 
 
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_key_that_changes_the_numbers_is_refused_unless_it_changes_nothing(key: str) -> None:
-    """By name; null and the values of the table are accepted."""
+    """The error names the key. Null and the values of the table are accepted."""
     with pytest.raises(ConfigError, match=rf"config\.json: {key}: .* is not supported"):
         config(**{key: 0.5})
     for value in (None, *REFUSED[key]):
@@ -194,7 +194,7 @@ def test_a_key_that_changes_the_numbers_is_refused_unless_it_changes_nothing(key
 
 
 def test_layers_with_rotary_positions_are_named_by_ones() -> None:
-    """Whatever the key is called. Qwen 3 norms queries and keys in any case."""
+    """Each name of the key is tested. Qwen 3 always has norms of queries and keys."""
     assert config(no_rope_layers=[1, 1]) == config()
     with pytest.raises(ConfigError, match="no_rope_layers"):
         config(no_rope_layers=[1, 0])
@@ -206,7 +206,7 @@ def test_layers_with_rotary_positions_are_named_by_ones() -> None:
 
 @pytest.mark.parametrize("architecture", BY_NAME)
 def test_the_defaults_are_those_of_transformers(architecture: str) -> None:
-    """Of every key that is read; and every key that transformers knows is read, or known to be harmless.
+    """Every key that is read is tested. Every key of transformers is read, or is in the table of harmless keys.
 
     The end token is no number of the model: without one in the files the tokenizer's own counts, not the class's.
     """
@@ -221,7 +221,7 @@ def test_the_defaults_are_those_of_transformers(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", BY_NAME)
 def test_what_a_file_leaves_out_is_what_transformers_makes_of_it(architecture: str) -> None:
-    """Each key alone is left out of a file that is otherwise whole, or null where transformers allows that."""
+    """One key at a time is left out of a complete file, or is null if transformers allows that."""
     theirs = configuration_class(architecture)
     nullable = {"sliding_window", "layer_types"}
     nullable |= {"num_key_value_heads"} - ({"num_key_value_heads"} if architecture == "MistralForCausalLM" else set())
@@ -270,7 +270,7 @@ def configuration_class(architecture: str) -> Any:
 def test_the_context_before_the_extension_is_where_transformers_looks_for_it(
     settings: dict[str, Any], expected: int
 ) -> None:
-    """Beside the rotary settings, in them, or the file's whole context; older settings come before newer ones."""
+    """It is outside the rotary settings, in them, or the context of the file. Older settings come before newer ones."""
     scaling = config(**settings).rope_scaling
     assert scaling.original_max_len == expected
     theirs = configuration_class("LlamaForCausalLM")(**copy.deepcopy(BASE | settings))
@@ -282,7 +282,7 @@ def test_the_context_before_the_extension_is_where_transformers_looks_for_it(
 
 
 def test_keys_that_are_not_known_are_named_in_the_log(tmp_path: Path) -> None:
-    """They are ignored. Those that ask for nothing are not told."""
+    """They are ignored. The log does not name keys whose value has no effect."""
     changes = {
         "my_own_key": 1,
         "a_thing": "x",
@@ -304,7 +304,7 @@ def test_keys_that_are_not_known_are_named_in_the_log(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_read_with_its_generation_settings(tmp_path: Path) -> None:
-    """Both files."""
+    """The test reads both files."""
     (tmp_path / "config.json").write_text(json.dumps(BASE))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 9}))
     assert read_directory_config(tmp_path).eos_token_ids == (2, 9)
@@ -312,7 +312,7 @@ def test_a_directory_is_read_with_its_generation_settings(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "\xff"])
 def test_an_unreadable_file_is_a_source_error(tmp_path: Path, content: str | None) -> None:
-    """Absent, cut short, no object, not UTF-8."""
+    """The file is missing, cut short, not an object, or not UTF-8."""
     if content is not None:
         (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(ModelSourceError, match="config.json"):

@@ -1,4 +1,4 @@
-"""The cache: what is written to a slot is read from its block, and from no other."""
+"""The cache: what is written to a slot is read from its block, and from no other block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = tiny_config(n_layers=2)
 
 
 def test_what_is_written_is_gathered_by_block_and_head() -> None:
-    """One token at offset 5 of block 3, in the second layer."""
+    """The test writes one token at offset 5 of block 3, in the second layer."""
     cache = KVCache(CONFIG, 4, torch.float32, torch.device("cpu"))
     keys = torch.arange(16.0).view(1, 2, 8)
     slots = torch.tensor([(3 * 2 + head) * BLOCK_TOKENS + 5 for head in (0, 1)])
@@ -30,7 +30,7 @@ def test_what_is_written_is_gathered_by_block_and_head() -> None:
 
 
 def test_cleared_runs_hold_zeros_in_every_layer() -> None:
-    """And no other run loses anything; to clear nothing is allowed."""
+    """Other runs do not change. Clearing nothing is allowed."""
     cache = KVCache(CONFIG, 2, torch.float32, torch.device("cpu"))
     slots = torch.arange(2 * 2 * BLOCK_TOKENS)
     for layer in (0, 1):
@@ -43,7 +43,7 @@ def test_cleared_runs_hold_zeros_in_every_layer() -> None:
 
 
 def test_the_size_is_that_of_keys_and_values_of_all_layers() -> None:
-    """In the dtype of the cache."""
+    """The numbers have the dtype of the cache."""
     cache = KVCache(CONFIG, 4, torch.bfloat16, torch.device("cpu"))
     assert cache.n_bytes == CONFIG.kv_token_elements * 4 * BLOCK_TOKENS * 2
 
@@ -68,7 +68,7 @@ print(cache.n_bytes, resident_bytes() - before, int(cache.gather(15, torch.tenso
 
 
 def test_memory_is_taken_when_blocks_are_used() -> None:
-    """A cache of 256 MB costs nearly nothing until something is in it. In a process that has nothing else to do."""
+    """An empty cache of 256 MB takes almost no memory. A process of its own measures that."""
     result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     n_bytes, taken_bytes, n_nonzero = map(int, result.stdout.split())
     assert n_bytes == 2**28

@@ -1,4 +1,4 @@
-"""The small operations by their definitions."""
+"""The small operations follow their definitions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ GENERATOR = torch.Generator().manual_seed(0)
 
 
 def test_rms_norm_divides_by_the_root_mean_square() -> None:
-    """With the epsilon inside the root."""
+    """The epsilon is inside the root."""
     x, weight = torch.randn(5, 32, generator=GENERATOR), torch.randn(32, generator=GENERATOR)
     expected = x / (x.pow(2).mean(-1, keepdim=True) + 0.01).sqrt() * weight
     torch.testing.assert_close(rms_norm(x, weight, 0.01), expected)
 
 
 def test_swiglu_gates_the_second_half_by_the_first() -> None:
-    """silu(gate) * up."""
+    """The result is silu(gate) * up."""
     x = torch.randn(5, 32, generator=GENERATOR)
     gate, up = x[:, :16], x[:, 16:]
     torch.testing.assert_close(swiglu(x.clone()), gate * torch.sigmoid(gate) * up)

@@ -1,4 +1,4 @@
-"""Products with a weight: right in every form, and float32 rows that keep every bit in any company."""
+"""Products with a weight are right in every format, and a row in float32 has the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensors(shape: tuple[int, int], dtype: torch.dtype) -> tuple[torch.Tensor, t
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_equal_the_definition(shape: tuple[int, int], dtype: torch.dtype, has_bias: bool) -> None:
-    """In float64, to the precision of the dtype."""
+    """The definition is computed in float64; the error is at most that of the dtype."""
     rows, weight, bias = tensors(shape, dtype)
     product = pack(weight, bias if has_bias else None)
     expected = rows.double() @ weight.double().T + (bias.double() if has_bias else 0)
@@ -35,8 +35,8 @@ def test_products_equal_the_definition(shape: tuple[int, int], dtype: torch.dtyp
 @pytest.mark.skipif(not has_mkl_linear(), reason="this torch has no MKL")
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_float32_row_keeps_every_bit_in_any_batch(shape: tuple[int, int], n_threads: int) -> None:
-    """Any number of rows, any place among them, any number of threads that share them."""
+def test_a_float32_row_has_the_same_bits_in_any_batch(shape: tuple[int, int], n_threads: int) -> None:
+    """It has them for any number of rows, any place of the row, and any number of threads."""
     rows, weight, _ = tensors(shape, torch.float32)
     product = pack(weight)
     n_before = torch.get_num_threads()
@@ -52,8 +52,8 @@ def test_a_float32_row_keeps_every_bit_in_any_batch(shape: tuple[int, int], n_th
         torch.set_num_threads(n_before)
 
 
-def test_the_weight_is_free_to_go_when_it_is_packed() -> None:
-    """Written over after packing, it changes nothing."""
+def test_a_packed_weight_no_longer_needs_the_original() -> None:
+    """Overwriting the weight after packing changes no result."""
     rows, weight, _ = tensors((96, 64), torch.float32)
     product = pack(weight)
     if isinstance(product, PlainLinear):
@@ -63,8 +63,8 @@ def test_the_weight_is_free_to_go_when_it_is_packed() -> None:
     assert torch.equal(product(rows), before)
 
 
-def test_the_form_follows_dtype_and_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packed where torch offers it, plain everywhere else."""
+def test_the_format_follows_dtype_and_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight is packed if torch can do that, and plain otherwise."""
     _, weight, _ = tensors((96, 64), torch.float32)
     assert isinstance(pack(weight), MklLinear if has_mkl_linear() else PlainLinear)
     assert isinstance(pack(weight.bfloat16()), OneDnnLinear if has_onednn_linear() else PlainLinear)

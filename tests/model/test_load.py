@@ -1,4 +1,4 @@
-"""From files to a decoder: progress, dtypes, shards, memory, and files that do not fit together."""
+"""Loading a decoder from files: progress, dtypes, shards, memory, and files that do not fit together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def logits_of(files: ModelFiles) -> torch.Tensor:
 
 
 def test_shards_give_the_same_model_as_one_file(tmp_path: Path) -> None:
-    """Split so that the parts of one fused matrix lie in different files."""
+    """The parts of one fused matrix are in different files."""
     model = reference_model()
     one = saved(model, tmp_path / "one")
     many = saved(model, tmp_path / "many", max_shard_size="20KB")
@@ -34,7 +34,7 @@ def test_shards_give_the_same_model_as_one_file(tmp_path: Path) -> None:
 
 
 def test_progress_reaches_the_total_once(tmp_path: Path) -> None:
-    """In bytes of the file's tensors, never backwards."""
+    """It counts the bytes of the tensors in the file, and never decreases."""
     seen: list[tuple[int, int]] = []
     model = reference_model()
     load_model(saved(model, tmp_path), "bfloat16", lambda done, total: seen.append((done, total)))
@@ -44,7 +44,7 @@ def test_progress_reaches_the_total_once(tmp_path: Path) -> None:
 
 
 def test_a_tied_head_that_the_file_repeats_is_no_error(tmp_path: Path) -> None:
-    """Some checkpoints carry both."""
+    """Some checkpoints have both."""
     files = saved(reference_model(tie_word_embeddings=True), tmp_path)
     before = logits_of(files)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -55,7 +55,7 @@ def test_a_tied_head_that_the_file_repeats_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_head_that_differs_from_the_embedding_is_used_though_the_settings_tie_them(tmp_path: Path) -> None:
-    """As transformers does: it warns, and ties nothing."""
+    """Transformers does the same: it warns, and does not tie them."""
     from transformers import LlamaForCausalLM
 
     files = saved(reference_model(tie_word_embeddings=True), tmp_path)
@@ -69,7 +69,7 @@ def test_a_head_that_differs_from_the_embedding_is_used_though_the_settings_tie_
 
 
 def test_a_tied_head_of_another_shape_is_an_error(tmp_path: Path) -> None:
-    """It is no repetition."""
+    """Such a head does not repeat the embedding."""
     files = saved(reference_model(tie_word_embeddings=True), tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(tensors | {"lm_head.weight": torch.ones(3, 64)}, tmp_path / "model.safetensors")
@@ -91,7 +91,7 @@ def test_a_tied_head_of_another_shape_is_an_error(tmp_path: Path) -> None:
 def test_a_tensor_that_does_not_fit_is_named(
     tmp_path: Path, change: dict[str, torch.Tensor | None], message: str
 ) -> None:
-    """Missing, misshapen, of a layer that the settings do not have."""
+    """The tensor is missing, has a wrong shape, or belongs to a layer that the settings do not have."""
     files = saved(reference_model(), tmp_path)
     tensors = load_file(tmp_path / "model.safetensors") | change
     save_file({name: t for name, t in tensors.items() if t is not None}, tmp_path / "model.safetensors")
@@ -100,7 +100,7 @@ def test_a_tensor_that_does_not_fit_is_named(
 
 
 def test_a_damaged_directory_loads_or_is_an_error_of_ours(tmp_path: Path) -> None:
-    """Settings with values that do not belong, weights with changed bytes: one line, no other exception."""
+    """Settings have wrong values, or weights have changed bytes. The error has one line, of our own classes."""
     files = saved(reference_model(num_hidden_layers=1), tmp_path)
     draw = random.Random(0)
     whole = {name: (tmp_path / name).read_bytes() for name in ("config.json", "model.safetensors")}
@@ -123,7 +123,7 @@ def test_a_damaged_directory_loads_or_is_an_error_of_ours(tmp_path: Path) -> Non
 
 
 def test_an_unsupported_architecture_is_refused(tmp_path: Path) -> None:
-    """By name, before a tensor is read."""
+    """The error names it, and comes before a tensor is read."""
     files = saved(reference_model(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["FalconForCausalLM"]}))
@@ -138,7 +138,7 @@ def test_the_fake_model_has_nothing_to_load() -> None:
 
 
 def test_matrices_exist_once_when_they_are_packed(tmp_path: Path) -> None:
-    """After loading, no plain copy of a layer's matrix is alive."""
+    """After loading there is no plain copy of a layer's matrix."""
     model = loaded(reference_model(vocab_size=200), tmp_path)
     gc.collect()
     shapes = [

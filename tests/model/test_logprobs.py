@@ -1,4 +1,4 @@
-"""Log-probabilities against a log-softmax in float64: the same numbers, in an order that nothing but values decides."""
+"""Logprobs equal a log-softmax in float64, in an order that depends on the values only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("way")
 
 @pytest.fixture(params=["native", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it holds with the kernels and without."""
+    """Each test runs with the kernels and without them."""
     if request.param == "numpy":
         monkeypatch.setattr(module, "best_kernels", lambda: None)
     elif best_kernels() is None:
@@ -33,7 +33,7 @@ def logits(n_rows: int, vocab_size: int, scale: float = 3.0, seed: int = 0) -> n
 
 
 def expected(row: npt.NDArray[np.float32], token_id: int, n_top: int) -> Logprobs:
-    """All tokens sorted, in float64."""
+    """The logprobs of all tokens, sorted, in float64."""
     exact = row.astype(np.float64) - np.logaddexp.reduce(row.astype(np.float64))
     order = sorted(range(len(row)), key=lambda token_id: (-row[token_id], token_id))[:n_top]
     return Logprobs(float(exact[token_id]), tuple(order), tuple(float(exact[token_id]) for token_id in order))
@@ -47,7 +47,7 @@ def assert_close(found: Logprobs, wanted: Logprobs) -> None:
 @pytest.mark.parametrize("vocab_size", SIZES)
 @pytest.mark.parametrize("n_top", [0, 1, 5, 20])
 def test_numbers_are_those_of_an_exact_log_softmax(vocab_size: int, n_top: int) -> None:
-    """Of tokens anywhere; all there are where that is fewer than were asked for."""
+    """The tokens are anywhere in the vocabulary. If it has fewer tokens than requested, all are in the result."""
     values = logits(3, vocab_size)
     tokens = [0, vocab_size // 2, vocab_size - 1]
     for row, token_id, found in zip(values, tokens, logprobs_of(values, tokens, [n_top] * 3), strict=True):
@@ -56,7 +56,7 @@ def test_numbers_are_those_of_an_exact_log_softmax(vocab_size: int, n_top: int) 
 
 @pytest.mark.parametrize("decimals", [0, 1])
 def test_lower_ids_come_first_when_tokens_are_equally_likely(decimals: int) -> None:
-    """And are taken, where not all of them are."""
+    """They are also chosen first if the list has no room for all."""
     values = np.round(logits(4, 2_000), decimals)
     for row, found in zip(values, logprobs_of(values, [7] * 4, [20] * 4), strict=True):
         assert_close(found, expected(row, 7, 20))
@@ -65,7 +65,7 @@ def test_lower_ids_come_first_when_tokens_are_equally_likely(decimals: int) -> N
 
 
 def test_each_row_has_as_many_as_it_wants() -> None:
-    """The token's own number is that of the list where it is in it; nothing depends on the other rows."""
+    """A token has the same logprob in the list and alone. The result does not depend on other rows."""
     values = logits(4, 1_001)
     tokens = [int(row.argmax()) for row in values]
     found = logprobs_of(values, tokens, [0, 1, 7, 20])
@@ -76,7 +76,7 @@ def test_each_row_has_as_many_as_it_wants() -> None:
 
 
 def test_logits_stay_as_they_are() -> None:
-    """Others may look at them."""
+    """The caller may use them again."""
     values = logits(2, 300)
     before = values.copy()
     logprobs_of(values, [0, 1], [5, 5])
@@ -84,7 +84,7 @@ def test_logits_stay_as_they_are() -> None:
 
 
 def test_numbers_are_plain_and_finite_when_tokens_are_impossible() -> None:
-    """Minus infinity is no JSON."""
+    """JSON cannot express minus infinity."""
     values = np.full((1, 600), -np.inf, np.float32)
     values[0, 3] = 2.0
     (found,) = logprobs_of(values, [4], [3])
@@ -96,7 +96,7 @@ def test_numbers_are_plain_and_finite_when_tokens_are_impossible() -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n_odd", [1, 3, 600])
 def test_numbers_are_finite_and_sorted_when_logits_are_odd(odd: float, n_odd: int) -> None:
-    """A model that has gone wrong still gets an answer."""
+    """The result is valid even if the model gives NaN or infinity."""
     values = logits(1, 600)
     values[0, :n_odd] = odd
     (found,) = logprobs_of(values, [0], [10])
@@ -106,7 +106,7 @@ def test_numbers_are_finite_and_sorted_when_logits_are_odd(odd: float, n_odd: in
 
 
 def test_numbers_are_finite_when_logits_are_odd_in_every_way() -> None:
-    """All at once."""
+    """One row has all kinds of odd logits."""
     values = logits(1, 600)
     values[0, :3] = np.nan, np.inf, -np.inf
     (found,) = logprobs_of(values, [0], [3])
@@ -114,19 +114,19 @@ def test_numbers_are_finite_when_logits_are_odd_in_every_way() -> None:
 
 
 def test_all_are_equally_likely_when_all_are_impossible() -> None:
-    """The first of them come first."""
+    """The lowest ids come first."""
     (found,) = logprobs_of(np.full((1, 600), -np.inf, np.float32), [7], [2])
     assert found.top_ids == (0, 1)
     assert (found.logprob, *found.top_logprobs) == pytest.approx([-math.log(600)] * 3)
 
 
 def test_large_logits_do_not_overflow() -> None:
-    """Differences count."""
+    """Only differences between logits count."""
     values = logits(1, 600) + np.float32(3e4)
     (found,) = logprobs_of(values, [0], [5])
     assert_close(found, expected(values[0], 0, 5))
 
 
-def test_nothing_is_told_of_no_rows() -> None:
-    """A step may have none."""
+def test_no_rows_have_no_logprobs() -> None:
+    """A step may have no rows."""
     assert logprobs_of(logits(0, 16), [], []) == []

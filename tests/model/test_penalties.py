@@ -1,4 +1,4 @@
-"""Token counts against a plain recount."""
+"""Token counts equal a plain recount."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLING = SamplingParams(repetition_penalty=1.5, presence_penalty=0.25, frequen
 
 
 def expected(logits: np.ndarray, known: list[int], n_prompt: int) -> np.ndarray:
-    """By the definitions, token by token."""
+    """Compute the logits by the definitions, token by token."""
     out = logits.astype(np.float64)
     for token in set(known):
         out[token] = out[token] / 1.5 if out[token] > 0 else out[token] * 1.5
@@ -31,7 +31,7 @@ def lowered(logits: np.ndarray, counts: TokenCounts, drafts: Sequence[int] = ())
 
 @pytest.mark.parametrize("steps", [[200], [1, 2, 50, 51, 200], list(range(1, 201))])
 def test_logits_equal_a_recount_however_the_sequence_grew(steps: list[int]) -> None:
-    """More distinct tokens than the first array holds; prompt and answer overlap."""
+    """The sequence has more distinct tokens than the first array can hold. Prompt and answer have common tokens."""
     rng = np.random.default_rng(1)
     known = rng.integers(0, 150, 200).tolist()
     logits = rng.normal(0, 3, 150).astype(np.float32)
@@ -69,7 +69,7 @@ def test_a_known_sequence_is_only_advanced() -> None:
 
 
 def test_a_forgotten_sequence_is_counted_anew() -> None:
-    """Forgetting takes any id."""
+    """Any id may be forgotten."""
     table = PenaltyTable()
     first = table.counts_of(7, [1, 2, 3], 3, 3)
     table.forget([7, 8])
@@ -78,7 +78,7 @@ def test_a_forgotten_sequence_is_counted_anew() -> None:
 
 
 def test_a_sequence_that_got_shorter_is_counted_anew() -> None:
-    """Not what the scheduler does; what was counted would be wrong."""
+    """The scheduler never does this. The old counts would be wrong."""
     table = PenaltyTable()
     table.counts_of(7, [1, 1, 1], 3, 0)
     assert table.counts_of(7, [1, 1, 1], 2, 0).n_seen == 2
@@ -93,14 +93,14 @@ def test_a_sequence_that_got_shorter_is_counted_anew() -> None:
         (SamplingParams(repetition_penalty=0.9), True),
     ],
 )
-def test_has_penalties_when_one_is_set(sampling: SamplingParams, has: bool) -> None:
-    """Each of the three alone."""
+def test_one_penalty_is_enough_to_have_penalties(sampling: SamplingParams, has: bool) -> None:
+    """Each of the three penalties is enough."""
     assert has_penalties(sampling) is has
 
 
 @pytest.mark.parametrize("n_before", [0, 5, 130])
 def test_drafts_count_for_one_application_only(n_before: int) -> None:
-    """As if they had been generated: tokens seen before, new ones, and one twice. Then all is as it was."""
+    """Drafts count as if they had been generated, and are then removed: tokens seen before, new ones, and one twice."""
     rng = np.random.default_rng(2)
     known = rng.permutation(150)[:n_before].tolist()
     drafts = [7, 149, 7, *known[:2]]
@@ -118,7 +118,7 @@ def test_drafts_count_for_one_application_only(n_before: int) -> None:
 
 
 def test_rows_are_lowered_each_by_its_own_sequence_when_they_share_a_pass() -> None:
-    """Rows without penalties stay; one sequence may stand in several rows, with other drafts and settings."""
+    """Rows without penalties do not change. One sequence may have several rows, with other drafts and settings."""
     rng = np.random.default_rng(3)
     logits = rng.normal(0, 3, (4, 50)).astype(np.float32)
     one, other = TokenCounts(), TokenCounts()
@@ -138,7 +138,7 @@ def test_rows_are_lowered_each_by_its_own_sequence_when_they_share_a_pass() -> N
 
 
 def test_nothing_is_lowered_when_no_sequence_has_penalties() -> None:
-    """A step of others."""
+    """The step has only sequences without penalties."""
     logits = np.ones((2, 3), dtype=np.float32)
     lower_seen(logits, [])
     assert logits.tolist() == [[1.0] * 3] * 2

@@ -1,4 +1,4 @@
-"""Frequencies of each scaling against transformers, and the rotation."""
+"""The frequencies of each scaling equal those of transformers; and the rotation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(name: str) -> ModelConfig:
 
 @pytest.mark.parametrize("name", SCALINGS)
 def test_frequencies_equal_those_of_transformers(name: str) -> None:
-    """And the magnitude that YaRN gives to cosines and sines."""
+    """So does the magnitude that YaRN gives to cosines and sines."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -65,7 +65,7 @@ def test_frequencies_equal_those_of_transformers(name: str) -> None:
 
 
 def test_a_table_of_divisors_lowers_the_frequencies() -> None:
-    """As GGUF files of Llama 3 bring it."""
+    """GGUF files of Llama 3 have such a table."""
     divisors = torch.linspace(1, 8, 16)
     cosines, _ = Rope(config("default"), CPU, torch.float32, divisors).angles(torch.tensor([3]))
     expected = (3 * inverse_frequencies(32, 5000.0, None) / divisors).cos()
@@ -73,14 +73,14 @@ def test_a_table_of_divisors_lowers_the_frequencies() -> None:
 
 
 def test_rotation_turns_halves_and_keeps_lengths() -> None:
-    """A quarter turn brings dimension i to i + head_dim / 2."""
+    """A quarter turn moves dimension i to i + head_dim / 2."""
     x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
     quarter = rotate(x, torch.zeros(1, 1, 4), torch.ones(1, 1, 4))
     assert quarter.tolist() == [[[-3.0, -4.0, 1.0, 2.0]]]
 
 
 def test_scores_depend_on_the_distance_alone() -> None:
-    """What rotary positions are for."""
+    """Rotary positions exist for this."""
     rope = Rope(config("default"), CPU, torch.float32)
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 32, generator=generator)

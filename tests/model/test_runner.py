@@ -37,13 +37,13 @@ def test_greedy_tokens_are_the_largest_logits(model: LoadedModel) -> None:
     assert tokens == [int(reference_logits(REFERENCE, PROMPT[:n])[-1].argmax()) for n in (30, 12)]
 
 
-def told(runner: TorchRunner, *rows: Row) -> list[Logprobs | None]:
+def logprobs_of_rows(runner: TorchRunner, *rows: Row) -> list[Logprobs | None]:
     return list(runner.launch(Plan(1, rows, ())).wait().logprobs)
 
 
-def test_nothing_is_told_of_tokens_when_no_row_wants_it(model: LoadedModel) -> None:
-    """Not even for each token that nothing is."""
-    assert told(TorchRunner(model, 16, threads=1), row(PROMPT, 0, 30, 0)) == []
+def test_no_token_has_logprobs_when_no_row_wants_them(model: LoadedModel) -> None:
+    """The result has no list of empty entries either."""
+    assert logprobs_of_rows(TorchRunner(model, 16, threads=1), row(PROMPT, 0, 30, 0)) == []
 
 
 BIASED = SamplingParams(temperature=0.0, logprobs=3, logit_bias=((5, 90.0),), presence_penalty=1.0)
@@ -54,8 +54,8 @@ BIASED = SamplingParams(temperature=0.0, logprobs=3, logit_bias=((5, 90.0),), pr
     [SamplingParams(temperature=0.0, logprobs=3), SamplingParams(temperature=1.7, top_k=4, logprobs=3), BIASED],
     ids=["greedy", "drawn", "biased"],
 )
-def test_tokens_are_told_by_the_logits_as_the_model_gave_them(model: LoadedModel, sampling: SamplingParams) -> None:
-    """Whatever was made of them to choose the token; beside rows that want nothing, and of which nothing is told."""
+def test_logprobs_are_computed_from_unchanged_logits(model: LoadedModel, sampling: SamplingParams) -> None:
+    """The sampler may change them to choose the token. Other rows of the batch want no logprobs, and get none."""
     runner = TorchRunner(model, 16, threads=1)
     drawn = SamplingParams(temperature=1.0)
     rows = (
@@ -75,17 +75,17 @@ def test_tokens_are_told_by_the_logits_as_the_model_gave_them(model: LoadedModel
 
 
 def test_a_plan_without_rows_has_no_tokens(model: LoadedModel) -> None:
-    """It may still carry ids to forget."""
+    """It may still have ids to forget."""
     assert run(TorchRunner(model, 4, threads=1), step_id=9, retired=(5,)) == []
 
 
 def test_a_plan_in_which_no_row_samples_has_no_tokens(model: LoadedModel) -> None:
-    """A chunk of a prompt."""
+    """The plan has a chunk of a prompt."""
     assert run(TorchRunner(model, 4, threads=1), row(PROMPT, 0, 9, 0, samples=False)) == []
 
 
-def test_what_is_kept_for_a_sequence_is_forgotten_when_it_retires(model: LoadedModel) -> None:
-    """Counts for penalties are all there is."""
+def test_counts_of_a_sequence_are_forgotten_when_it_retires(model: LoadedModel) -> None:
+    """Only the counts for penalties are kept."""
     runner = TorchRunner(model, 16, threads=1)
     penalised = SamplingParams(temperature=0.0, presence_penalty=0.5)
     run(runner, *[row(PROMPT[:5], 0, 5, rid, rid=rid, sampling=penalised) for rid in range(4)])
@@ -94,7 +94,7 @@ def test_what_is_kept_for_a_sequence_is_forgotten_when_it_retires(model: LoadedM
 
 
 def test_warming_up_changes_no_answer(model: LoadedModel) -> None:
-    """Also where the cache has fewer blocks than the warm-up has rows."""
+    """The cache may have fewer blocks than the warm-up has rows."""
     runner, warm = TorchRunner(model, 3, threads=1), TorchRunner(model, 3, threads=1)
     warm.warm_up()
     assert run(warm, row(PROMPT, 0, 40, 0)) == run(runner, row(PROMPT, 0, 40, 0))
@@ -102,7 +102,7 @@ def test_warming_up_changes_no_answer(model: LoadedModel) -> None:
 
 
 def test_threads_are_those_asked_for_or_all_cores(model: LoadedModel) -> None:
-    """A setting of the whole process."""
+    """The number is a setting of the whole process."""
     before = torch.get_num_threads()
     try:
         TorchRunner(model, 1, threads=3)
@@ -114,12 +114,12 @@ def test_threads_are_those_asked_for_or_all_cores(model: LoadedModel) -> None:
 
 
 def test_the_size_of_the_cache_is_known(model: LoadedModel) -> None:
-    """Before it is touched."""
+    """It is known before the cache is used."""
     assert TorchRunner(model, 7, threads=1).cache_bytes == model.config.kv_token_elements * 7 * 16 * 4
 
 
-def test_nothing_of_the_runner_needs_files_any_more(tmp_path: Path) -> None:
-    """Except where weights lie in the files' own dtype, which stay mapped, unlinked or not."""
+def test_the_runner_works_after_its_files_are_deleted(tmp_path: Path) -> None:
+    """Weights in the dtype of the files stay mapped, even if the files are deleted."""
     gone = loaded(REFERENCE, tmp_path / "m")
     for file in (tmp_path / "m").iterdir():
         file.unlink()
@@ -132,7 +132,7 @@ def test_nothing_of_the_runner_needs_files_any_more(tmp_path: Path) -> None:
     ids=["greedy", "seeded", "penalised"],
 )
 def test_a_token_is_sampled_after_each_draft(model: LoadedModel, sampling: SamplingParams) -> None:
-    """The very ones that come one by one, also where drafts of the step before were wrong."""
+    """The tokens are those that come without drafts, also after wrong drafts in the step before."""
     known = list(PROMPT)
     runner = TorchRunner(model, 16, threads=1)
     for start in (0, *range(40, 46)):

@@ -1,4 +1,4 @@
-"""Directories of safetensors: one file, shards, views without copies, and files that are wrong."""
+"""Directories of safetensors: one file, shards, views without copies, and wrong files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def single(directory: Path) -> Path:
 
 @pytest.mark.parametrize("make", [single, sharded])
 def test_tensors_are_read_from_one_file_and_from_shards(tmp_path: Path, make: object) -> None:
-    """Shapes, sizes in the file, values converted to the wanted dtype."""
+    """The test compares shapes, sizes in the file, and values in the requested dtype."""
     checkpoint = SafetensorsCheckpoint(single(tmp_path) if make is single else sharded(tmp_path))
     assert checkpoint.shapes == {"a": (2, 3), "b": (4,)}
     assert (checkpoint.source_bytes("a"), checkpoint.source_bytes("b")) == (24, 8)
@@ -41,7 +41,7 @@ def test_tensors_are_read_from_one_file_and_from_shards(tmp_path: Path, make: ob
 
 
 def test_a_tensor_is_a_view_of_its_file_when_the_dtype_is_its_own(tmp_path: Path) -> None:
-    """What is written to the file afterwards shows in the tensor: nothing was copied."""
+    """A later change of the file shows in the tensor, so nothing was copied."""
     checkpoint = SafetensorsCheckpoint(single(tmp_path))
     view = checkpoint.mapped("a", torch.float32)
     assert view is not None and torch.equal(view, TENSORS["a"])
@@ -58,7 +58,7 @@ def test_there_is_no_view_in_another_dtype(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_a_source_error(tmp_path: Path) -> None:
-    """Cut short in the tensors, in the head, to nothing; or not the format at all."""
+    """The file is cut in the tensors or in the head, is empty, or has another format."""
     whole = (single(tmp_path) / "model.safetensors").read_bytes()
     for content in (whole[:-5], whole[:30], b"", b"\xff" * 100):
         (tmp_path / "model.safetensors").write_bytes(content)
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_a_source_error(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_weights_says_what_was_looked_for(tmp_path: Path) -> None:
-    """Both names."""
+    """The error has both names."""
     with pytest.raises(ModelSourceError, match=r"lacks model\.safetensors \(or model\.safetensors\.index\.json"):
         SafetensorsCheckpoint(tmp_path)
 
@@ -80,20 +80,20 @@ def test_a_missing_shard_is_a_source_error(tmp_path: Path) -> None:
 
 
 def test_a_tensor_in_two_shards_is_a_source_error(tmp_path: Path) -> None:
-    """Which of them counts cannot be known."""
+    """The loader cannot know which of them counts."""
     save_file(TENSORS, sharded(tmp_path) / "x-2.safetensors")
     with pytest.raises(ModelSourceError, match="x-2.safetensors: has the tensor 'a', which another shard has too"):
         SafetensorsCheckpoint(tmp_path)
 
 
 def test_a_whole_file_is_used_though_an_index_names_shards_that_are_gone(tmp_path: Path) -> None:
-    """As transformers does; shards of another model beside it are left alone."""
+    """Transformers does the same. Shards of another model in the directory are ignored."""
     (sharded(tmp_path) / "x-2.safetensors").unlink()
     assert SafetensorsCheckpoint(single(tmp_path)).shapes == {"a": (2, 3), "b": (4,)}
 
 
-def test_whole_numbers_are_no_weights(tmp_path: Path) -> None:
-    """As some quantised checkpoints have them."""
+def test_integers_are_not_weights(tmp_path: Path) -> None:
+    """Some quantised checkpoints have them."""
     save_file({"q": torch.ones(3, dtype=torch.int8)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelSourceError, match="'q' is I8"):
         SafetensorsCheckpoint(tmp_path)

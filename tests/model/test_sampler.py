@@ -1,4 +1,4 @@
-"""The sampler against a plain float64 reference, its statistics, and what must never matter."""
+"""The sampler agrees with a plain reference in float64, has the right statistics, and depends on nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EOS = (2,)
 
 @pytest.fixture(autouse=True, params=["numpy", "native"], scope="module")
 def drawing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here holds for both."""
+    """Each test runs with the kernels and with numpy."""
     with pytest.MonkeyPatch.context() as patch:
         kernels = kernel_set("plain") if request.param == "native" else None
         patch.setattr(sampler, "best_kernels", lambda: kernels)
@@ -51,7 +51,7 @@ def sample(logits: Any, *rows: Row) -> list[int]:
 
 
 def reference_weights(logits: npt.NDArray[np.float64], params: SamplingParams) -> npt.NDArray[np.float64]:
-    """Probabilities by the definitions, one step after the other."""
+    """Compute the probabilities by the definitions, one step after the other."""
     p: npt.NDArray[np.float64] = np.exp((logits - logits.max()) / params.temperature)
     p /= p.sum()
     p[p < params.min_p * p.max()] = 0
@@ -97,8 +97,8 @@ def test_tokens_have_the_reference_probabilities(name: str) -> None:
         assert abs(tokens[token] - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 3
 
 
-def test_positions_draw_independently_of_each_other() -> None:
-    """One seed, 4000 positions: uniform in each of 16 bins and without correlation from one to the next."""
+def test_random_numbers_of_positions_are_independent() -> None:
+    """With one seed and 4000 positions, the numbers are uniform in 16 bins, and neighbours are not correlated."""
     numbers = uniform([7] * 4000, list(range(4000)))
     bins = np.bincount((numbers * 16).astype(int), minlength=16)
     assert np.abs(bins - 250).max() < 5 * np.sqrt(250)
@@ -106,8 +106,8 @@ def test_positions_draw_independently_of_each_other() -> None:
     assert 0 <= numbers.min() and numbers.max() < 1
 
 
-def test_seeds_draw_independently_of_each_other() -> None:
-    """Seeds one apart, and the largest seed there is."""
+def test_random_numbers_of_seeds_are_independent() -> None:
+    """The seeds differ by one; the largest seed is among them."""
     numbers = uniform([*range(3999), 2**64 - 1], [5] * 4000)
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.08
     assert abs(numbers.mean() - 0.5) < 0.03
@@ -115,7 +115,7 @@ def test_seeds_draw_independently_of_each_other() -> None:
 
 @pytest.mark.parametrize("distance", [1, 2, 1 << 32, 0x9E3779B97F4A7C15])
 def test_neighbouring_seeds_share_no_number_at_any_position(distance: int) -> None:
-    """Neither in one place, nor a few places on: a seed is no start within one long row of numbers."""
+    """They share none at the same position or a few positions later: a seed is no place in one long sequence."""
     seeds, positions = range(50), range(200)
     own = uniform([seed for seed in seeds for _ in positions], [*positions] * len(seeds))
     others = uniform([seed + distance for seed in seeds for _ in positions], [*positions] * len(seeds))
@@ -125,8 +125,8 @@ def test_neighbouring_seeds_share_no_number_at_any_position(distance: int) -> No
         assert abs(np.corrcoef(mine, theirs)[0, 1]) < 0.05 and not (mine == theirs).any()
 
 
-def test_a_token_is_the_same_alone_and_in_a_mixed_crowd() -> None:
-    """Rows of every kind, each one alone and all together, in both orders."""
+def test_a_token_is_the_same_alone_and_in_a_mixed_batch() -> None:
+    """Rows of every kind are sampled alone, and together in both orders."""
     logits = np.random.default_rng(0).normal(0, 3, (9, 1000)).astype(np.float32)
     kinds: list[dict[str, Any]] = [
         {"temperature": 0.0},
@@ -141,12 +141,12 @@ def test_a_token_is_the_same_alone_and_in_a_mixed_crowd() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-6, 5e-324])
 def test_the_largest_logit_is_taken_when_the_temperature_is_next_to_nothing(temperature: float) -> None:
-    """Down to the smallest number there is; the first of equals."""
+    """The temperature goes down to the smallest float; of equal logits the first counts."""
     assert sample([[0.0, 3.0, 3.0, 1.0]], row(temperature=temperature)) == [1]
 
 
 def test_a_small_temperature_is_no_overflow() -> None:
-    """Logits of 80 divided by 1e-5, and by 1e-4 with a competitor."""
+    """Logits of 80 are divided by 1e-5, and by 1e-4 with a second large logit."""
     assert sample([[80.0, -80.0, 79.0]], row(temperature=1e-5)) == [0]
 
 
@@ -170,7 +170,7 @@ PATHS: list[dict[str, Any]] = [
 )
 @pytest.mark.parametrize("params", PATHS)
 def test_nan_counts_as_minus_infinity(logits: list[float], possible: set[int], params: dict[str, Any]) -> None:
-    """Greedy, greedy with penalties, drawn, filtered: one of the tokens that remain."""
+    """Greedy, greedy with penalties, sampled and filtered: one of the other tokens is chosen."""
     (token,) = sample([logits], row(**params))
     assert token in possible
 
@@ -178,17 +178,17 @@ def test_nan_counts_as_minus_infinity(logits: list[float], possible: set[int], p
 @pytest.mark.parametrize("logits", [[np.nan] * 4, [-np.inf] * 4, [np.nan, -np.inf, np.nan, -np.inf]])
 @pytest.mark.parametrize("params", PATHS)
 def test_no_token_is_chosen_where_none_is_possible(logits: list[float], params: dict[str, Any]) -> None:
-    """Its neighbour in the batch gets its token all the same."""
+    """The other row of the batch gets its token."""
     assert sample([logits, [0.0, 0.0, 99.0, 0.0]], row(**params), row(seed=2)) == [NO_TOKEN, 2]
 
 
-def test_nan_is_never_drawn_when_another_token_is_possible() -> None:
+def test_nan_is_never_sampled_when_another_token_is_possible() -> None:
     """It counts as impossible."""
     assert sample([[np.nan, 1.0, np.nan]] * 20, *[row(seed=i) for i in range(20)]) == [1] * 20
 
 
-def test_penalties_lower_what_was_there() -> None:
-    """Repetition for prompt and answer, divided or multiplied by sign; presence and frequency for the answer alone."""
+def test_penalties_lower_the_logits_of_seen_tokens() -> None:
+    """Repetition counts prompt and answer, and divides or multiplies by sign. The others count the answer only."""
     known = [0, 0, 1, 1, 1, 3]  # prompt: 0 0; generated: 1 1 1 3
     logits = [[4.0, 4.0, 3.9, -1.0]]
     assert sample(logits, row(6, n_prompt=2, known=known, temperature=0.0)) == [0]
@@ -203,13 +203,13 @@ def test_penalties_lower_what_was_there() -> None:
 
 
 def test_a_bias_forces_and_forbids() -> None:
-    """Added after the penalties; of ids that the model does not have nothing comes."""
+    """It is added after the penalties. Ids that the model does not have are ignored."""
     assert sample([[1.0, 2.0, 3.0]], row(temperature=0.0, logit_bias=((0, 100.0), (999, 5.0)))) == [0]
     assert sample([[1.0, 2.0, 3.0]], row(temperature=1.0, logit_bias=((2, -100.0), (1, -100.0)))) == [0]
 
 
 def test_end_tokens_are_banned_until_min_tokens_were_generated() -> None:
-    """The model's own and the request's, also for a drawn token; then allowed."""
+    """The end tokens of the model and of the request are banned, also when sampling; later they are allowed."""
     logits = [[1.0, 8.0, 9.0, 7.0]]
     params: dict[str, Any] = {"min_tokens": 2, "stop_token_ids": (1, 999)}
     for temperature in (0.0, 0.01):
@@ -218,14 +218,14 @@ def test_end_tokens_are_banned_until_min_tokens_were_generated() -> None:
 
 
 def test_a_row_whose_every_token_is_banned_gets_one_all_the_same() -> None:
-    """A vocabulary of end tokens."""
+    """All tokens of the vocabulary are end tokens."""
     for temperature in (0.0, 1.0):
         (token,) = sample([[1.0, 2.0, 3.0]], row(temperature=temperature, min_tokens=9, stop_token_ids=(0, 1)))
         assert 0 <= token < 3
 
 
 def test_counts_are_kept_only_for_penalties_and_until_forgotten() -> None:
-    """Greedy rows leave nothing behind."""
+    """Nothing is kept for greedy rows."""
     sampler = Sampler(EOS)
     logits = torch.zeros(2, 8)
     sampler.sample(logits, [row(seed=1, temperature=0.0), row(seed=2, frequency_penalty=0.5)])
@@ -244,7 +244,7 @@ def test_counts_are_kept_only_for_penalties_and_until_forgotten() -> None:
     ],
 )
 def test_a_row_with_drafts_gets_what_it_would_get_one_by_one(params: dict[str, Any]) -> None:
-    """Each token by its own position and by the tokens before it, whether they are known or drafts; again, too."""
+    """Each token depends on its position and on the tokens before it, known or drafts. A second call gives the same."""
     logits = torch.randn(4, 12, generator=torch.Generator().manual_seed(1))
     known, drafts = [3, 4, 5, 3, 6, 7], (3, 8, 8)
     rows = row(6, known=known, **params).with_drafts(drafts).samplings()
@@ -267,10 +267,10 @@ def test_a_row_with_drafts_gets_what_it_would_get_one_by_one(params: dict[str, A
     min_p=st.floats(0, 1),
     seed=st.integers(0, 2**64 - 1),
 )
-def test_a_drawn_token_passes_every_filter(
+def test_a_sampled_token_passes_every_filter(
     values: list[float], temperature: float, top_p: float, top_k: int, min_p: float, seed: int
 ) -> None:
-    """Whatever the settings: it is among the top_k, not under min_p, and the tokens above it had not reached top_p."""
+    """With any settings it is among the top_k, not below min_p, and the likelier tokens do not reach top_p together."""
     params: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     (token,) = sample([values], row(seed=seed, **params))
     logits = np.array(values)

@@ -30,7 +30,7 @@ def has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU always has it; a CPU has it with certain instructions. An explicit dtype is not changed."""
+    """A GPU always has it, and a CPU has it with certain instructions. An explicit dtype is not changed."""
     assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(weight_format, "has_native_bfloat16", lambda native=native: native)
@@ -44,7 +44,7 @@ def test_auto_is_bfloat16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPa
 def test_native_bfloat16_depends_on_the_instruction_set(
     monkeypatch: pytest.MonkeyPatch, flag: str, expected: bool
 ) -> None:
-    """Each of the two is enough."""
+    """Each of the two instruction sets is enough."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
     assert has_native_bfloat16() is expected
 
@@ -56,7 +56,7 @@ def test_float32_is_computed_by_torch_even_if_there_are_kernels() -> None:
 
 
 def test_bfloat16_and_int8_are_native_where_there_are_kernels(has_kernels: Kernels) -> None:
-    """On a CPU."""
+    """The device is a CPU."""
     assert choose_format("bfloat16", CONFIG) == NativeFormat(has_kernels, is_int8=False)
     assert choose_format("int8", CONFIG) == NativeFormat(has_kernels, is_int8=True)
 
@@ -71,8 +71,8 @@ def test_a_gpu_computes_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("has_no_kernels")
-def test_torch_serves_where_nothing_was_built() -> None:
-    """Except int8, which is refused: another format would be a surprise."""
+def test_torch_computes_if_no_kernels_were_built() -> None:
+    """int8 is refused, since the user would not expect another format."""
     assert choose_format("bfloat16", CONFIG) == TorchFormat(torch.bfloat16, CPU)
     with pytest.raises(ConfigError, match="dtype"):
         choose_format("int8", CONFIG)
@@ -80,7 +80,7 @@ def test_torch_serves_where_nothing_was_built() -> None:
 
 @pytest.mark.usefixtures("has_kernels")
 def test_heads_too_wide_for_the_kernels_are_computed_in_torch() -> None:
-    """256 is the widest that they take."""
+    """The kernels take at most 256."""
     assert isinstance(choose_format("bfloat16", replace(CONFIG, head_dim=256)), NativeFormat)
     assert choose_format("bfloat16", replace(CONFIG, head_dim=258)) == TorchFormat(torch.bfloat16, CPU)
 

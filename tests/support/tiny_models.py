@@ -15,6 +15,8 @@ from sluiceway.model.load import LoadedModel, load_model
 from sluiceway.types import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
+PROMPT = [(7 * i * i + 3 * i + 5) % 160 for i in range(300)]
+"""Token ids of the vocabulary of `SIZES`."""
 
 SIZES: dict[str, Any] = {
     "vocab_size": 160,
@@ -100,3 +102,18 @@ class Stepper:
         """Logits of the rows that sample."""
         n_sampled = sum(row.n_samples for row in rows)
         return self._pass.compute(rows, logits_of=range(n_sampled)).logits
+
+
+def require_same_logits_in_any_batch(model: LoadedModel) -> None:
+    """Compute `PROMPT` alone, in chunks beside other prompts, and in batches of 1 to 64 rows: every bit is equal."""
+    alone = Stepper(model).step(row(PROMPT, 0, 300, 0))
+    others = [PROMPT[i : i + 20 + 9 * i] for i in range(25)]
+    stepper = Stepper(model)
+    starts = (0, 1, 90, 97, 240, 299, 300)
+    for start, end in zip(starts, starts[1:], strict=False):
+        rows = [row(tokens, 0, len(tokens), 20 + 16 * i) for i, tokens in enumerate(others[: start % 13])]
+        logits = stepper.step(*rows, row(PROMPT, start, end - start, 0))
+    assert torch.equal(logits[-1], alone[0])
+    for n in range(1, 65):
+        batch = stepper.step(*[row(PROMPT, 299, 1, 0) for _ in range(n)])
+        assert all(torch.equal(each, alone[0]) for each in batch), f"{n} rows"

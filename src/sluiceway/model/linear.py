@@ -2,7 +2,7 @@
 
 Why packed: a plain `linear` lays its weight out anew in every call, which costs more than the product itself where few
 rows share it. And in float32 the plain kernel changes with the number of rows, so that a row's sums are added in
-another order alone than in a crowd; MKL's packed product gives each row the same bits whatever the others are.
+another order alone than in a batch; MKL's packed product gives each row the same bits whatever the others are.
 
 The packed operators are torch's own, used by its compiler for frozen graphs, but not a public interface: `pack` asks
 for them and falls back to `torch.nn.functional.linear`, which is right, slower, and not invariant in float32.

@@ -95,7 +95,7 @@ def test_an_architecture_is_found_by_each_of_its_names() -> None:
 
 
 def test_a_file_and_a_line_add_an_architecture(tmp_path: Path) -> None:
-    """In a copy of the package. One has the common decoder with other features, the other has a decoder of its own."""
+    """The test changes a copy of the package. One architecture has the common decoder, the other its own decoder."""
     package = tmp_path / "sluiceway"
     shutil.copytree(Path(sluiceway.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     folder = package / "model" / "architectures"

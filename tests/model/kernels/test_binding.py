@@ -1,4 +1,4 @@
-"""The structs of ctypes are those of the compiler."""
+"""The structs of ctypes are equal to those of the compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRUCTS = ["Product", "Layer", "Model", "Cache", "Rows", "Step", "SamplingRow", 
 
 
 def test_every_field_lies_where_the_compiler_puts_it(tmp_path: Path) -> None:
-    """All structs, all fields, by a program that prints their offsets."""
+    """A program prints the offsets of all fields of all structs."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("there is no compiler")
@@ -37,6 +37,6 @@ def test_every_field_lies_where_the_compiler_puts_it(tmp_path: Path) -> None:
 
 
 def test_the_library_lists_its_sets() -> None:
-    """Each has a name, and plain is always there."""
+    """Each set has a name, and `plain` is always in the list."""
     kernel_set("plain")
     assert b"plain" in [kernels.name for kernels in kernel_sets(ctypes.CDLL(str(LIBRARY)))]

@@ -1,4 +1,4 @@
-"""The build of the kernels: with a compiler, without one, with one that fails."""
+"""The build of the kernels with a compiler, without one, and with one that fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def script(path: Path, text: str) -> Path:
 
 
 def test_a_change_of_any_source_changes_the_digest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """So an old library is known for what it is."""
+    """So the loader detects a library of other sources."""
     before = digest()
     for source in build.SOURCES.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes())
@@ -30,7 +30,7 @@ def test_a_change_of_any_source_changes_the_digest(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_set_is_compiled_and_linked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By a compiler that notes what it is asked; the library appears whole, at once."""
+    """The compiler of the test records its arguments. The library appears complete, in one rename."""
     fake = script(
         tmp_path / "cxx", f'echo "$@" >> {tmp_path}/log\nwhile [ "$1" != -o ]; do shift; done\necho made > "$2"'
     )
@@ -48,7 +48,7 @@ def test_every_set_is_compiled_and_linked(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_other_processors_get_the_plain_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No flag of x86 among what is asked."""
+    """The compiler gets no flag of x86."""
     fake = script(
         tmp_path / "cxx", f'echo "$@" >> {tmp_path}/log\nwhile [ "$1" != -o ]; do shift; done\necho made > "$2"'
     )
@@ -60,16 +60,16 @@ def test_other_processors_get_the_plain_set(monkeypatch: pytest.MonkeyPatch, tmp
     assert "-mavx" not in asked and "-march" not in asked
 
 
-def test_no_compiler_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Which the installation survives."""
+def test_a_missing_compiler_has_its_own_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The installation goes on after it."""
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OSError, match="no C\\+\\+ compiler"):
         compile_library(tmp_path / "kernels.so")
 
 
-def test_a_compiler_that_fails_tells_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And leaves nothing behind."""
+def test_the_error_of_a_failing_compiler_has_its_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It leaves no file."""
     monkeypatch.setenv("CXX", str(script(tmp_path / "cxx", "echo too old >&2; exit 1")))
     with pytest.raises(subprocess.CalledProcessError) as caught:
         compile_library(tmp_path / "kernels.so")
@@ -78,7 +78,7 @@ def test_a_compiler_that_fails_tells_why(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_the_compiler_of_the_system_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """g++ before clang++."""
+    """g++ comes before clang++."""
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("clang++", "g++"):

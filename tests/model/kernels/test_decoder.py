@@ -1,4 +1,4 @@
-"""Whole steps in native code against transformers: every kind of model, every way to cut a prompt, any company."""
+"""Whole steps in native code are close to transformers: every kind of model, any chunks of a prompt, any batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from sluiceway.engine.scheduler.plan import NO_TOKEN
 from sluiceway.model.kernels import decoder as native
 from sluiceway.model.kernels.decoder import NativeBackend, StepArrays
 from support.native import SETS, chosen
-from support.tiny_models import Stepper, loaded, reference_logits, reference_model, row
+from support.tiny_models import (
+    PROMPT,
+    Stepper,
+    loaded,
+    reference_logits,
+    reference_model,
+    require_same_logits_in_any_batch,
+    row,
+)
 
-PROMPT = [(7 * i * i + 3 * i + 5) % 160 for i in range(300)]
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -44,7 +51,7 @@ ERRORS: dict[Dtype, float] = {"bfloat16": 0.05, "int8": 0.15}
 def test_logits_follow_those_of_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: Dtype
 ) -> None:
-    """With half or a quarter of the bits: near in each logit, not equal."""
+    """Each logit is close to that of float32, not equal: the weights have half or a quarter of the bits."""
     family, settings = MODELS[kind]
     reference = reference_model(family, **settings)
     with chosen(monkeypatch, "plain"):
@@ -58,31 +65,18 @@ def test_logits_follow_those_of_transformers(
 @pytest.mark.parametrize("dtype", ERRORS)
 @pytest.mark.parametrize("kind", ["llama", "one key head", "window", "qwen3", "no multiples"])
 @pytest.mark.parametrize("name", SETS)
-def test_logits_keep_every_bit_in_any_company_and_chunking(
+def test_logits_are_equal_in_any_batch_and_in_any_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, dtype: Dtype
 ) -> None:
-    """The same row alone, in a crowd of other stages, and computed in other chunks."""
     family, settings = MODELS[kind]
     with chosen(monkeypatch, name):
         model = loaded(reference_model(family, **settings), tmp_path, dtype)
-    crowd = [PROMPT[i : i + 20 + 9 * i] for i in range(25)]
-    alone = Stepper(model).step(row(PROMPT, 0, 300, 0))
-
-    company = Stepper(model)
-    starts = (0, 1, 90, 97, 240, 299, 300)
-    for start, end in zip(starts, starts[1:], strict=False):
-        others = [row(tokens, 0, len(tokens), 20 + 16 * i) for i, tokens in enumerate(crowd[: start % 13])]
-        logits = company.step(*others, row(PROMPT, start, end - start, 0))
-    assert torch.equal(logits[-1], alone[0])
-
-    for n in range(1, 65):
-        batch = company.step(*[row(PROMPT, 299, 1, 0) for _ in range(n)])
-        assert all(torch.equal(each, alone[0]) for each in batch), f"{n} rows"
+    require_same_logits_in_any_batch(model)
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_nan_is_never_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """One broken row of the output matrix is passed over; where all logits are NaN there is no token."""
+    """A row of the output matrix that is NaN is ignored. If all logits are NaN, there is no token."""
     reference = reference_model(tie_word_embeddings=False, vocab_size=163)
     prompts = [PROMPT[i : i + 9] for i in range(20)]
     with chosen(monkeypatch, name):
@@ -105,7 +99,7 @@ def test_nan_is_never_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_largest_are_those_of_the_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The first of equals, in a vocabulary that fills no whole panel; with the logits and without them."""
+    """Of equal logits the first counts. The vocabulary fills no whole panel. Logits are returned or not."""
     model_with_ties = reference_model(vocab_size=163)
     with torch.no_grad():
         model_with_ties.lm_head.weight[100:163] = model_with_ties.lm_head.weight[37:100].clone()
@@ -121,8 +115,8 @@ def test_the_largest_are_those_of_the_logits(tmp_path: Path, monkeypatch: pytest
         assert again.largest.tolist() == outcome.largest.tolist()
 
 
-def test_what_an_earlier_owner_left_in_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even numbers that are none."""
+def test_old_contents_of_a_block_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even NaN changes anything."""
     with chosen(monkeypatch, "plain"):
         model = loaded(reference_model(head_dim=32), tmp_path, "bfloat16")
     clean, dirty = model.start(8), model.start(8)
@@ -135,7 +129,7 @@ def test_what_an_earlier_owner_left_in_a_block_changes_nothing(tmp_path: Path, m
 
 
 def test_the_arrays_of_a_step_hold_its_own_entries() -> None:
-    """Known tokens and blocks beyond the step are not part of it."""
+    """Known tokens and blocks after the step are not in them."""
     growing = row(list(range(100, 140)), 14, 4, 5, samples=False)
     growing.block_ids.append(999)  # type: ignore[attr-defined]
     drafted = row(list(range(48)), 47, 1, 30, drafts=(7, 8))
@@ -149,14 +143,14 @@ def test_the_arrays_of_a_step_hold_its_own_entries() -> None:
 
 
 def test_the_size_of_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two bytes a number, heads filled up to whole steps of the kernels."""
+    """A number has two bytes, and heads are padded to whole steps of the kernels."""
     with chosen(monkeypatch, "plain"):
         model = loaded(reference_model(head_dim=20), tmp_path, "int8")
     assert model.start(7).cache_bytes == 2 * 2 * 2 * 7 * 16 * 32 * 2
 
 
-def test_no_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this step, which the engine survives."""
+def test_missing_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error ends this step only, and the engine goes on."""
     with chosen(monkeypatch, "plain"):
         model = loaded(reference_model(), tmp_path, "bfloat16")
     model_pass = model.start(8)

@@ -1,4 +1,4 @@
-"""Which kernels are taken, whose threads they borrow, and what is said where there are none."""
+"""Which kernel set is used, which threads it uses, and what is logged if there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def forget_what_was_found() -> Iterator[None]:
 
 
 def test_the_best_set_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And any processor runs the last one, plain."""
+    """Any processor runs the last set, `plain`."""
     monkeypatch.delenv("SLUICEWAY_KERNELS", raising=False)
     kernel_set("plain")
     names = [kernels.name for kernels in all_kernels()]
@@ -36,7 +36,7 @@ def test_the_best_set_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_environment_names_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or none, for torch alone."""
+    """It may also name `none`: then torch computes alone."""
     kernel_set("plain")
     monkeypatch.setenv("SLUICEWAY_KERNELS", "plain")
     best = best_kernels()
@@ -46,8 +46,8 @@ def test_the_environment_names_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert best_kernels() is None
 
 
-def test_what_was_not_built_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Torch serves."""
+def test_missing_kernels_are_logged_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Torch computes then."""
     monkeypatch.delenv("SLUICEWAY_KERNELS", raising=False)
     monkeypatch.setattr(loader, "LIBRARY", tmp_path / "kernels.so")
     with capture_logs() as logs:
@@ -58,7 +58,7 @@ def test_what_was_not_built_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its structs may be others."""
+    """Its structs may be different."""
     kernel_set("plain")
     all_kernels.cache_clear()
     monkeypatch.setattr(loader, "digest", lambda: "another")
@@ -66,8 +66,8 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch)
         all_kernels()
 
 
-def test_a_set_that_is_not_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A misspelt name, or another processor's."""
+def test_an_unavailable_kernel_set_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is misspelt, or the set is for another processor."""
     kernel_set("plain")
     monkeypatch.setenv("SLUICEWAY_KERNELS", "neon")
     with capture_logs() as logs:
@@ -76,7 +76,7 @@ def test_a_set_that_is_not_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_process_has_one_openmp_runtime() -> None:
-    """Torch's own: asked in a fresh process, after a computation in both."""
+    """It is torch's own. The test looks in a new process, after torch and the kernels have computed."""
     kernel_set("plain")
     code = (
         "import torch; from sluiceway.model.kernels.loader import all_kernels, pool; all_kernels(); p = pool(2);"
@@ -84,7 +84,7 @@ def test_a_process_has_one_openmp_runtime() -> None:
         "print(p.n_threads, *{line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line.split('/')[-1]})"
     )
     if not Path("/proc/self/maps").exists():
-        pytest.skip("what a process has mapped is told on Linux")
+        pytest.skip("only Linux lists what a process has mapped")
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     n_threads, *runtimes = printed.stdout.split()
     assert n_threads == "2"
@@ -92,7 +92,7 @@ def test_a_process_has_one_openmp_runtime() -> None:
 
 
 def test_without_a_runtime_the_caller_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or with one that is none of the kind."""
+    """The same holds if the library is no OpenMP runtime."""
     for candidates in ([], [Path("/nowhere/libgomp.so")], [Path(loader.__file__)]):
         loader.gomp_parallel.cache_clear()
         monkeypatch.setattr(loader, "openmp_candidates", lambda found=candidates: found)
@@ -101,8 +101,8 @@ def test_without_a_runtime_the_caller_computes_alone(monkeypatch: pytest.MonkeyP
     loader.gomp_parallel.cache_clear()
 
 
-def test_a_system_that_does_not_tell_what_is_mapped_lends_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS."""
+def test_without_a_list_of_mapped_files_the_caller_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a system is macOS."""
 
     def refuse(*_: object) -> str:
         raise FileNotFoundError

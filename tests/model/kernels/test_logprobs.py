@@ -1,4 +1,4 @@
-"""Native log-probabilities: the same whichever set computes them, and however many threads."""
+"""Native logprobs are the same with every kernel set, and with any number of threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = [1, 2, 17, 255, 256, 257, 1001, 20_003]
 @pytest.mark.parametrize("vocab_size", SIZES)
 @pytest.mark.parametrize("name", SETS)
 def test_numbers_are_those_of_a_log_softmax(name: str, vocab_size: int, n_top: int) -> None:
-    """In float64; with many equal logits and with few, by one thread and by more than there are rows."""
+    """The softmax is in float64. Many or few logits are equal; there is one thread, or more threads than rows."""
     kernels = kernel_set(name)
     for logits in (random_floats(2, vocab_size, scale=3), np.round(random_floats(2, vocab_size, scale=3))):
         exact = logits.astype(np.float64)
@@ -24,14 +24,14 @@ def test_numbers_are_those_of_a_log_softmax(name: str, vocab_size: int, n_top: i
         token_ids = [vocab_size - 1, vocab_size // 2]
         for pool in pools():
             found = logprobs_natively(kernels, pool, logits, token_ids, [n_top] * 2)
-            for row, values, token_id, told in zip(exact, logits, token_ids, found, strict=True):
+            for row, values, token_id, one in zip(exact, logits, token_ids, found, strict=True):
                 order = np.lexsort((np.arange(vocab_size), -values))[:n_top].tolist()
-                assert told.top_ids == tuple(order)
-                assert (told.logprob, *told.top_logprobs) == pytest.approx(row[[token_id, *order]].tolist(), abs=5e-6)
+                assert one.top_ids == tuple(order)
+                assert (one.logprob, *one.top_logprobs) == pytest.approx(row[[token_id, *order]].tolist(), abs=5e-6)
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_row_is_told_the_same_in_any_company(name: str) -> None:
+def test_logprobs_of_a_row_are_the_same_in_any_batch(name: str) -> None:
     """Its logprobs are equal to the last bit, alone and in a batch, for any number of likeliest tokens."""
     kernels, logits = kernel_set(name), random_floats(7, 3_000, scale=4)
     token_ids, n_top = list(range(7)), [0, 20, 1, 0, 5, 2, 11]
@@ -46,7 +46,7 @@ def test_a_row_is_told_the_same_in_any_company(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_odd_logits_are_taken_as_far_as_they_make_sense(name: str) -> None:
-    """NaN is impossible, infinity the largest number; where nothing is possible all are equally so."""
+    """NaN counts as impossible, infinity as the largest number. If no token is possible, all are equally likely."""
     kernels, logits = kernel_set(name), random_floats(3, 300)
     logits[0, :3] = np.nan, np.inf, -np.inf
     logits[1] = np.nan
@@ -59,7 +59,7 @@ def test_odd_logits_are_taken_as_far_as_they_make_sense(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_logits_are_only_read(name: str) -> None:
-    """They may be needed once more."""
+    """The caller may use them again."""
     logits = random_floats(2, 500)
     before = logits.copy()
     logprobs_natively(kernel_set(name), pools()[1], logits, [1, 2], [3, 3])

@@ -8,7 +8,7 @@ from sluiceway.model.kernels.packing import interleave, pack_bf16, pack_int8
 
 
 def test_a_panel_holds_the_words_of_32_outputs_step_by_step() -> None:
-    """bf16: two inputs a word. Filled up with zeros to whole lines and panels."""
+    """In bf16 a word has two inputs. Zeros fill whole lines and panels."""
     weight = torch.arange(40.0 * 6).view(40, 6).to(torch.bfloat16)
     product = pack_bf16(weight, torch.ones(40))
     assert product.panels.shape == (2, 16, 32, 2)
@@ -21,7 +21,7 @@ def test_a_panel_holds_the_words_of_32_outputs_step_by_step() -> None:
 
 
 def test_bytes_are_scaled_by_the_largest_of_their_output() -> None:
-    """int8: four inputs a word, and the sums of each 64 inputs. An output of zeros stays zero."""
+    """In int8 a word has four inputs. The panel also has the sums of each 64 inputs. An output of zeros stays zero."""
     weight = torch.zeros(32, 70)
     weight[3, 0], weight[3, 65], weight[3, 69] = -2.54, 1.0, 0.02
     product = pack_int8(weight)
@@ -35,8 +35,8 @@ def test_bytes_are_scaled_by_the_largest_of_their_output() -> None:
     assert product.struct().is_int8 == 1
 
 
-def test_gates_and_ups_take_turns_by_16() -> None:
-    """Matrices and biases; what is missing to 16 is zero."""
+def test_gate_and_up_rows_alternate_in_groups_of_16() -> None:
+    """Matrices and biases are arranged so. Zeros fill the last 16."""
     gate_up = torch.cat((torch.arange(1, 21), torch.arange(101, 121)))
     mixed = interleave(gate_up)
     assert mixed[:16].tolist() == list(range(1, 17)) and mixed[16:32].tolist() == list(range(101, 117))

@@ -1,4 +1,4 @@
-"""Native draws against those of numpy: the same tokens for the same numbers, but where rounding decides."""
+"""The kernels sample the same tokens as numpy for the same random numbers, except where rounding decides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("name", SETS)
 def test_tokens_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, name: str, filters: str) -> None:
-    """For 300 numbers; logits with many equals, in a vocabulary that fills no whole block."""
+    """The test has 300 random numbers, many equal logits, and a vocabulary that fills no whole block."""
     kernels = kernel_set(name)
     logits = np.round(random_floats(300, 1001, scale=2), 1)
     settings = [SamplingParams(**({"temperature": 0.9} | FILTERS[filters]))] * 300
@@ -47,7 +47,7 @@ def test_tokens_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, name: str, f
 def test_tokens_are_those_of_numpy_in_a_large_vocabulary(
     monkeypatch: pytest.MonkeyPatch, name: str, filters: str, values: str
 ) -> None:
-    """Where a cut lies among thousands of equal weights, of different ones, or among the first few."""
+    """A filter cuts among thousands of equal weights, among different ones, or among the first few."""
     logits = {"equal": np.zeros((8, 20_003), np.float32), "flat": random_floats(8, 20_003)}.get(
         values, random_floats(8, 20_003, scale=9)
     )
@@ -61,7 +61,7 @@ def test_tokens_are_those_of_numpy_in_a_large_vocabulary(
 
 @pytest.mark.parametrize("name", SETS)
 def test_logits_stay_as_they_are(name: str) -> None:
-    """The kernels draw from a copy of their own."""
+    """The kernels sample from their own copy."""
     logits = random_floats(2, 600)
     before = logits.copy()
     sample_natively(kernel_set(name), pools()[0], list(logits), [SamplingParams(top_k=3)] * 2, np.array([0.1, 0.9]))
@@ -69,8 +69,8 @@ def test_logits_stay_as_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_nothing_is_drawn_where_nothing_is_possible(name: str) -> None:
-    """NaN and minus infinity are impossible; the row beside them gets its token."""
+def test_no_token_is_sampled_if_none_is_possible(name: str) -> None:
+    """NaN and minus infinity are impossible. The other row of the batch gets its token."""
     logits = np.full((2, 600), np.nan, np.float32)
     logits[0, ::3] = -np.inf
     logits[1, 77] = -5
@@ -78,8 +78,8 @@ def test_nothing_is_drawn_where_nothing_is_possible(name: str) -> None:
     assert tokens.tolist() == [NO_TOKEN, 77]
 
 
-def test_no_memory_is_an_error() -> None:
-    """Where the native side found none."""
+def test_missing_memory_is_an_error() -> None:
+    """The kernels report that they found no memory."""
 
     class Exhausted:
         def sample(self, *_: object) -> int:

@@ -53,7 +53,7 @@ def test_path_has_dots_before_names_and_brackets_around_indexes() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "é😀", "\0", "\ufeff", "\uffff"])
 def test_any_characters_are_text(text: str) -> None:
-    """NUL, a byte order mark and a noncharacter too."""
+    """NUL, a byte order mark and a noncharacter are accepted too."""
     assert require_text(text, "prompt") == text
 
 

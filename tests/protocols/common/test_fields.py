@@ -215,7 +215,7 @@ def test_a_wrong_value_is_refused_with_the_name_of_its_field(field: str, value: 
     ],
 )
 def test_a_wrong_value_inside_a_field_is_named_by_its_whole_path(field: str, value: Any, param: str) -> None:
-    """With the index or the key of the entry."""
+    """The path has the index or the key of the entry."""
     assert refusal_of(chat, stream=True, **{field: value}).param == param
 
 
@@ -276,7 +276,7 @@ def test_two_keys_of_logit_bias_for_the_same_token_are_refused() -> None:
 
 
 def test_all_wrong_entries_of_logit_bias_are_named() -> None:
-    """Keys that are no token ids, and values outside of their range."""
+    """A key must be a token id, and a value must be in its range."""
     refusal = refusal_of(chat, logit_bias={"x": 1, "5": 2, "y": 1, "6": 101})
     assert refusal.param == "logit_bias.x"
     assert all(word in refusal.message for word in ('"x"', '"y"', "`logit_bias.6`")) and '"5"' not in refusal.message
@@ -316,7 +316,7 @@ class _ClosedFields(SamplingFields):
 
 
 def test_an_unknown_field_is_refused_if_the_protocol_forbids_it() -> None:
-    """With a hint, if the protocol has one for it."""
+    """The message has the hint of the protocol, if there is one for the field."""
     assert check(_ClosedFields, {"top_k": 3}).sampling(None).top_k == 3
     with pytest.raises(RequestError) as caught:
         check(_ClosedFields, {"top_k": 3, "topk": 4}, {"topk": "write `top_k`"})

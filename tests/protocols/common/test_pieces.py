@@ -48,7 +48,7 @@ def test_text_has_the_same_json_when_it_comes_by_characters(text: str) -> None:
 
 
 def test_items_have_commas_between_them_when_they_come_in_several_parts() -> None:
-    """Also after a part that filled a piece exactly."""
+    """A comma also follows a part that filled a piece exactly."""
     part = JsonPieces()
     long = "x" * (PIECE_BYTES - 2)
     n_bytes = sum(part.add_items(items) for items in ([], [long], [], [1, 2], [{"a": None}]))
@@ -67,7 +67,7 @@ def test_small_parts_are_joined_and_full_pieces_are_not_copied() -> None:
 
 
 def test_large_pieces_are_outside_of_the_heap() -> None:
-    """Full pieces and joined ones. Small pieces are in the heap. No piece can be changed."""
+    """Full pieces and joined ones have mappings of their own. Small pieces are in the heap. No piece can be changed."""
     part = JsonPieces()
     part.add(b"x" * (2 * PIECE_BYTES + 1))
     sealed, _, rest = part.take()

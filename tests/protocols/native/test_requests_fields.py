@@ -109,7 +109,7 @@ def test_an_option_for_streams_is_refused_for_an_answer_that_is_sent_whole() -> 
     ],
 )
 def test_refusal_of_a_name_from_another_protocol_names_the_served_field(field: str, hint: str) -> None:
-    """Only if there is such a field here."""
+    """The hint is there only if this protocol has such a field."""
     with pytest.raises(RequestError) as caught:
         check(NativeFields, {"prompt": "x", field: 1}, HINTS)
     refusal = caught.value.refusal

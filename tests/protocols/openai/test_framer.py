@@ -143,7 +143,7 @@ def test_chat_stream_sends_logprobs_with_the_text_of_their_tokens() -> None:
 
 
 def test_chat_chunk_has_null_for_logprobs_when_no_token_is_complete() -> None:
-    """As in a stream without logprobs: clients read the first entry of any list."""
+    """Its logprobs are null, since clients read the first entry of any list."""
     framer = chat(has_logprobs=True)
     raw = framer.delta(0, Delta(1, "a", (1,), (logprobs_of(b"aS", 0, 2),))) + framer.finish(
         0, finished(FinishReason.LENGTH)
@@ -339,7 +339,7 @@ DELTAS = st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 2)), max_s
 @settings(max_examples=200, derandomize=True)
 @given(deltas=DELTAS, max_tokens=st.integers(1, 12))
 def test_completion_stream_has_at_most_max_tokens_chunks(deltas: list[tuple[str, int]], max_tokens: int) -> None:
-    """They have all text, ids and logprobs in order, and one finish reason. Until the limit, no text waits."""
+    """The chunks have all text, ids and logprobs in order, and one finish reason. Until the limit, no text waits."""
     framer = completion(max_tokens=max_tokens, return_token_ids=True, has_logprobs=True)
     raw, text, n_tokens = b"", "", 0
     for piece, n_new in deltas:

@@ -47,7 +47,7 @@ def test_token_without_text_is_taken_with_the_text_before_it() -> None:
 
 
 def test_32_tokens_without_text_are_overdue() -> None:
-    """But not 31, not tokens that wait for their own text, and not tokens that were taken."""
+    """31 tokens are not overdue, and neither are tokens that wait for their own text, or tokens that were taken."""
     taken = PendingLogprobs([logprobs_of(b"", 0, 0)] * 32)
     assert len(taken.take("")) == 32
     texts = (
@@ -61,7 +61,7 @@ def test_32_tokens_without_text_are_overdue() -> None:
 
 @pytest.mark.parametrize("data", [b"DE", b"", "é".encode()])
 def test_token_that_is_not_part_of_the_text_is_not_taken(data: bytes) -> None:
-    """A token of a stop string, and the token that ended the answer."""
+    """Such tokens are those of a stop string, and the token that ended the answer."""
     text = PendingLogprobs([logprobs_of(b"ab", 0, 2), logprobs_of(data, 2, 4), logprobs_of(data, 4, None)])
     assert data_of(text.take("ab")) == b"ab"
     assert text.take_last("") == []
@@ -107,7 +107,7 @@ TABLE = TokenBytes(TOKENS)
     stop=st.sampled_from(["STOP", "ba", "éb"]),
 )
 def test_bytes_of_any_tokens_are_the_text_in_streams_and_bodies(ids: list[int], ends: bool, stop: str) -> None:
-    """With and without a stop string, and a token that ends the answer. A stream sends no token before its text."""
+    """A stop string or an end token may end the answer. A stream sends no token before its text."""
     sequence = SequenceText(Detokenizer(TABLE), StopMatcher((stop,)), 0)
     streamed, everything, whole, out = PendingLogprobs(), list[TokenLogprobs](), "", list[TokenLogprobs]()
     for place, token_id in enumerate(ids):

@@ -15,6 +15,7 @@ from sluiceway.protocols.common.generation import GenerationRequest, TokenUsage
 from sluiceway.protocols.openai import unserved
 from sluiceway.protocols.openai.requests import CHAT, ChatFields, parse_chat
 from sluiceway.types import SamplingParams
+from support.fields import request_or_refusal
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -102,11 +103,5 @@ FIELDS = st.sampled_from(sorted({*ChatFields.model_fields, *unserved.CHAT, "user
 @given(fields=st.dictionaries(FIELDS, VALUES, max_size=3))
 def test_any_fields_make_a_request_or_a_refusal(fields: dict[str, Any]) -> None:
     """No other exception is raised, and each refusal has a message of a bounded length."""
-    try:
-        request = parse(**fields)
-    except RequestError as error:
-        assert error.refusal.status == 400
-        assert error.refusal.message
-        assert len(error.refusal.message) < 600
-    else:
-        assert request.n_choices >= 1
+    request = request_or_refusal(parse, **fields)
+    assert request is None or request.n_choices >= 1

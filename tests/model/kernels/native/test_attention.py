@@ -18,7 +18,7 @@ N_BLOCKS = 200
 
 @dataclass
 class Setting:
-    """A cache full of numbers; `keys` and `values` are (blocks * 16, n_kv_heads, head_dim), as the kernels see them."""
+    """A cache of random numbers; `keys` and `values` are (blocks * 16, n_kv_heads, head_dim)."""
 
     n_heads: int
     n_kv_heads: int
@@ -42,7 +42,7 @@ class Setting:
     def attend(
         self, kernels: Kernels, pool: Pool, spans: list[tuple[int, int, list[int]]], queries: FloatArray
     ) -> FloatArray:
-        """Of spans (start, tokens, blocks), queries (tokens, n_heads, head_dim)."""
+        """Compute the attention of spans (start, tokens, blocks) with queries (tokens, n_heads, head_dim)."""
         counts, tables = [n for _, n, _ in spans], [blocks for _, _, blocks in spans]
         first = running_sums(counts)
         first_block = running_sums([len(table) for table in tables])
@@ -62,7 +62,7 @@ class Setting:
         return out
 
     def by_definition(self, query: FloatArray, position: int, blocks: list[int]) -> npt.NDArray[np.float64]:
-        """One query (n_heads, head_dim)."""
+        """Compute the attention of one query (n_heads, head_dim) by the definition."""
         first = max(0, position - self.window + 1) if self.window else 0
         places = [blocks[at // 16] * 16 + at % 16 for at in range(first, position + 1)]
         outputs = []
@@ -83,7 +83,7 @@ def running_sums(counts: list[int]) -> npt.NDArray[np.int32]:
 
 
 def table(n_tokens: int, seed: int) -> list[int]:
-    """Blocks anywhere in the cache, that hold so many tokens."""
+    """Return random blocks of the cache, enough for this many tokens."""
     chosen: list[int] = np.random.default_rng(seed).permutation(N_BLOCKS)[: -(-n_tokens // 16)].tolist()
     return chosen
 
@@ -112,7 +112,7 @@ SPANS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", SETS)
 def test_outputs_equal_the_definition(name: str, setting: str, spans: str) -> None:
-    """To what rounding the weights to bf16 allows. Rows may share blocks."""
+    """The error is at most that of rounding the weights to bf16. Rows may share blocks."""
     kernels, chosen = kernel_set(name), SETTINGS[setting]
     placed = [(start, n, table(start + n, i)) for i, (start, n) in enumerate(SPANS[spans])]
     queries = random_floats(sum(n for _, n, _ in placed), chosen.n_heads, chosen.head_dim, seed=3)
@@ -126,8 +126,8 @@ def test_outputs_equal_the_definition(name: str, setting: str, spans: str) -> No
 
 @pytest.mark.parametrize("setting", ["three to one", "many to one", "window"])
 @pytest.mark.parametrize("name", SETS)
-def test_a_query_keeps_every_bit_in_any_company_and_chunk(name: str, setting: str) -> None:
-    """Whole, in chunks of all sizes, token by token, and among others."""
+def test_a_query_has_the_same_bits_in_any_batch_and_chunk(name: str, setting: str) -> None:
+    """The prompt is computed whole, in chunks of all sizes, token by token, and in a batch with other rows."""
     kernels, chosen, pool = kernel_set(name), SETTINGS[setting], pools()[1]
     blocks = table(300, 0)
     queries = random_floats(300, chosen.n_heads, chosen.head_dim, seed=3)
@@ -135,7 +135,7 @@ def test_a_query_keeps_every_bit_in_any_company_and_chunk(name: str, setting: st
     bounds = [0, 1, 2, 17, 64, 65, 100, 163, 299, 300]
     for start, end in zip(bounds, bounds[1:], strict=False):
         spans = [(90, 1, table(91, 5)), (start, end - start, blocks), (0, 20, table(20, 6))]
-        company = random_floats(1 + end - start + 20, chosen.n_heads, chosen.head_dim, seed=4)
-        company[1 : 1 + end - start] = queries[start:end]
-        out = chosen.attend(kernels, pool, spans, company)
+        batch = random_floats(1 + end - start + 20, chosen.n_heads, chosen.head_dim, seed=4)
+        batch[1 : 1 + end - start] = queries[start:end]
+        out = chosen.attend(kernels, pool, spans, batch)
         assert np.array_equal(out[1 : 1 + end - start], whole[start:end]), f"{start} to {end}"

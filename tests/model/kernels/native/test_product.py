@@ -1,4 +1,4 @@
-"""Products with packed weights against float64, and rows that keep every bit in any company."""
+"""Products with packed weights are close to those in float64, and a row has the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW_COUNTS = [*range(1, 65), 70, 300]
 
 
 def multiply(kernels: Kernels, product: PackedProduct, rows: FloatArray, pool: Pool) -> FloatArray:
-    """Returns (rows, outputs in whole panels)."""
+    """Multiply. Returns (rows, outputs in whole panels)."""
     out = np.empty((len(rows), product.panels.shape[0] * 32), np.float32)
     rows = np.ascontiguousarray(rows)
     assert kernels.multiply(product.struct(), rows.ctypes.data, len(rows), out.ctypes.data, pool) == 0
@@ -26,7 +26,7 @@ def multiply(kernels: Kernels, product: PackedProduct, rows: FloatArray, pool: P
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", SETS)
 def test_bf16_products_equal_the_definition(name: str, shape: tuple[int, int], has_bias: bool) -> None:
-    """Of the rounded numbers, to float32's precision; what is filled up stays zero."""
+    """They are the products of the rounded numbers, with the precision of float32. Padding stays zero."""
     kernels = kernel_set(name)
     rows, weight, bias = random_floats(33, shape[1]), random_floats(*shape, seed=1), random_floats(shape[0], seed=2)
     product = pack_bf16(torch.from_numpy(weight), torch.from_numpy(bias) if has_bias else None)
@@ -41,7 +41,7 @@ def test_bf16_products_equal_the_definition(name: str, shape: tuple[int, int], h
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", SETS)
 def test_int8_products_equal_the_definition(name: str, shape: tuple[int, int], has_bias: bool) -> None:
-    """Of weights in 8 bits for each output; of activations in 8 for each 64 inputs of a row, in tiles in 16 for all."""
+    """Weights have 8 bits and a scale per output; activations 8 bits and a scale per 64 inputs, in tiles 16 and one."""
     kernels = kernel_set(name)
     rows, weight, bias = random_floats(33, shape[1]), random_floats(*shape, seed=1), random_floats(shape[0], seed=2)
     rows[3] = 0
@@ -55,7 +55,7 @@ def test_int8_products_equal_the_definition(name: str, shape: tuple[int, int], h
 
 
 def in_groups(values: FloatArray, size: int, n_steps: int = 127) -> FloatArray:
-    """Rounded to so many steps each way, of the largest number in each group of a row."""
+    """Round each group of a row to this many steps on each side of zero; the largest number has the last step."""
     padded = np.pad(values.astype(np.float64), ((0, 0), (0, -values.shape[1] % size)))
     groups = padded.reshape(len(values), -1, size)
     scales = np.maximum(np.abs(groups).max(-1, keepdims=True) / n_steps, 1e-300)
@@ -65,8 +65,8 @@ def in_groups(values: FloatArray, size: int, n_steps: int = 127) -> FloatArray:
 
 @pytest.mark.parametrize("shape", [(130, 200), (96, 1536)])
 @pytest.mark.parametrize("name", SETS)
-def test_a_row_keeps_every_bit_in_any_company(name: str, shape: tuple[int, int]) -> None:
-    """In bf16 and in int8: any number of rows, any place among them, any number of threads."""
+def test_a_row_has_the_same_bits_in_any_batch(name: str, shape: tuple[int, int]) -> None:
+    """It has them in bf16 and int8, for any number of rows, any place of the row, and any number of threads."""
     kernels = kernel_set(name)
     rows, weight = random_floats(300, shape[1]), torch.from_numpy(random_floats(*shape, seed=1))
     for product in (pack_bf16(weight), pack_int8(weight)):
