@@ -4,8 +4,8 @@ The order: penalties, logit bias, bans; then the largest logit where the tempera
 top_k, top_p, and one random number. The token of a row depends on its own logits, settings, seed and position, and on
 no random state. So a sequence that is computed again, or in another batch, gets the same tokens.
 
-Filters cut by value: tokens with equal logits are kept or dropped together, so that no tie is broken by the order in
-which a sort happened to leave them.
+Filters cut by weight, which is the probability in float32 before it is normalised. They keep or drop tokens of equal
+weight together, so the order in which a sort leaves equal tokens never decides.
 """
 
 from __future__ import annotations
