@@ -80,7 +80,7 @@ def lost(process: str) -> Refusal:
 
 
 def prompt_too_long(n_prompt: str, max_tokens: int, why: str = "") -> Refusal:
-    """400 for a prompt of so many tokens, where prompt and answer together may have `max_tokens`.
+    """400 for a prompt of `n_tokens` tokens, where prompt and answer together may have `max_tokens`.
 
     SDKs recognise the message by its words, and only those with an answer of OpenAI's or vLLM's form also by the code:
     LiteLLM by "this model's maximum context length is", LangChain by "prompt is too long".

@@ -54,7 +54,7 @@ class MetricRow:
     stats: str = ""
     """Where `/stats` shows it, as a dotted path: `tokens.generated`."""
     engine: str = ""
-    """The field of `EngineStats` that has it. With a label, `{}` in it stands for the label's value."""
+    """The field of `EngineStats` that has it. With a label, the label's value replaces `{}` in it."""
     streams: str = ""
     """The field of `StreamsCensus` that has it."""
 

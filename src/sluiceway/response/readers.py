@@ -329,7 +329,7 @@ class Readers:
 
 
 class Backpressure:
-    """Decides whether the sequences of one response run, and remembers what the engine was told. They begin running."""
+    """Decides whether the sequences of one response run, and remembers what it decided last. They begin running."""
 
     __slots__ = ("_backlog", "_budget", "_current", "_held_since_s", "_readers", "_terms")
 

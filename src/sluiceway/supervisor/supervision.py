@@ -11,10 +11,10 @@ server to stop; time has passed. Each fact adds effects, which the supervisor ca
     stopping   nothing is worth waiting for              every child has exited -> ended
 
 A child that dies while the server serves is spawned again, the first time without a pause, later after growing pauses.
-Its peers are told immediately, because everything that it held is lost. A child that is silent for too long is *hung*:
-its peers are told, but it is not killed yet, because it may come back with everything that it holds (a stopped process,
-a machine that slept). If it is silent for `restart_hung_after_s`, it is killed and spawned again. Time in which the
-supervisor itself did not run does not count as silence.
+Its peers get a `PeerDown` immediately, because everything that it held is lost. A child that is silent for too long is
+*hung*: its peers get a `PeerDown` too, but it is not killed yet, because it may come back with everything that it holds
+(a stopped process, a machine that slept). If it is silent for `restart_hung_after_s`, it is killed and spawned again.
+Time in which the supervisor itself did not run does not count as silence.
 
 The engine sends heartbeats from a thread beside its steps, so a long step is not silence. A step that takes
 `MAX_STEP_FACTOR` times `restart_hung_after_s` counts as hung, and the engine is killed then too.

@@ -5,7 +5,7 @@ A request is first *encoding* (its prompts become tokens, elsewhere), then its s
 the engine has never heard of it; one that comes later is passed on, and the engine's end is the answer. Either way
 exactly one `Finished` leaves for each sequence that was not rejected.
 
-A stop string is found here, in text. The text is cut, the engine is told to end the sequence, and what the engine made
+A stop string is found here, in text. The text is cut, the engine gets an abort, and what the engine made
 meanwhile is dropped; the engine's end then becomes the `Finished`.
 
 An exception during the work for one request ends that request and nothing else. A request that is encoding is rejected.
@@ -261,7 +261,7 @@ class Translator:
         for i, (rid, token_id) in enumerate(zip(step.rids, step.token_ids, strict=True)):
             text = self._decoding.get(rid)
             if text is None:
-                # It was submitted before a process died, and reached the engine after that: nobody waits for it.
+                # It was submitted before a process died, and reached the engine after that: no response waits for it.
                 self._abort(rid, FinishReason.DISCONNECTED)
                 continue
             if text.is_over or rid in self._broken:

@@ -279,4 +279,4 @@ BAD_REQUESTS = Question(
     "bad-requests", "Is an invalid request refused with a reason, and the connection kept?", _ask_bad_requests
 )
 OVERLOAD = Question("overload", "Is each of too many requests served or refused properly?", _ask_overload)
-DRAIN = Question("drain", "Do running streams end well when the server is told to stop?", _ask_drain)
+DRAIN = Question("drain", "Do running streams end well when the server stops on a signal?", _ask_drain)

@@ -50,7 +50,7 @@ class GenerateEndpoint:
     def _begin(
         self, scope: Scope, request: GenerationRequest, claim: tuple[str, bytes] | None, writer: AsgiWriter
     ) -> tuple[Response, ReaderId]:
-        """Open a response, or join the one that the request belongs to. `claim`: its idempotency key and digest."""
+        """Open a response, or join that of the idempotency key. `claim`: the key and its digest."""
         endpoint, context = self._endpoint, self._context
         stream_id = request.stream_options.stream_id or _chosen_id(scope) or f"{endpoint.id_prefix}-{context.new_id()}"
         slow_client, defaults = _text_of(scope, SLOW_CLIENT_HEADER), context.defaults

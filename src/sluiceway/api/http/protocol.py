@@ -311,7 +311,7 @@ class WatchfulProtocol(HttpToolsProtocol):
         if self._is_far_ahead:
             self._hold(b"")
         elif self.pipeline:
-            self.flow.resume_reading()  # reading shows at once when the client leaves
+            self.flow.resume_reading()  # reading shows immediately when the client leaves
         elif not self._is_in_head and not self._is_answering:
             self._arm_keep_alive()  # blank lines between requests do not begin a request
 

@@ -53,9 +53,9 @@ def compile_library(target: Path) -> None:
         _run([*compiler, "-shared", *(f"{scratch}/{name}.o" for name, _, _ in jobs), "-o", str(linked), "-lm"])
         target.parent.mkdir(parents=True, exist_ok=True)
         # By renaming: a process that has the old library mapped keeps it whole.
-        beside = target.with_suffix(".new")
-        shutil.copyfile(linked, beside)
-        beside.replace(target)
+        temporary = target.with_suffix(".new")
+        shutil.copyfile(linked, temporary)
+        temporary.replace(target)
 
 
 def _compiler() -> list[str]:

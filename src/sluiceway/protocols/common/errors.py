@@ -41,7 +41,7 @@ def error_body(refusal: Refusal) -> bytes:
 
 
 def error_fields(refusal: Refusal) -> dict[str, str | None]:
-    """What stands in the envelope."""
+    """The fields of the envelope."""
     return {
         "message": refusal.message,
         "type": error_type(refusal.status),

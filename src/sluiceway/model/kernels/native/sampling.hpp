@@ -1,7 +1,7 @@
 // Samples one token: temperature, min_p, top_k, top_p, then the place where the running sum passes a uniform number.
 //
-// As in `sampler.py`, filters cut by value, so that equal logits stay or go together. Nothing is sorted: what cannot be
-// among the kept is left out at once, and the range in which the cut lies is halved until a few weights are in it.
+// As in `sampler.py`, filters keep or drop equal weights together. Weights are not sorted: the smallest ones are dropped
+// first, and the range of the cut is halved until it has a few weights.
 #pragma once
 
 #include <float.h>
